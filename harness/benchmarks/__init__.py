@@ -1,0 +1,22 @@
+"""The benchmarks that ship, by name. A new one is a folder here and a line in `SHIPPED`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from harness.errors import BadInput
+
+SHIPPED = {"streamprofile": "harness.benchmarks.streamprofile.benchmark"}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(SHIPPED)
+
+
+def module(name: str) -> Any:
+    """The module of a benchmark, by its name in any case; it offers `add_arguments` and `configure`."""
+    path = SHIPPED.get(name.lower())
+    if path is None:
+        raise BadInput(f"unknown benchmark {name!r}: this harness has {', '.join(SHIPPED)}")
+    return import_module(path)

@@ -1,0 +1,1 @@
+"""StreamProfileBench: persona summaries and next-tag choices over five Chinese social platforms."""

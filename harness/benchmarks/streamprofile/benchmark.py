@@ -1,0 +1,209 @@
+"""StreamProfileBench as a benchmark: how a user is played, measured and recorded (docs/design.md, section 8)."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.benchmarks.streamprofile import prompt as prompts
+from harness.benchmarks.streamprofile import task as tasks
+from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
+from harness.benchmarks.streamprofile.platforms import PLATFORMS
+from harness.benchmarks.streamprofile.reply import Readable, Unreadable, read
+from harness.benchmarks.streamprofile.scorer import ProfileScorer
+from harness.benchmarks.streamprofile.task import Given, GivenStep, ProfileTask
+from harness.errors import BadInput
+from harness.model import JSON, Ask, Message, Request, Usage, Where
+
+VALID = "valid"
+
+
+@dataclass(frozen=True, slots=True)
+class StepAnswer:
+    """One step: `outcome` is `valid` or the kind of an invalid answer, whose prediction is empty.
+
+    `persona` is what goes into the next step: the new summary, or the previous one where there was none.
+    """
+
+    prediction: tuple[str, ...]
+    persona: str
+    reasoning: str
+    outcome: str
+    repairs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileAnswer:
+    steps: tuple[StepAnswer, ...]
+    usage: Usage
+
+
+class StreamProfile:
+    name = "streamprofile"
+    prompt_version = "1"
+    parser_version = "1"
+    subsets = tuple(PLATFORMS)
+
+    def __init__(
+        self, prompt: prompts.Prompt, *, persona: bool = True, json_object: bool = True, parse_retries: int = 2
+    ) -> None:
+        self._prompt = prompt
+        self._persona = persona
+        self._json_object = json_object
+        self._parse_retries = parse_retries
+
+    @property
+    def prompt(self) -> str:
+        return self._prompt.source
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The bytes that define the prompt, by the names under which a run's folder keeps them."""
+        return dict(self._prompt.files)
+
+    def identity(self) -> JSON:
+        return {
+            "prompt": self.prompt,
+            "persona": self._persona,
+            "structured": "json_object" if self._json_object else "none",
+            "parse_retries": self._parse_retries,
+        }
+
+    def tasks_file(self, subset: str) -> str:
+        return f"{subset}_inference_tasks.jsonl"
+
+    def parse(self, line: bytes, where: Where, subset: str) -> ProfileTask:
+        return tasks.parse(line, where, subset)
+
+    def steps(self, task: ProfileTask) -> int:
+        return len(task.given.steps)
+
+    async def play(self, task: ProfileTask, ask: Ask) -> ProfileAnswer:
+        persona, usage, answers = "", Usage(), []
+        for step in task.given.steps:
+            answer, usage = await self._step(task.subset, task.given, step, persona, ask, usage)
+            answers.append(answer)
+            persona = answer.persona if self._persona else ""
+        return ProfileAnswer(tuple(answers), usage)
+
+    async def _step(
+        self, subset: str, given: Given, step: GivenStep, persona: str, ask: Ask, usage: Usage
+    ) -> tuple[StepAnswer, Usage]:
+        """One step: asked again, saying what was wrong, while the reply cannot be read and another could."""
+        messages = self._prompt.messages(subset, given, step, persona)
+        request = Request(messages, self._json_object)
+        retries_left = self._parse_retries
+        while True:
+            completion = await ask(request)
+            usage = usage.plus(completion)
+            reading = read(completion, step.pool)
+            if isinstance(reading, Readable):
+                new = reading.persona if reading.persona.strip() else persona
+                return StepAnswer(reading.tags, new, reading.reasoning, VALID, reading.repairs), usage
+            if reading.final or not retries_left:
+                return StepAnswer((), persona, "", reading.kind, ()), usage
+            retries_left -= 1
+            request = Request(_once_more(messages, reading), self._json_object)
+
+    def measure(self, task: ProfileTask, answer: ProfileAnswer) -> tuple[StepMetrics, ...]:
+        return tuple(
+            measure_step(truth, step, said.prediction)
+            for truth, step, said in zip(task.truth, task.given.steps, answer.steps, strict=True)
+        )
+
+    def record(self, task: ProfileTask, answer: ProfileAnswer, metrics: tuple[StepMetrics, ...]) -> JSON:
+        steps = [
+            {
+                "step_id": step.step_id,
+                "prediction": said.prediction,
+                "ground_truth": truth.raw,
+                "metrics": measured.values,
+                "reasoning": said.reasoning,
+                "persona_summary": said.persona,
+                "outcome": said.outcome,
+                "repairs": said.repairs,
+                **_measured_beside(step, measured),
+            }
+            for step, truth, said, measured in zip(
+                task.given.steps, task.truth, answer.steps, metrics, strict=True
+            )
+        ]
+        usage = answer.usage
+        return {
+            **_who(task),
+            "steps": steps,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "requests": usage.requests,
+            },
+        }
+
+    def rescore(self, task: ProfileTask, data: JSON) -> JSON:
+        from_authors = "usage" not in data
+        given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
+        steps = []
+        for saved in data["steps"]:
+            if saved["step_id"] not in given:
+                raise BadInput(f"user {task.key}: step_id {saved['step_id']} of the results is not in the tasks file")
+            step, truth = given[saved["step_id"]]
+            prediction = tuple(dict.fromkeys(saved["prediction"]))
+            measured = measure_step(truth, step, prediction)
+            again = {**saved, "prediction": prediction, "metrics": measured.values}
+            if from_authors:
+                again |= {"outcome": authors_outcome(saved), "repairs": ()}
+            again.pop("metrics_at_asked", None)
+            steps.append(again | _measured_beside(step, measured))
+        return {**data, "steps": steps}
+
+    def scorer(self, subset: str) -> ProfileScorer:
+        return ProfileScorer(subset, self.prompt_version)
+
+
+def _who(task: ProfileTask) -> JSON:
+    return {"user_id": task.given.user_id, "platform": task.platform, "username": task.given.username}
+
+
+def _measured_beside(step: GivenStep, measured: StepMetrics) -> JSON:
+    """What the scorer needs of a step beside its metrics."""
+    beside: JSON = {"asked": step.asked, "out_of_pool": measured.out_of_pool, "ceiling": measured.ceiling}
+    if measured.at_asked is not None:
+        beside["metrics_at_asked"] = measured.at_asked
+    return beside
+
+
+def _once_more(messages: tuple[Message, ...], reading: Unreadable) -> tuple[Message, ...]:
+    """The same messages, the last with what was wrong: some endpoints refuse an empty or broken turn of their own."""
+    last = messages[-1]
+    note = f"\n\n注意：上一次的回答无法使用（{reading.why}）。请严格按要求的格式重新作答，只输出一个 JSON 对象。"
+    return (*messages[:-1], Message(last.role, last.content + note))
+
+
+def authors_outcome(saved: JSON) -> str:
+    """How a step of the authors' runner ended. That runner writes `Error: ...` as the reasoning of a step that
+    predicted nothing: after an API failure, or after a reply in which it found no JSON."""
+    reasoning = str(saved.get("reasoning") or "")
+    if saved["prediction"] or not reasoning.startswith("Error:"):
+        return VALID
+    told = reasoning.lower()
+    return "authors_no_json" if any(word in told for word in ("json", "parse", "decode", "expecting")) else "authors_api_failure"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("StreamProfileBench")
+    group.add_argument(
+        "--prompt", type=Path, metavar="FILE", help="a prompt template, or the authors' own bench_task.py"
+    )
+    group.add_argument("--no-persona", action="store_true", help="ablation: carry no persona from step to step")
+
+
+def configure(settings: dict[str, Any]) -> StreamProfile:
+    """The benchmark with a run's settings: `prompt` (path or None), `persona`, `structured`, `parse_retries`."""
+    return StreamProfile(
+        prompts.load(settings.get("prompt")),
+        persona=settings.get("persona", True),
+        json_object=settings.get("structured", "json_object") == "json_object",
+        parse_retries=settings.get("parse_retries", 2),
+    )

@@ -1,0 +1,102 @@
+"""The metrics of one step. Source: docs/design.md, section 8; sets and names as there.
+
+P predicted tags, K kept, N new, G = K ∪ N, D one kind of distractors. `None` is an undefined value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Truth
+
+GAINS = ("Precision", "Recall", "Recall_Novelty", "Recall_Stability")
+ERRORS = tuple(ERROR_SETS)
+METRICS = (*GAINS, *ERRORS)
+F1 = "F1^NS"
+NAMES = (*METRICS, F1)
+
+Values = dict[str, float | None]
+"""Metric name -> fraction, or None where undefined."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One step's values.
+
+    `values` holds every name of `METRICS`; empty where G is empty, for such a step is not scored.
+    `at_asked` is the same for the first `asked` tags; None where the prediction has no more than that.
+    `ceiling` holds the names of `GAINS` (see `ceiling`); empty where G is empty.
+    `out_of_pool` counts predicted tags that the pool does not have.
+    """
+
+    values: Values
+    at_asked: Values | None
+    ceiling: Values
+    out_of_pool: int
+
+
+def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
+    """The values of a prediction without repeated tags; tags outside the pool count in Precision as any other."""
+    pool = set(step.pool)
+    out_of_pool = len(set(prediction) - pool)
+    if not truth.kept and not truth.new:
+        return StepMetrics({}, None, {}, out_of_pool)
+    cut = prediction[: step.asked]
+    return StepMetrics(
+        values=_measure(truth, set(prediction)),
+        at_asked=_measure(truth, set(cut)) if len(cut) < len(prediction) else None,
+        ceiling=ceiling(truth, pool, step.asked),
+        out_of_pool=out_of_pool,
+    )
+
+
+def ceiling(truth: Truth, pool: AbstractSet[str], asked: int) -> Values:
+    """What one oracle reaches that knows the truth and answers with exactly `asked` tags, from the pool.
+
+    It takes as many true tags as it can, tags that are both kept and new first, and splits the rest so that
+    the step's F1^NS is highest; of equal splits the one with the highest sum of recalls, then with most kept.
+    """
+    new, kept = truth.new & pool, truth.kept & pool
+    both = len(new & kept)
+    hits = min(asked, len(new | kept))
+    shared = min(hits, both)
+    rest = hits - shared
+    most_new, most_kept = min(rest, len(new) - both), min(rest, len(kept) - both)
+    recalls = (
+        (_share(shared + taken, len(truth.new)), _share(shared + rest - taken, len(truth.kept)))
+        for taken in range(rest - most_kept, most_new + 1)
+    )
+    novelty, stability = max(recalls, key=_merit)
+    return dict(zip(GAINS, (hits / asked, hits / len(truth.new | truth.kept), novelty, stability), strict=True))
+
+
+def harmonic(a: float | None, b: float | None) -> float | None:
+    """F1^NS of a novelty and a stability: 0 where both are 0, None where either is None."""
+    if a is None or b is None:
+        return None
+    return 2 * a * b / (a + b) if a + b > 0 else 0.0
+
+
+def _measure(truth: Truth, predicted: AbstractSet[str]) -> Values:
+    true = truth.kept | truth.new
+    hits = len(predicted & true)
+    values: Values = {
+        "Precision": hits / len(predicted) if predicted else 0.0,
+        "Recall": hits / len(true),
+        "Recall_Novelty": _share(len(predicted & truth.new), len(truth.new)),
+        "Recall_Stability": _share(len(predicted & truth.kept), len(truth.kept)),
+    }
+    for name in ERRORS:
+        distractors = truth.distractors.get(name, frozenset())
+        values[name] = _share(len(predicted & distractors), len(distractors))
+    return values
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def _merit(recalls: tuple[float | None, float | None]) -> tuple[float, float]:
+    return harmonic(*recalls) or 0.0, sum(recall or 0.0 for recall in recalls)

@@ -1,0 +1,35 @@
+"""The five platforms: their names and what a model must know of each to read a user's posts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    name: str
+    context: str
+
+
+PLATFORMS = {
+    "weibo": Platform(
+        "微博",
+        "微博是公开的短内容平台，热搜带动话题快速更替。标签是博文中的话题词，既有追热点的，也有长期关注的明星、作品与领域。",
+    ),
+    "xiaohongshu": Platform(
+        "小红书",
+        "小红书是以图文笔记分享生活方式的社区，内容多为穿搭、美妆、美食、旅行与好物经验。标签是笔记末尾作者自选的主题词，常指具体的场景、品类或做法。",
+    ),
+    "toutiao": Platform(
+        "今日头条",
+        "今日头条是按兴趣推荐资讯的平台，文章与微头条涵盖时事、财经、军事、历史、三农等。标签是内容所属的题材或其中的关键对象，同一用户常围绕少数领域。",
+    ),
+    "zhihu": Platform(
+        "知乎",
+        "知乎是问答社区，用户以回答、文章和想法参与讨论。标签是问题所挂的话题，覆盖学科、职业、作品与社会议题，粒度从宽泛领域到专门概念都有。",
+    ),
+    "douban": Platform(
+        "豆瓣",
+        "豆瓣以书、影、音的标记与评论以及兴趣小组为主。标签是用户给条目或帖子加的主题词，可能是类型、国别、年代、创作者或小组话题。",
+    ),
+}

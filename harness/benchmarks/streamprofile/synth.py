@@ -1,0 +1,309 @@
+"""Synthetic StreamProfileBench tasks of any size. Source: docs/design.md, section 8, for form and pool rule.
+
+A user has a few topics of interest and favourite tags in each. From batch to batch tags stay, return, emerge
+from those topics or are picked up from the day's trends, and now and then one topic gives way to another.
+So the newest posts tell much about stability, and the history (a persona) tells something about novelty.
+
+Only `Random.random()` is drawn from: it is the one method whose sequence Python keeps across versions, so
+that a file is the same bytes wherever it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from random import Random
+from typing import TypeVar
+
+import orjson
+
+from harness.benchmarks.streamprofile.vocabulary import (
+    HOT_TOPIC,
+    NAME_ENDS,
+    NAME_HEADS,
+    NAME_TAILS,
+    VOCABULARIES,
+    Topic,
+    Vocabulary,
+)
+from harness.errors import BadInput
+from harness.model import JSON
+
+T = TypeVar("T")
+
+MAX_STEPS = 40
+MAX_TAGS = 14
+"""Most tags of a batch, hence the largest ground truth; a pool of 50 always has room for it."""
+
+POOL_SMALLEST, POOL_LARGEST = 10, 50
+TRENDING_HOT, TRENDING_TOPICAL = 10, 10
+FIRST_DAY = date(2025, 1, 1).toordinal()
+START_DAYS = 180
+
+CLUSTER_SHARE, VIRAL_SHARE, DECAY_SHARE = 0.3, 0.2, 0.3
+"""Of a pool's distractors; what is left, and what a kind that runs out leaves, is random."""
+
+
+def generate(platform: str, users: int, seed: int, mean_steps: float) -> Iterator[bytes]:
+    """Lines of a tasks file, one a user, each made when asked for and ending in a line break.
+
+    User i depends on (seed, platform, i, mean_steps) alone, so a smaller file is a prefix of a larger one.
+    `mean_steps` is in 1..40: the mean before chains are cut at 40; 1 gives every user exactly one step.
+    Raises `BadInput` for an unknown platform, a negative number of users, or `mean_steps` out of range.
+    """
+    if platform not in VOCABULARIES:
+        raise BadInput(f"platform {platform!r}: expected one of {', '.join(VOCABULARIES)}")
+    if users < 0:
+        raise BadInput(f"users: expected a whole number from 0, got {users}")
+    if not 1 <= mean_steps <= MAX_STEPS:
+        raise BadInput(f"steps: expected a mean from 1 to {MAX_STEPS}, got {mean_steps:g}")
+    world = _World(platform, seed)
+    return (orjson.dumps(_user(world, index, mean_steps), option=orjson.OPT_APPEND_NEWLINE) for index in range(users))
+
+
+@dataclass(frozen=True, slots=True)
+class _Day:
+    text: str
+    trending: tuple[str, ...]
+
+
+class _World:
+    """What all users of a platform share. Days are kept once made; there are fewer than 500."""
+
+    def __init__(self, platform: str, seed: int) -> None:
+        self.platform = platform
+        self.words: Vocabulary = VOCABULARIES[platform]
+        self._seed = seed
+        self._days: dict[int, _Day] = {}
+
+    def random(self, what: object) -> Random:
+        return Random(f"{self._seed}/{self.platform}/{what}")
+
+    def day(self, ordinal: int) -> _Day:
+        made = self._days.get(ordinal)
+        if made is None:
+            text = date.fromordinal(ordinal).isoformat()
+            rng = self.random(text)
+            trending = _some(rng, self.words.hot, TRENDING_HOT) + _some(rng, self.words.tags, TRENDING_TOPICAL)
+            made = self._days[ordinal] = _Day(text, tuple(trending))
+        return made
+
+
+@dataclass(slots=True)
+class _Person:
+    """A user's latent state; it moves on with every batch. `seen` holds the tags of all batches so far."""
+
+    world: _World
+    rng: Random
+    size: float
+    loyalty: float
+    interests: list[int]
+    favourites: list[list[str]]
+    seen: list[str] = field(default_factory=list)
+
+    def next_batch(self, current: Sequence[str], day: _Day) -> list[str]:
+        """The tags of the next batch, kept ones first; never empty."""
+        self._drift()
+        chance = self.rng.random
+        liked = {tag for tags in self.favourites for tag in tags}
+        batch = [tag for tag in current if chance() < self.loyalty + (0.15 if tag in liked else -0.2)]
+        size = min(MAX_TAGS, max(1, int(self.size * (0.6 + 0.8 * chance()) + 0.5)))
+        taken = set(current)
+        for _ in range(3 * size):
+            if len(batch) >= size:
+                break
+            tag = self._emerging(day)
+            if tag not in taken:
+                taken.add(tag)
+                batch.append(tag)
+        batch = batch or [current[0]]
+        self.seen.extend([tag for tag in batch if tag not in self.seen])
+        return batch
+
+    def _drift(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.12:
+            place = int(rng.random() * len(self.interests))
+            topic = int(rng.random() * len(self.world.words.topics))
+            if topic not in self.interests:
+                self.interests[place] = topic
+                self.favourites[place] = _some(rng, self.world.words.topics[topic].tags, 6)
+
+    def _emerging(self, day: _Day) -> str:
+        rng = self.rng
+        way = rng.random()
+        if way < 0.3 and self.seen:
+            return _pick(rng, self.seen)
+        if way < 0.8:
+            return _pick(rng, _pick(rng, self.favourites))
+        if way < 0.93:
+            return _pick(rng, self.world.words.topics[_pick(rng, self.interests)].tags)
+        return _pick(rng, day.trending)
+
+
+def _user(world: _World, index: int, mean_steps: float) -> JSON:
+    rng = world.random(index)
+    person = _person(world, rng)
+    user: JSON = {
+        "user_id": f"synth-{world.platform}-{index + 1:07d}",
+        "platform": world.platform,
+        "username": _pick(rng, NAME_HEADS) + _pick(rng, NAME_TAILS) + _pick(rng, NAME_ENDS),
+        "synthetic": True,
+    }
+    form = rng.random()
+    if form < 0.6:
+        user["bio"] = _bio(person)
+    elif form < 0.8:
+        user["bio"] = None
+    total = user["total_steps"] = step_count(rng, mean_steps)
+    user["prediction_tasks"] = _steps(person, total)
+    return user
+
+
+def _person(world: _World, rng: Random) -> _Person:
+    topics = world.words.topics
+    interests = _some(rng, range(len(topics)), 2 + int(rng.random() * 3))
+    return _Person(
+        world=world,
+        rng=rng,
+        size=1 + 9.5 * rng.random(),
+        loyalty=0.2 + 0.45 * rng.random(),
+        interests=interests,
+        favourites=[_some(rng, topics[topic].tags, 6) for topic in interests],
+    )
+
+
+def _bio(person: _Person) -> str:
+    words, first, second = person.world.words, person.interests[0], person.interests[1]
+    return _pick(person.rng, words.voice.bios).format(t=words.topics[first].name, u=words.topics[second].name)
+
+
+def step_count(rng: Random, mean: float) -> int:
+    """Steps of a user, 1 to 40: 1 + a geometric number, of which a fifth of the users have a far larger mean.
+
+    The mixture has the mean asked for; the cut at 40 takes some of it away (6 becomes 5.89).
+    """
+    extra = (mean - 1) * (2.4 if rng.random() < 0.2 else 0.65)
+    go_on = extra / (1 + extra)
+    steps = 1
+    while steps < MAX_STEPS and rng.random() < go_on:
+        steps += 1
+    return steps
+
+
+def _steps(person: _Person, total: int) -> list[JSON]:
+    world, rng = person.world, person.rng
+    ordinal = FIRST_DAY + int(rng.random() * START_DAYS)
+    day = world.day(ordinal)
+    batch = person.next_batch((), day)
+    steps = []
+    for number in range(1, total + 1):
+        ordinal += 1 + int(rng.random() * 7)
+        target = world.day(ordinal)
+        following = person.next_batch(batch, target)
+        steps.append(
+            {
+                "step_id": number,
+                "total_steps": total,
+                "date_input": day.text,
+                "date_target": target.text,
+                "posts_text": _posts(person, batch),
+                **_question(person, batch, following, target),
+            }
+        )
+        day, batch = target, following
+    return steps
+
+
+def _question(person: _Person, current: list[str], truth: list[str], day: _Day) -> JSON:
+    """Pool, ground truth and meta of a step; the pool is the disjoint union of the six lists in meta."""
+    rng, words = person.rng, person.world.words
+    kept = [tag for tag in truth if tag in current]
+    new = [tag for tag in truth if tag not in current]
+    wanted = min(POOL_LARGEST, max(POOL_SMALLEST, 4 * len(truth))) - len(truth)
+    gone = [tag for tag in current if tag not in truth]
+    taken = {*current, *truth}
+    decay = _some(rng, gone, int(wanted * DECAY_SHARE + 0.5))
+    near = sorted({words.topic_of[tag] for tag in truth if tag in words.topic_of})
+    cluster = _fresh(
+        rng, [tag for topic in near for tag in words.topics[topic].tags], int(wanted * CLUSTER_SHARE), taken
+    )
+    viral = _fresh(rng, day.trending, int(wanted * VIRAL_SHARE), taken)
+    random = _fresh(rng, words.tags, wanted - len(decay) - len(cluster) - len(viral), taken)
+    pool = kept + new + decay + cluster + viral + random
+    return {
+        "candidate_pool": _some(rng, pool, len(pool)),
+        "ground_truth": {"all_tags": truth, "new_tags": new, "keep_tags": kept},
+        "meta": {
+            "T_keep": kept,
+            "T_new": new,
+            "D_decay": decay,
+            "D_cluster": cluster,
+            "D_viral": viral,
+            "D_random": random,
+        },
+    }
+
+
+def _posts(person: _Person, tags: Sequence[str]) -> str:
+    """Posts, oldest first, in which every tag of the batch stands at least once and no other."""
+    rng = person.rng
+    groups = _groups(rng, person.world.words, tags)
+    groups += [[_pick(rng, tags)] for _ in range(int(rng.random() * 3))]
+    return "\n".join(
+        [
+            f"[{number}] Content: {_sentence(person, group)}\nTags: {', '.join(group)}"
+            for number, group in enumerate(_some(rng, groups, len(groups)), 1)
+        ]
+    )
+
+
+def _groups(rng: Random, words: Vocabulary, tags: Sequence[str]) -> list[list[str]]:
+    """The tags in groups of one to three of the same topic, a post each."""
+    groups: list[list[str]] = []
+    last, room = HOT_TOPIC, 0
+    for tag in sorted(tags, key=lambda tag: words.topic_of.get(tag, -1)):
+        topic = _topic(words, tag)
+        if room == 0 or topic is not last:
+            groups.append([])
+            last, room = topic, 1 + int(rng.random() * 3)
+        groups[-1].append(tag)
+        room -= 1
+    return groups
+
+
+def _sentence(person: _Person, tags: list[str]) -> str:
+    rng, words = person.rng, person.world.words
+    topic = _topic(words, tags[0])
+    scene, closing = _pick(rng, topic.scenes), _pick(rng, words.voice.closings)
+    if len(tags) > 1:
+        return _pick(rng, words.voice.pairs).format(a=tags[0], b=tags[1], t=topic.name, s=scene) + closing
+    return _pick(rng, words.voice.singles).format(a=tags[0], t=topic.name, s=scene) + closing
+
+
+def _topic(words: Vocabulary, tag: str) -> Topic:
+    number = words.topic_of.get(tag)
+    return HOT_TOPIC if number is None else words.topics[number]
+
+
+def _pick(rng: Random, items: Sequence[T]) -> T:
+    return items[int(rng.random() * len(items))]
+
+
+def _some(rng: Random, items: Sequence[T], count: int) -> list[T]:
+    """`count` of the items (all, if there are fewer), in random order, each place at most once."""
+    rest = list(items)
+    size = len(rest)
+    count = min(count, size)
+    for place in range(count):
+        other = place + int(rng.random() * (size - place))
+        rest[place], rest[other] = rest[other], rest[place]
+    return rest[:count]
+
+
+def _fresh(rng: Random, items: Sequence[str], count: int, taken: set[str]) -> list[str]:
+    """`count` of the items that are not taken yet (all such, if there are fewer); they are taken then."""
+    found = _some(rng, [tag for tag in items if tag not in taken], count)
+    taken.update(found)
+    return found

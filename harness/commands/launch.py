@@ -1,0 +1,246 @@
+"""Opens the runs of a plan, plays what they owe, and brings them to their end. Shared by `run` and `resume`."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import orjson
+from rich.console import Console
+
+from harness import config
+from harness.commands.plan import Plan
+from harness.endpoint.caller import Caller
+from harness.endpoint.client import Address, Client
+from harness.endpoint.limiter import FixedLimiter
+from harness.engine.finish import finish
+from harness.engine.job import Job
+from harness.engine.local import LocalEngine
+from harness.errors import HarnessError, MachineError, RunStopped
+from harness.model import Benchmark, Report, Snapshot, Where
+from harness.report import text
+from harness.serve.app import Options, start
+from harness.store import atomic
+from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
+from harness.store.run import RunFiles, RunStore, same_identity
+from harness.store.tasks import TaskIndex, open_index
+from harness.ui.progress import display, percent
+
+COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+
+
+def launch(plan: Plan, console: Console) -> int:
+    """Runs a plan to an end of some kind; returns the exit code."""
+    indexes = {
+        subset: index_file(plan.benchmark, subset, path, plan.results) for subset, path in plan.tasks.items()
+    }
+    opened: list[tuple[Job, Manifest]] = []
+    try:
+        for subset, index in indexes.items():
+            opened.append(_open(plan, subset, index, console))
+        owing = [(job, manifest) for job, manifest in opened if len(job.owed)]
+        _check_disk(plan, [job for job, _ in owing])
+        started = time.monotonic()
+        ending = _play(plan, [job for job, _ in owing], console) if owing else None
+        seconds = time.monotonic() - started
+        for job, manifest in opened:
+            if len(job.owed) or manifest.state != COMPLETE or (job, manifest) in owing:
+                _close(plan, job, manifest, ending, seconds, console)
+            else:
+                console.print(f"{job.subset}: complete; report: {job.store.files.report('txt')}", highlight=False)
+        return _ended(plan, [job for job, _ in opened], ending, console)
+    finally:
+        for job, _ in opened:
+            job.store.close()
+        for index in indexes.values():
+            index.close()
+
+
+def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
+    """The index of a subset's tasks; every line is validated before anything is sent."""
+
+    def measured(line: bytes, where: Where) -> tuple[str, int]:
+        task = benchmark.parse(line, where, subset)
+        return task.key, benchmark.steps(task)
+
+    kind = f"{benchmark.name} {subset} {benchmark.parser_version}"
+    return open_index(path, kind, measured, results / ".index")
+
+
+def _open(plan: Plan, subset: str, index: TaskIndex, console: Console) -> tuple[Job, Manifest]:
+    """A run's files, locked, checked and repaired, and what it owes."""
+    store = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
+    try:
+        if plan.restart:
+            store.set_aside_everything()
+        old = store.manifest()
+        if old is not None:
+            same_identity(old, plan.identity(), plan.allowed, plan.folder)
+            _tell_changes(old, plan, subset, console)
+        done = store.open_logs(index)
+        expected = index.select(plan.ratio, plan.sample_seed) | done
+        manifest = _manifest(plan, subset, index, old)
+        job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected, done)
+        _tell_state(plan, job, old, console)
+        if len(job.owed):
+            manifest.state = RUNNING
+            store.keep_files(plan.benchmark.files)
+            manifest.save(store.files.manifest)
+    except BaseException:
+        store.close()
+        raise
+    return job, manifest
+
+
+def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
+    """The manifest of this launch; what an earlier one said of state, counts and times stays."""
+    made = Manifest(
+        subset=subset,
+        identity=plan.identity(),
+        provenance=plan.provenance(),
+        tuning=asdict(plan.tuning),
+        tasks={"path": str(plan.tasks[subset]), "sha256": index.sha256, "users": len(index)},
+        selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
+        times={"created": now(), "seconds": 0.0},
+    )
+    if old is not None:
+        made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
+        made.times = {**made.times, **old.times}
+    return made
+
+
+def _play(plan: Plan, jobs: list[Job], console: Console) -> HarnessError | None:
+    with display(console) as observe:
+        return anyio.run(
+            _session, plan, jobs, observe, backend_options={"use_uvloop": _has_uvloop()}
+        )
+
+
+async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], None]) -> HarnessError | None:
+    """The endpoint, the client and the engine, for as long as the run lasts."""
+    embedded = None
+    if plan.found is None:
+        embedded = await start(Options())
+        address = Address(embedded.url)
+    else:
+        address = plan.found.address
+    try:
+        connections = plan.tuning.concurrency
+        async with Client(address, timeout=plan.tuning.timeout, connections=connections) as client:
+            caller = Caller(
+                client, FixedLimiter(connections), max_retries=plan.tuning.max_retries, clock=time.monotonic
+            )
+            engine = LocalEngine(
+                jobs,
+                caller,
+                seed=plan.sample_seed,
+                power=plan.tuning.durability == "power",
+                clock=time.monotonic,
+                observe=observe,
+            )
+            return await engine.run()
+    finally:
+        if embedded is not None:
+            await embedded.close()
+
+
+def _close(
+    plan: Plan, job: Job, manifest: Manifest, ending: HarnessError | None, seconds: float, console: Console
+) -> None:
+    """The final file, the report and the manifest of one subset."""
+    if isinstance(ending, MachineError):
+        return  # a disk that is full takes no report either; everything saved is intact
+    report = finish(job, manifest, plan.name, stopped=ending is not None)
+    write_report(job.store.files, report)
+    manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
+    manifest.save(job.store.files.manifest)
+    console.print(_headline(job, report), highlight=False, soft_wrap=True, markup=False)
+
+
+def write_report(files: RunFiles, report: Report) -> None:
+    atomic.write(files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n")
+    atomic.write(files.report("txt"), text.render(report).encode())
+
+
+def _headline(job: Job, report: Report) -> str:
+    coverage, metrics = report.data["coverage"], report.data["metrics"]
+    figures = ", ".join(f"{name} {percent(metrics[name]['value'])}" for name in ("Recall", "F1^NS"))
+    covered = f"{coverage['scored_users']} of {coverage['expected_users']} users"
+    return f"{job.subset}: {covered}{'' if coverage['complete'] else ' (INCOMPLETE)'}: {figures}; report: {job.store.files.report('txt')}"
+
+
+def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Console) -> int:
+    """Says what is left to do, and how; returns the exit code."""
+    owed = sum(len(job.owed) for job in jobs)
+    failed = sum(job.failed for job in jobs)
+    if ending is not None:
+        word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}"
+        console.print(f"{word}; {owed} users are owed", highlight=False, soft_wrap=True, markup=False)
+    elif failed:
+        kinds = f"{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
+        console.print(kinds, highlight=False, soft_wrap=True, markup=False)
+    if owed:
+        console.print(f"to go on: {_resume_command(plan)}", highlight=False, soft_wrap=True, markup=False)
+    if ending is not None:
+        return ending.exit_code
+    return FAILURES_EXIT if owed else COMPLETE_EXIT
+
+
+def _resume_command(plan: Plan) -> str:
+    folder = "" if plan.results == config.RESULTS_FOLDER else f" --results-dir {plan.results}"
+    return f"python -m harness resume --name {plan.name}{folder}"
+
+
+def _tell_changes(old: Manifest, plan: Plan, subset: str, console: Console) -> None:
+    for name, (before, after) in differences(old.provenance, plan.provenance()).items():
+        if name != "prompt_path":
+            console.print(f"{subset}: note: {name} was {before}, is now {after}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell_state(plan: Plan, job: Job, old: Manifest | None, console: Console) -> None:
+    def say(words: str) -> None:
+        console.print(f"{job.subset}: {words}", highlight=False, markup=False, soft_wrap=True)
+
+    if job.store.torn:
+        say(f"{job.store.torn} torn lines were set aside in *.torn; what they held is owed again")
+    outside = job.store.outside(job.index)
+    if outside:
+        say(f"{outside} records are of users whose task has changed or gone; they are not counted")
+    extra = int((job.done & ~job.index.select(plan.ratio, plan.sample_seed)).sum())
+    if extra:
+        say(f"{extra} users of this run stand outside the share asked for now; they stay in it")
+    if old is not None and len(job.owed) and job.users_done:
+        say(f"goes on: {job.users_done} of {job.users} users are done")
+
+
+def _check_disk(plan: Plan, jobs: list[Job]) -> None:
+    """Refuses a run that the disk cannot hold: its responses and results, and the results once more for the rewrite."""
+    steps = sum(int(job.index.steps[job.owed].sum()) for job in jobs)
+    needed = steps * config.BYTES_PER_STEP * 3 // 2
+    free = shutil.disk_usage(plan.folder).free if jobs else 0
+    if jobs and free < needed:
+        raise MachineError(
+            f"{plan.folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take {needed / 1e6:.0f} MB: "
+            "free some, or take a share of the users with --ratio"
+        )
+
+
+def _has_uvloop() -> bool:
+    try:
+        import uvloop  # noqa: F401  # where it cannot be installed, asyncio's own loop serves
+    except ImportError:
+        return False
+    return True
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def stamp() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -1,0 +1,107 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from harness import config
+from harness.errors import BadInput
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks-dir", type=Path, default=config.TASKS_FOLDER, metavar="DIR", help="default: tasks")
+    parser.add_argument("--results-dir", type=Path, default=config.RESULTS_FOLDER, metavar="DIR", help="default: results")
+
+
+def add_which(parser: argparse.ArgumentParser) -> None:
+    """Which runs a command is about; all where nothing is named."""
+    parser.add_argument("--name", help="name of the run (its folder under the results)")
+    parser.add_argument("--model", help="the run of this model")
+    parser.add_argument("--platform", "--subset", action="append", metavar="P", help="one subset; may be repeated")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def add_key(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
+    group.add_argument("--api-url", "--api_url", "--base-url", metavar="URL", help="address of the endpoint, to its /v1")
+    group.add_argument("--api-key", "--api_key", metavar="KEY", help="visible in the process list: better a file or a variable")
+    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key")
+
+
+def add_tuning(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("tuning (free to change on resume)")
+    group.add_argument("--concurrency", type=positive_int, metavar="N",
+                       help=f"requests in flight at most (default: BENCH_MAX_WORKERS or {config.CONCURRENCY})")  # fmt: skip
+    group.add_argument("--timeout", type=positive_float, metavar="S",
+                       help=f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})")  # fmt: skip
+    group.add_argument("--max-retries", type=natural, metavar="N",
+                       help=f"other tries of a request after the first (default: {config.MAX_RETRIES})")  # fmt: skip
+    group.add_argument("--durability", choices=("process", "power"),
+                       help="what a saved reply survives: this process (default), or a power loss")  # fmt: skip
+
+
+def tuning(args: argparse.Namespace) -> config.Tuning:
+    return config.Tuning(
+        concurrency=args.concurrency or _concurrency_of_environment(),
+        timeout=args.timeout or config.TIMEOUT_SECONDS,
+        max_retries=config.MAX_RETRIES if args.max_retries is None else args.max_retries,
+        durability=args.durability or config.DURABILITY,
+    )
+
+
+def _concurrency_of_environment() -> int:
+    value = os.environ.get("BENCH_MAX_WORKERS")
+    if not value:
+        return config.CONCURRENCY
+    try:
+        return positive_int(value)
+    except argparse.ArgumentTypeError as error:
+        raise BadInput(f"BENCH_MAX_WORKERS: {error}") from None
+
+
+def natural(text: str) -> int:
+    return _whole(text, 0)
+
+
+def positive_int(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least}, got {text!r}")
+    return number
+
+
+def positive_float(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number
+
+
+def share(text: str) -> float:
+    number = positive_float(text)
+    if number > 1:
+        raise argparse.ArgumentTypeError(f"expected a share above 0 and at most 1, got {text!r}")
+    return number
+
+
+def run_name(name: str | None, model: str) -> str:
+    """The folder's name: as given, or the last part of the model's name, as the authors' runner has it."""
+    chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
+    if not chosen or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
+        raise BadInput(f"{chosen!r} cannot name a run's folder: give another with --name")
+    return chosen

@@ -1,0 +1,225 @@
+"""`reeval`: scores saved answers again, without any call. Also results that the benchmark authors' own runner wrote."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from rich.console import Console
+
+from harness import config
+from harness.commands import earlier, options, plan
+from harness.commands.earlier import Earlier
+from harness.commands.launch import index_file, now, stamp, write_report
+from harness.engine.conversation import Diverged, replaying
+from harness.engine.finish import ReportScores, facts
+from harness.engine.job import Job
+from harness.errors import BadInput
+from harness.model import JSON, Benchmark, Record, Report, RunFacts
+from harness.store.log import lines
+from harness.store.manifest import COMPLETE
+from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
+from harness.store.tasks import TaskIndex
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_which(parser)
+    options.add_folders(parser)
+    parser.add_argument("--reparse", action="store_true", help="start from the saved responses instead of the saved answers")
+
+
+def execute(args: argparse.Namespace) -> int:
+    console = Console()
+    found = earlier.find(args)
+    foreign = _foreign(args, {run.files.results for run in found})
+    if not found and not foreign:
+        raise earlier.nothing_found(args)
+    for run in found:
+        _ours(run, args, console)
+    for files in foreign:
+        _authors(files, args, console)
+    return 0
+
+
+def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> None:
+    benchmark = run.benchmark()
+    index = index_file(benchmark, run.files.subset, run.tasks, args.results_dir)
+    store = RunStore(run.files, time.time, stamp())
+    try:
+        done = store.open_logs(index)
+        selection = run.manifest.selection
+        expected = index.select(selection["ratio"], selection["sample_seed"]) | done
+        sampling = plan.sampling_again(run.manifest)
+        job = Job(benchmark, run.files.subset, sampling, "", index, store, expected, done)
+        again = _Again(job, args.reparse)
+        manifest, scores = run.manifest, ReportScores(benchmark.scorer(job.subset))
+        sha256 = store.replace_results(_scored(again.records(), scores))
+        manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
+        manifest.times["reevaluated"] = now()
+        manifest.save(run.files.manifest)
+        report = scores.report(replace(facts(job, run.name, store.failed_users(index)), notes=again.notes()))
+        write_report(run.files, report)
+        _tell(run.files, report, again.notes(), console)
+    finally:
+        store.close()
+        index.close()
+
+
+class _Again:
+    """The records of a run, measured again, from its saved answers or (`reparse`) its saved responses."""
+
+    def __init__(self, job: Job, reparse: bool) -> None:
+        self._job = job
+        self._reparse = reparse
+        self._diverged = 0
+        if reparse:
+            job.store.load_responses(job.index)
+
+    def records(self) -> Iterator[JSON]:
+        for record in self._job.store.records(self._job.index):
+            position = self._job.index.find(record.key)
+            assert position is not None  # `records` yields users of the index only
+            task = self._job.task(position)
+            yield self._replayed(task, record.data) if self._reparse else self._job.benchmark.rescore(task, record.data)
+
+    def notes(self) -> tuple[str, ...]:
+        if not self._diverged:
+            return ()
+        return (f"{self._diverged} users could not be played again from their saved responses and keep their old records.",)
+
+    def _replayed(self, task: Any, old: JSON) -> JSON:
+        job = self._job
+        conversation = replaying(job.sampling, job.store.responses_of(task.key))
+        try:
+            answer = _driven(job.benchmark.play(task, conversation.ask))
+        except Diverged:
+            self._diverged += 1
+            return {**job.benchmark.rescore(task, old), "reparse": "diverged"}
+        made = job.benchmark.record(task, answer, job.benchmark.measure(task, answer))
+        return {**made, "task": old["task"], "format": old["format"]}
+
+
+def _driven(play: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a play that has nothing to wait for."""
+    try:
+        play.send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise AssertionError("a play from saved responses has nothing to wait for")
+
+
+def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
+    """The records on their way to a file, scored as they will be read from it."""
+    for data in records:
+        scores.add(Record(str(data["user_id"]), orjson.loads(orjson.dumps(data))))
+        yield data
+
+
+def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
+    """Results without a manifest: those of the authors' runner."""
+    if args.model and not args.name:
+        return []
+    platforms = {name.lower() for name in args.platform or ()}
+    found = []
+    for path in sorted(args.results_dir.glob(f"{args.name or '*'}/inference_results_*.jsonl")):
+        files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
+        if path not in ours and not files.manifest.exists() and (not platforms or files.subset in platforms):
+            found.append(files)
+    return found
+
+
+def _authors(files: RunFiles, args: argparse.Namespace, console: Console) -> None:
+    benchmark = plan.benchmark_of(config.BENCHMARK, {})
+    if files.subset not in benchmark.subsets:
+        raise BadInput(f"{files.results}: {files.subset} is not a platform of {benchmark.name}")
+    tasks = args.tasks_dir / benchmark.tasks_file(files.subset)
+    if not tasks.exists():
+        raise BadInput(f"{files.results} can be scored with its tasks file only: {tasks} is not there (see --tasks-dir)")
+    index = index_file(benchmark, files.subset, tasks, args.results_dir)
+    try:
+        found = _Authors(files, benchmark, index)
+        scores = ReportScores(benchmark.scorer(files.subset))
+        replace_results(files.results, found.records(scores), stamp())
+        report = scores.report(found.facts())
+        write_report(files, report)
+        _tell(files, report, found.notes(), console)
+    finally:
+        index.close()
+
+
+class _Authors:
+    """Results of the authors' runner: their lines, with bare `NaN` among the metrics, and their tasks."""
+
+    def __init__(self, files: RunFiles, benchmark: Benchmark, index: TaskIndex) -> None:
+        self._files = files
+        self._benchmark = benchmark
+        self._index = index
+        self._unknown = 0
+        self._outcomes: Counter[str] = Counter()
+
+    def records(self, scores: ReportScores) -> Iterator[JSON]:
+        """Known users' records with the metrics measured again, and scored; unknown ones as they are."""
+        seen = np.zeros(len(self._index), np.bool_)
+        for number, line in enumerate(lines(self._files.results), 1):
+            if not line.text.strip():
+                continue
+            data = self._line(line.text, number)
+            position = self._index.find(str(data["user_id"]))
+            if position is None:
+                self._unknown += 1
+                yield data
+                continue
+            if seen[position]:
+                raise BadInput(f"{self._files.results}, line {number}: field user_id: this user stands there twice")
+            seen[position] = True
+            task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
+            again = self._benchmark.rescore(task, data) | {"task": self._index.digest(position), "format": RECORD_FORMAT}
+            self._outcomes.update(step["outcome"] for step in again["steps"])
+            scores.add(Record(task.key, orjson.loads(orjson.dumps(again))))
+            yield again
+
+    def facts(self) -> RunFacts:
+        name = self._files.folder.name
+        return RunFacts(self._files.subset, name, name, "authors", len(self._index), 0, self.notes())
+
+    def notes(self) -> tuple[str, ...]:
+        told = ["Answers of the benchmark authors' runner, scored as that runner scores: an error counts as an empty prediction."]
+        for kind, words in (("authors_api_failure", "API failures"), ("authors_no_json", "replies without JSON")):
+            if self._outcomes[kind]:
+                told.append(f"{self._outcomes[kind]} of its steps were {words}, scored as empty predictions.")
+        if self._unknown:
+            told.append(f"{self._unknown} of its users are not in the tasks file and are not scored.")
+        return tuple(told)
+
+    def _line(self, text: bytes, number: int) -> JSON:
+        where = f"{self._files.results}, line {number}"
+        try:
+            data = json.loads(text)  # takes the bare NaN that orjson refuses
+        except ValueError as error:
+            raise BadInput(f"{where}: not JSON ({error})") from None
+        if not isinstance(data, dict) or not isinstance(data.get("user_id"), str | int):
+            raise BadInput(f"{where}: field user_id: expected a string or a whole number")
+        data.pop("crc", None)
+        steps = data.get("steps")
+        for at, step in enumerate(steps if isinstance(steps, list) else [None]):
+            if not isinstance(step, dict) or not isinstance(step.get("step_id"), int):
+                raise BadInput(f"{where}: field steps[{at}].step_id: expected a whole number")
+            tags = step.get("prediction")
+            if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+                raise BadInput(f"{where}: field steps[{at}].prediction: expected a list of strings")
+        return data
+
+
+def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], console: Console) -> None:
+    covered = report.data["coverage"]
+    say = f"{files.folder.name}, {files.subset}: {covered['scored_users']} of {covered['expected_users']} users scored again; report: {files.report('txt')}"
+    for words in (say, *notes):
+        console.print(words, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,87 @@
+"""`resume`: goes on with unfinished runs, each with its own endpoint and its own key variable."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from itertools import groupby
+
+import orjson
+from rich.console import Console
+
+from harness import config
+from harness.commands import address, earlier, options, plan
+from harness.commands.earlier import Earlier
+from harness.commands.launch import launch
+from harness.endpoint.client import check
+from harness.errors import BadInput, HarnessError
+from harness.store.manifest import COMPLETE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_which(parser)
+    options.add_folders(parser)
+    options.add_key(parser)
+    options.add_tuning(parser)
+    parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field differs")
+
+
+def execute(args: argparse.Namespace) -> int:
+    found = earlier.find(args)
+    if not found and (args.name or args.model or args.platform):
+        raise earlier.nothing_found(args)
+    console = Console()
+    unfinished = [run for run in found if run.manifest.state != COMPLETE]
+    if not unfinished:
+        console.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
+        return 0
+    groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
+    return max(_resume(group, args, console, alone=len(groups) == 1) for group in groups)
+
+
+def _together(run: Earlier) -> bytes:
+    """Runs of one folder with one configuration and endpoint share a schedule."""
+    manifest = run.manifest
+    where = {name: manifest.provenance.get(name) for name in ("endpoint", "key_from", "prompt_path")}
+    return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
+
+
+def _resume(group: list[Earlier], args: argparse.Namespace, console: Console, *, alone: bool) -> int:
+    """One group; an error that is only its own does not keep the others from going on."""
+    try:
+        made = _plan(group, args)
+        console.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
+        return launch(made, console)
+    except HarnessError as error:
+        if alone:
+            raise
+        print(f"harness: {group[0].name}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
+    first = group[0]
+    manifest, provenance = first.manifest, first.manifest.provenance
+    sampling = plan.sampling_again(manifest)
+    found = None
+    if not sampling.model.startswith(config.BASELINE_PREFIX):
+        found = address.again(args, provenance["endpoint"], provenance["key_from"], os.environ, first.name)
+        check(found.address)
+    settings = plan.settings_again(manifest, first.files.folder)
+    for run in group:
+        if not run.tasks.exists():
+            raise BadInput(f"{run.name}: its tasks file {run.tasks} is not there any more")
+    return plan.Plan(
+        name=first.name,
+        benchmark=plan.benchmark_of(manifest.identity["benchmark"], settings),
+        settings=settings,
+        sampling=sampling,
+        tasks={run.files.subset: run.tasks for run in group},
+        results=args.results_dir,
+        found=found,
+        tuning=options.tuning(args),
+        ratio=manifest.selection["ratio"],
+        sample_seed=manifest.selection["sample_seed"],
+        allowed=frozenset(args.allow),
+    )

@@ -1,0 +1,111 @@
+"""`run`: the main job."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import orjson
+from rich.console import Console
+
+from harness import benchmarks, config
+from harness.commands import address, options, plan, reeval
+from harness.commands.launch import launch
+from harness.endpoint.client import check
+from harness.endpoint.wire import Sampling
+from harness.errors import BadInput
+from harness.model import JSON
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
+    parser.add_argument("--model", required=True, help="as the endpoint names it, or baseline/recency, baseline/random, baseline/frequency")
+    parser.add_argument("--platform", "--subset", action="append", metavar="P", help="one subset; may be repeated (default: all)")
+    parser.add_argument("--name", help="name of the run (default: the last part of the model's name)")
+    parser.add_argument("--demo", action="store_true", help="take the synthetic tasks that ship with the harness")
+    parser.add_argument("--ratio", type=options.share, default=1.0, metavar="R", help="share of the users to take")
+    parser.add_argument("--sample-seed", type=int, default=config.SAMPLE_SEED, metavar="N", help="seed of that share and of the order of users")
+    parser.add_argument("--restart", action="store_true", help="move an earlier run of this name aside and begin anew")
+    parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field of an earlier run differs")
+    parser.add_argument("--reeval", action="store_true", help="score the saved answers again instead, as `reeval` does")
+    options.add_folders(parser)
+    options.add_key(parser)
+    _add_sampling(parser)
+    options.add_tuning(parser)
+    for name in benchmarks.names():
+        benchmarks.module(name).add_arguments(parser)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("requests (part of what the run is)")
+    group.add_argument("--temperature", type=float, default=config.TEMPERATURE, metavar="T", help="default: 0")
+    group.add_argument("--top-p", type=float, metavar="P")
+    group.add_argument("--seed", type=int, metavar="N", help="the endpoint's sampling seed")
+    group.add_argument("--max-tokens", type=options.positive_int, metavar="N", help="not sent unless given")
+    group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help="more members for every request")
+    group.add_argument("--structured", choices=("json_object", "none"), default="json_object", help="response_format of requests")
+    group.add_argument("--parse-retries", type=options.natural, default=config.PARSE_RETRIES, metavar="N",
+                       help="times that an unusable reply is asked for again (default: 2)")  # fmt: skip
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.reeval:
+        return reeval.execute(argparse.Namespace(**{**vars(args), "reparse": False}))
+    console = Console(stderr=False)
+    made = _plan(args)
+    if made.found is None:
+        console.print(f"{args.model}: served by the harness itself on loopback; no key, no network", highlight=False)
+    elif made.found.key_from is None:
+        console.print(f"no key is known for {made.endpoint}: requests go without one", highlight=False, soft_wrap=True)
+    return launch(made, console)
+
+
+def _plan(args: argparse.Namespace) -> plan.Plan:
+    """Everything that is missing is said at once: endpoint first, then tasks."""
+    settings = plan.settings_of(args)
+    benchmark = plan.benchmark_of(args.benchmark, settings)
+    subsets = _subsets(args.platform, benchmark.subsets)
+    baseline = args.model.startswith(config.BASELINE_PREFIX)
+    found = None if baseline else address.find(args, os.environ)
+    missing = [] if baseline or found else [address.MISSING]
+    folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
+    tasks = {subset: folder / benchmark.tasks_file(subset) for subset in subsets}
+    absent = [path for path in tasks.values() if not path.exists()]
+    if absent:
+        missing.append(f"no tasks: {', '.join(map(str, absent))} is not there; put it there, or take synthetic ones with --demo")
+    if missing:
+        raise BadInput("; ".join(missing))
+    if found:
+        check(found.address)
+    return plan.Plan(
+        name=options.run_name(args.name, args.model),
+        benchmark=benchmark,
+        settings=settings,
+        sampling=Sampling(args.model, args.temperature, args.top_p, args.seed, args.max_tokens, args.extra_body),
+        tasks=tasks,
+        results=args.results_dir,
+        found=found,
+        tuning=options.tuning(args),
+        ratio=args.ratio,
+        sample_seed=args.sample_seed,
+        allowed=frozenset(args.allow),
+        restart=args.restart,
+    )
+
+
+def _subsets(named: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The subsets named, in any case and in the benchmark's order; all where none is."""
+    wanted = {name.lower() for name in named or known}
+    if unknown := wanted - set(known):
+        raise BadInput(f"unknown platform {', '.join(sorted(unknown))}: known are {', '.join(known)}")
+    return tuple(name for name in known if name in wanted)
+
+
+def _json_object(text: str) -> JSON:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
+    return value

@@ -1,0 +1,40 @@
+"""`sample`: writes a nested share of tasks files."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness import config
+from harness.commands import options, plan
+from harness.commands.launch import index_file
+from harness.errors import BadInput
+from harness.store.atomic import replacing
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ratio", type=options.share, required=True, metavar="R", help="share of the users, such as 0.2")
+    parser.add_argument("--sample-seed", type=int, default=config.SAMPLE_SEED, metavar="N", help="for one seed, larger shares hold smaller ones")
+    parser.add_argument("--platform", action="append", metavar="P", help="one platform; may be repeated (default: all that are there)")
+    options.add_folders(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    benchmark = plan.benchmark_of(config.BENCHMARK, {})
+    wanted = [name.lower() for name in args.platform] if args.platform else list(benchmark.subsets)
+    files = {name: args.tasks_dir / benchmark.tasks_file(name) for name in wanted}
+    there = {name: path for name, path in files.items() if path.exists()}
+    if not there or (args.platform and len(there) < len(files)):
+        absent = ", ".join(str(path) for path in files.values() if not path.exists())
+        raise BadInput(f"no tasks to sample: {absent} is not there (see --tasks-dir)")
+    for subset, path in there.items():
+        index = index_file(benchmark, subset, path, args.results_dir)
+        chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
+        out = path.with_name(f"{path.stem}_sub{round(100 * args.ratio)}{path.suffix}")
+        with replacing(out) as file:
+            for position in chosen:
+                file.write(index.read(int(position)) + b"\n")
+        print(f"{out}: {len(chosen)} of {len(index)} users")
+        index.close()
+    return 0
+
+

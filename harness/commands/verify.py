@@ -1,0 +1,156 @@
+"""`verify`: proves a run's folder. Every line sound, every input user exactly once, metrics equal to a re-score."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+from rich.console import Console
+
+from harness.commands import earlier, options
+from harness.commands.earlier import Earlier
+from harness.commands.launch import index_file
+from harness.errors import BadInput
+from harness.model import JSON, Benchmark
+from harness.store.lock import RunLock
+from harness.store.log import Line, lines, sound, unseal
+from harness.store.manifest import COMPLETE, INCOMPLETE
+from harness.store.tasks import TaskIndex
+
+SHOWN = 5
+"""Findings of a run that are printed; the JSON has all."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_which(parser)
+    options.add_folders(parser)
+    options.add_json(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    found = earlier.find(args)
+    if not found:
+        raise earlier.nothing_found(args)
+    proofs = [_proof(run, args.results_dir) for run in found]
+    if args.json:
+        print(orjson.dumps(proofs, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _show(proofs)
+    return 1 if any(proof["findings"] for proof in proofs) else 0
+
+
+def _proof(run: Earlier, results: Path) -> JSON:
+    """What was checked of a run, and each thing that is wrong, as a sentence."""
+    lock = RunLock(run.files.lock, time.time)
+    try:
+        benchmark = run.benchmark()
+        index = index_file(benchmark, run.files.subset, run.tasks, results)
+        check = _Check(run, benchmark, index)
+        findings = list(check.findings())
+        index.close()
+    finally:
+        lock.release()
+    return {
+        "name": run.name,
+        "subset": run.files.subset,
+        "state": run.manifest.state,
+        "users": int(check.expected.sum()),
+        "records": int((check.records > 0).sum()),
+        "findings": findings,
+    }
+
+
+class _Check:
+    """The checks of one run, over its files as they lie there; nothing is changed."""
+
+    def __init__(self, run: Earlier, benchmark: Benchmark, index: TaskIndex) -> None:
+        selection = run.manifest.selection
+        self.expected = index.select(selection["ratio"], selection["sample_seed"])
+        self.records = np.zeros(len(index), np.int32)
+        self._run = run
+        self._benchmark = benchmark
+        self._index = index
+        self._last = -1
+
+    def findings(self) -> Iterator[str]:
+        if self._run.manifest.tasks["sha256"] != self._index.sha256:
+            yield f"{self._run.tasks} is not the tasks file that this run was made with"
+        for path in (self._run.files.responses, self._run.files.failures):
+            yield from self._unsound(path)
+        yield from self._results()
+        yield from self._users()
+
+    def _unsound(self, path: Path) -> Iterator[str]:
+        for number, line in enumerate(lines(path), 1):
+            if not _whole(line):
+                yield f"{path.name}, line {number}: torn or changed since it was written"
+
+    def _results(self) -> Iterator[str]:
+        whole = hashlib.sha256()
+        path = self._run.files.results
+        for number, line in enumerate(lines(path), 1):
+            whole.update(line.text + b"\n")
+            if not _whole(line):
+                yield f"{path.name}, line {number}: torn or changed since it was written"
+            elif wrong := self._record(unseal(line.text)):
+                yield f"{path.name}, line {number}: {wrong}"
+        if self._run.manifest.state == COMPLETE and whole.hexdigest() != self._run.manifest.results_sha256:
+            yield f"{path.name} is not the file that the manifest names (SHA-256 differs)"
+
+    def _record(self, data: JSON) -> str | None:
+        """What is wrong with a record, None for nothing."""
+        position = self._index.find(str(data.get("user_id")))
+        complete = self._run.manifest.state == COMPLETE
+        if position is None or self._index.digest(position) != data.get("task"):
+            return f"user {data.get('user_id')} has no such task" if complete else None
+        self.records[position] += 1
+        if self.records[position] > 1:
+            return f"user {data['user_id']} stands there twice"
+        in_order, self._last = position > self._last, position
+        if complete and not in_order:
+            return f"user {data['user_id']} is not in the order of the tasks file"
+        task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._run.files.subset)
+        try:
+            again = orjson.loads(orjson.dumps(self._benchmark.rescore(task, data)))
+        except (BadInput, KeyError, TypeError) as error:
+            return f"the record of user {data['user_id']} cannot be scored again ({error})"
+        return None if again == data else f"the metrics of user {data['user_id']} differ from a re-score"
+
+    def _users(self) -> Iterator[str]:
+        """Input users that are neither recorded nor failed, where the run says that all have been played."""
+        state = self._run.manifest.state
+        if state not in (COMPLETE, INCOMPLETE):
+            return
+        there = self.records > 0
+        if state == INCOMPLETE:
+            there |= self._failed()
+        for position in np.flatnonzero(self.expected & ~there):
+            yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
+
+    def _failed(self) -> np.ndarray:
+        failed = np.zeros(len(self._index), np.bool_)
+        for line in lines(self._run.files.failures):
+            position = self._index.find(str(unseal(line.text)["user_id"])) if sound(line.text) else None
+            if position is not None:
+                failed[position] = True
+        return failed
+
+
+def _whole(line: Line) -> bool:
+    return sound(line.text) and line.size == len(line.text) + 1
+
+
+def _show(proofs: list[JSON]) -> None:
+    console = Console()
+    for proof in proofs:
+        findings = proof["findings"]
+        verdict = f"{len(findings)} findings" if findings else "sound"
+        told = f"{proof['name']}, {proof['subset']}: {proof['records']} of {proof['users']} users, {proof['state']}: {verdict}"
+        more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
+        for words in (told, *(f"  {finding}" for finding in findings[:SHOWN]), *more):
+            console.print(words, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,1 @@
+"""Calls to OpenAI-compatible endpoints: `client` speaks HTTP, `caller` limits and retries."""

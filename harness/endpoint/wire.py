@@ -1,0 +1,45 @@
+"""The bytes of a request, and their digest (docs/design.md, section 2).
+
+A request is identified by the body as it stands here, before anything that one provider needs
+differently is changed in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from harness.model import JSON, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the run adds to every request. `None` leaves a parameter out of the body."""
+
+    model: str
+    temperature: float | None = 0.0
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    extra_body: JSON = field(default_factory=dict)
+
+    def encode(self, request: Request) -> bytes:
+        """The JSON body, UTF-8."""
+        body: dict[str, Any] = {"model": self.model, "messages": request.messages}
+        for name in ("temperature", "top_p", "seed", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None:
+                body[name] = value
+        if request.json_object:
+            body["response_format"] = {"type": "json_object"}
+        if self.extra_body:
+            body |= self.extra_body
+        return orjson.dumps(body)
+
+
+def digest(body: bytes) -> str:
+    """32 hexadecimal digits that stand for a request."""
+    return blake2b(body, digest_size=16).hexdigest()

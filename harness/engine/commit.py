@@ -1,0 +1,38 @@
+"""Group commit for `--durability power`: many appended lines, one fsync, in a thread.
+
+With `process` durability an append is enough and `saved` returns at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import anyio.to_thread
+
+from harness.store.run import RunStore
+
+
+class GroupCommit:
+    def __init__(self, stores: Sequence[RunStore], power: bool) -> None:
+        self._stores = stores
+        self._power = power
+        self._wanted = anyio.Event()
+        self._committed = anyio.Event()
+
+    async def saved(self) -> None:
+        """Returns once everything appended so far is as durable as the run asks for."""
+        if self._power:
+            committed = self._committed
+            self._wanted.set()
+            await committed.wait()
+
+    async def serve(self) -> None:
+        """Syncs for whoever waits, until cancelled. Lines appended during a sync wait for the next one."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = anyio.Event()
+            waiting, self._committed = self._committed, anyio.Event()
+            for store in self._stores:
+                await anyio.to_thread.run_sync(store.sync)
+            waiting.set()

@@ -1,0 +1,65 @@
+"""The end of a run: one pass over its records in input order, to the final results file and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.config import SHARD_USERS
+from harness.engine.job import Job
+from harness.model import Record, Report, RunFacts, Scorer
+from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
+
+
+class ReportScores:
+    """Records in, shard by shard, to the scores of all."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+        self._shard: list[Record] = []
+        self._merged: Any = None
+
+    def add(self, record: Record) -> None:
+        self._shard.append(record)
+        if len(self._shard) == SHARD_USERS:
+            self._flush()
+
+    def report(self, facts: RunFacts) -> Report:
+        if self._shard or self._merged is None:
+            self._flush()
+        return self._scorer.summarise(self._merged, facts)
+
+    def _flush(self) -> None:
+        scores = self._scorer.score(self._shard)
+        self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
+        self._shard = []
+
+
+def finish(job: Job, manifest: Manifest, name: str, stopped: bool) -> Report:
+    """Brings a run's files to their end and returns its report; `manifest` is changed, not saved.
+
+    Once every expected user is done, the results are rewritten in input order. Otherwise the file stays as
+    it grew, and the report says what it covers.
+    """
+    scores = ReportScores(job.benchmark.scorer(job.subset))
+    if job.users_done == job.users:
+        manifest.results_sha256 = job.store.finish(job.index, scores.add)
+        manifest.state = COMPLETE
+    else:
+        for record in job.store.records(job.index):
+            scores.add(record)
+        manifest.results_sha256 = None
+        manifest.state = STOPPED if stopped else INCOMPLETE
+    failed = job.store.failed_users(job.index)
+    manifest.counts = {"users": job.users, "done": job.users_done, "failed": failed, "torn_lines": job.store.torn}
+    return scores.report(facts(job, name, failed))
+
+
+def facts(job: Job, name: str, failed: int) -> RunFacts:
+    return RunFacts(
+        subset=job.subset,
+        model=job.sampling.model,
+        name=name,
+        prompt=job.benchmark.prompt,
+        expected_users=job.users,
+        failed_users=failed,
+    )

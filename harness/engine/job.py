@@ -1,0 +1,48 @@
+"""One run of one subset, open: what a command hands to an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.endpoint.wire import Sampling
+from harness.model import Benchmark
+from harness.store.run import RunStore
+from harness.store.tasks import TaskIndex
+
+
+@dataclass(slots=True)
+class Job:
+    """`done` and `expected` are masks over the tasks; users expected and not done are owed.
+
+    `failed` counts the users given up on in this process; it is the engine's to write, as is `done`.
+    """
+
+    benchmark: Benchmark
+    subset: str
+    sampling: Sampling
+    endpoint: str
+    index: TaskIndex
+    store: RunStore
+    expected: NDArray[np.bool_]
+    done: NDArray[np.bool_]
+    failed: int = 0
+
+    @property
+    def owed(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.expected & ~self.done)
+
+    @property
+    def users(self) -> int:
+        return int(self.expected.sum())
+
+    @property
+    def users_done(self) -> int:
+        return int((self.expected & self.done).sum())
+
+    def task(self, position: int) -> Any:
+        """The task, read and parsed from its file."""
+        return self.benchmark.parse(self.index.read(position), self.index.where(position), self.subset)

@@ -1,0 +1,293 @@
+"""The engine of one process: plays the owed users of several jobs in one schedule.
+
+A run stops in one of three ways. Asked to (a signal, an endpoint that will not serve it): no new request
+goes out, those on the wire may answer within a grace, and what they answer is saved. By this machine:
+at once, since nothing more can be saved. Asked twice: at once. In all of them what is saved is intact.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import numpy as np
+
+from harness.config import GRACE_SECONDS
+from harness.endpoint.caller import Caller, Reply
+from harness.engine.commit import GroupCommit
+from harness.engine.conversation import Conversation
+from harness.engine.job import Job
+from harness.engine.live import LiveScores
+from harness.engine.schedule import Schedule
+from harness.errors import (
+    BadInput,
+    EndpointStopped,
+    GaveUp,
+    HarnessError,
+    MachineError,
+    Rejected,
+    RunStopped,
+    TransportFault,
+)
+from harness.model import Failure, Snapshot, SubsetProgress
+
+TICK_SECONDS = 0.25
+LIVE_SCORE_SECONDS = 2.0
+REJECTIONS_TO_STOP = 3
+"""Refused requests of different users, before any success, that mean a wrong configuration."""
+
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
+
+
+@dataclass(slots=True)
+class _Part:
+    """One job in the schedule: where its owed users begin in it, and its progress."""
+
+    job: Job
+    first: int
+    positions: Any
+    live: LiveScores
+    steps: int
+    steps_done: int
+    done: int
+    failed: int = 0
+
+
+@dataclass(slots=True)
+class _Totals:
+    replayed: int = 0
+    rejected: int = 0
+    last_warning: str | None = None
+    finished_at: list[tuple[float, int]] = field(default_factory=list)
+
+
+class LocalEngine:
+    """`observe` gets a frozen snapshot several times a second; `clock` is in seconds, monotonic."""
+
+    def __init__(
+        self,
+        jobs: list[Job],
+        caller: Caller,
+        *,
+        seed: int,
+        power: bool,
+        clock: Callable[[], float],
+        observe: Callable[[Snapshot], None],
+    ) -> None:
+        self._caller = caller
+        self._clock = clock
+        self._observe = observe
+        self._commit = GroupCommit([job.store for job in jobs], power)
+        self._parts, steps = _parts(jobs)
+        self._firsts = [part.first for part in self._parts]
+        self._schedule = Schedule(steps, seed)
+        self._steps = steps
+        self._in_play = 0
+        self._room = anyio.Event()
+        self._totals = _Totals()
+        self._started = clock()
+        self._ending: HarnessError | None = None
+        self._users = anyio.create_task_group()
+
+    async def run(self) -> HarnessError | None:
+        """Plays every owed user; returns why the run stopped early, None where it did not."""
+        async with anyio.create_task_group() as background:
+            async with self._users:
+                background.start_soon(self._watch_signals)
+                background.start_soon(self._tick)
+                background.start_soon(self._score_live)
+                background.start_soon(self._guarded, self._commit.serve)
+                await self._start_users()
+            background.cancel_scope.cancel()
+        self._observe(self._snapshot())
+        return self._ending
+
+    async def _start_users(self) -> None:
+        while self._schedule and self._ending is None:
+            if self._in_play >= 2 * self._caller.limiter.limit:
+                self._room = anyio.Event()
+                await self._room.wait()
+                continue
+            user = self._schedule.next(self._caller.limiter.limit)
+            self._in_play += 1
+            self._users.start_soon(self._user, user)
+
+    async def _user(self, user: int) -> None:
+        part = self._parts[int(np.searchsorted(self._firsts, user, side="right")) - 1]
+        try:
+            await self._guarded(lambda: self._play(part, int(part.positions[user - part.first]), int(self._steps[user])))
+        finally:
+            self._in_play -= 1
+            self._room.set()
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Turns an error that no user can go on after into the end of the run."""
+        try:
+            await work()
+        except MachineError as error:
+            self._stop(error, grace=0.0)
+        except (BadInput, EndpointStopped) as error:
+            self._stop(error, grace=GRACE_SECONDS)
+
+    async def _play(self, part: _Part, position: int, steps: int) -> None:
+        """One user, from its line to its record or failure."""
+        job = part.job
+        task = job.task(position)
+        counted = 0
+
+        async def call(body: bytes, rank: int) -> Reply:
+            return await self._caller.complete(body, rank, lambda fault, number: self._warn(job, task.key, fault, number))
+
+        async def save(request: str, nth: int, reply: Reply) -> None:
+            job.store.save_response(
+                task.key, request, nth, reply.completion, reply.seconds, reply.tries, job.endpoint
+            )
+            await self._commit.saved()
+            nonlocal counted
+            if counted < steps:
+                counted += 1
+                self._advance(part, 1)
+
+        conversation = Conversation(job.sampling, job.store.responses_of(task.key), job.benchmark.steps(task), call, save)
+        try:
+            answer = await job.benchmark.play(task, conversation.ask)
+        except (GaveUp, Rejected) as error:
+            self._fail(part, task.key, position, error)
+        else:
+            metrics = job.benchmark.measure(task, answer)
+            record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index.digest(position))
+            await self._commit.saved()
+            job.done[position] = True
+            part.done += 1
+            part.live.add(record)
+        finally:
+            self._totals.replayed += conversation.replayed
+            if self._ending is None:
+                self._advance(part, steps - counted)
+
+    def _advance(self, part: _Part, steps: int) -> None:
+        part.steps_done += steps
+        self._schedule.done(steps)
+
+    def _fail(self, part: _Part, key: str, position: int, error: GaveUp | Rejected) -> None:
+        """Records a user given up on; refusals before any success mean that no user will do better."""
+        tries = error.tries if isinstance(error, GaveUp) else 1
+        failure = Failure(key, "endpoint", error.kind, error.detail, tries)
+        part.job.store.save_failure(failure, part.job.index.digest(position))
+        part.job.failed += 1
+        part.failed += 1
+        self._totals.last_warning = f"{key}: {error}"
+        if isinstance(error, Rejected):
+            self._totals.rejected += 1
+            if self._totals.rejected >= REJECTIONS_TO_STOP and not self._caller.traffic.successes:
+                self._stop(EndpointStopped(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
+
+    def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
+        job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)
+        self._totals.last_warning = f"{fault.kind}: {fault.detail}"
+
+    def _stop(self, reason: HarnessError, grace: float) -> None:
+        """Ends the run: the first reason is the one that is told, a later one can only shorten the grace."""
+        if self._ending is None:
+            self._ending = reason
+            for part in self._parts:
+                if not isinstance(reason, MachineError):
+                    part.job.store.event("stopping", reason=str(reason))
+        self._caller.limiter.close()
+        self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
+        self._room.set()
+
+    async def _watch_signals(self) -> None:
+        with anyio.open_signal_receiver(*SIGNALS) as signals:
+            async for number in signals:
+                again = isinstance(self._ending, RunStopped)
+                self._stop(RunStopped(SIGNALS[number]), grace=0.0 if again else GRACE_SECONDS)
+
+    async def _tick(self) -> None:
+        while True:
+            await anyio.sleep(TICK_SECONDS)
+            if self._ending is not None and not self._caller.limiter.in_flight:
+                self._users.cancel_scope.cancel()  # whoever is left waits for a slot that will not come
+            for part in self._parts:
+                part.job.store.beat()
+            self._observe(self._snapshot())
+
+    async def _score_live(self) -> None:
+        last = self._clock()
+        while True:
+            await anyio.sleep(TICK_SECONDS)
+            due = self._clock() - last >= LIVE_SCORE_SECONDS
+            for part in self._parts:
+                if due or part.live.shard_is_full:
+                    await part.live.advance()
+            if due:
+                last = self._clock()
+
+    def _snapshot(self) -> Snapshot:
+        seconds = self._clock() - self._started
+        traffic, limiter = self._caller.traffic, self._caller.limiter
+        done = sum(part.steps_done for part in self._parts)
+        rate = self._rate(done)
+        return Snapshot(
+            model=self._parts[0].job.sampling.model,
+            seconds=seconds,
+            subsets=tuple(_progress(part) for part in self._parts),
+            limit=limiter.limit,
+            in_flight=limiter.in_flight,
+            waiting=limiter.waiting,
+            backing_off=traffic.backing_off,
+            requests=traffic.requests,
+            replayed=self._totals.replayed,
+            retries=traffic.retries,
+            prompt_tokens=traffic.prompt_tokens,
+            completion_tokens=traffic.completion_tokens,
+            rate=rate,
+            eta=self._schedule.remaining_steps / rate if rate else None,
+            last_warning=self._totals.last_warning,
+            stopping=str(self._ending) if self._ending else None,
+        )
+
+    def _rate(self, done: int) -> float:
+        """Steps a second over about the last half minute."""
+        now, history = self._clock(), self._totals.finished_at
+        history.append((now, done))
+        while len(history) > 2 and now - history[0][0] > 30.0:
+            history.pop(0)
+        start, before = history[0]
+        return (done - before) / (now - start) if now > start else 0.0
+
+
+def _parts(jobs: list[Job]) -> tuple[list[_Part], Any]:
+    """The jobs laid end to end in one schedule, and the remaining steps of all owed users.
+
+    A user with saved responses has that many steps fewer to go, though never none.
+    """
+    parts, lengths, first = [], [], 0
+    for job in jobs:
+        positions = job.owed
+        saved = np.zeros(len(job.index), np.int32)
+        for key, count in job.store.saved_counts().items():
+            saved[job.index.find(key)] = count
+        steps = np.maximum(1, job.index.steps[positions] - saved[positions])
+        total = int(job.index.steps[job.expected].sum())
+        live = LiveScores(job.benchmark.scorer(job.subset))
+        parts.append(_Part(job, first, positions, live, total, total - int(steps.sum()), job.users_done))
+        lengths.append(steps)
+        first += len(positions)
+    return parts, np.concatenate(lengths)
+
+
+def _progress(part: _Part) -> SubsetProgress:
+    return SubsetProgress(
+        subset=part.job.subset,
+        users=part.job.users,
+        done=part.done,
+        failed=part.failed,
+        steps=part.steps,
+        steps_done=part.steps_done,
+        scores=part.live.figures,
+        scored_users=part.live.users,
+    )

@@ -1,0 +1,51 @@
+"""Who starts next (docs/design.md, section 4). Pure: numbers in, positions out.
+
+Users start in a seeded random order, so that at any moment what is done is a fair sample of all. Only
+a user whose chain could outlast the rest of the run starts at once: when its remaining steps times
+`SLACK` reach the remaining steps of all, divided by the slots. Near the end that makes the tail short
+without making the first half of the run a sample of long chains.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+SLACK = 1.5
+
+
+class Schedule:
+    """Over `steps`, the remaining steps of every owed user; a user is its index in that array."""
+
+    def __init__(self, steps: NDArray[np.int32], seed: int) -> None:
+        self._steps = steps
+        self._random = np.random.default_rng(seed).permutation(len(steps))
+        self._longest = np.argsort(-steps, kind="stable")
+        self._started = np.zeros(len(steps), dtype=np.bool_)
+        self._next_random = self._next_longest = 0
+        self.remaining_steps = int(steps.sum())
+
+    def __bool__(self) -> bool:
+        """Whether any user has not started."""
+        return self._skip_started(self._random, self._next_random) < len(self._steps)
+
+    def next(self, slots: int) -> int:
+        """The user to start now, of those that have not; `slots` as the limit stands."""
+        self._next_longest = self._skip_started(self._longest, self._next_longest)
+        longest = int(self._longest[self._next_longest])
+        if self._steps[longest] * SLACK >= self.remaining_steps / max(1, slots):
+            chosen = longest
+        else:
+            self._next_random = self._skip_started(self._random, self._next_random)
+            chosen = int(self._random[self._next_random])
+        self._started[chosen] = True
+        return chosen
+
+    def done(self, steps: int) -> None:
+        """Says that `steps` of the remaining ones are done or given up."""
+        self.remaining_steps -= steps
+
+    def _skip_started(self, order: NDArray[np.int64], at: int) -> int:
+        while at < len(order) and self._started[order[at]]:
+            at += 1
+        return at

@@ -1,0 +1,70 @@
+"""Every error that the harness raises on purpose.
+
+HarnessError                 what a user is shown in one sentence; `exit_code` is the process's
+├── BadInput            2    arguments, tasks, prompt or results that cannot be used
+├── MachineError        4    this machine: disk, permissions, a run that another process holds
+├── EndpointStopped     3    the endpoint will not serve this run at all: key, model, quota, address
+├── RunStopped      130/143  a signal asked the run to stop
+└── CallError                one request, seen by the engine only
+    ├── TransportFault       no whole reply came; worth another try
+    ├── Rejected             the endpoint refuses this very request; no other try would help
+    └── GaveUp               the tries are used up; the user becomes a failure
+"""
+
+from __future__ import annotations
+
+
+class HarnessError(Exception):
+    exit_code = 1
+
+
+class BadInput(HarnessError):
+    exit_code = 2
+
+
+class MachineError(HarnessError):
+    exit_code = 4
+
+
+class EndpointStopped(HarnessError):
+    exit_code = 3
+
+
+class RunStopped(HarnessError):
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("stopped by a signal")
+        self.exit_code = exit_code
+
+
+class CallError(HarnessError):
+    """`kind` is the failure's name in files and displays (`http_503`, `timeout`, ...)."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+class TransportFault(CallError):
+    """`retry_after` is what the endpoint asked to wait, in seconds.
+
+    `unreachable` says that the address itself does not answer (refused, unknown, 404), which before
+    any success means a wrong address rather than a busy server.
+    """
+
+    def __init__(
+        self, kind: str, detail: str, *, retry_after: float | None = None, unreachable: bool = False
+    ) -> None:
+        super().__init__(kind, detail)
+        self.retry_after = retry_after
+        self.unreachable = unreachable
+
+
+class Rejected(CallError):
+    pass
+
+
+class GaveUp(CallError):
+    def __init__(self, kind: str, detail: str, tries: int) -> None:
+        super().__init__(kind, detail)
+        self.tries = tries

@@ -1,0 +1,251 @@
+"""The words of the harness, each with its unit. Source: docs/design.md, sections 2 and 3."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+JSON = dict[str, Any]
+"""One decoded JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line of an input file, for error messages. Lines count from 1."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One chat call as a benchmark asks for it; model and sampling parameters are the run's."""
+
+    messages: tuple[Message, ...]
+    json_object: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an endpoint answered to one request.
+
+    `finish_reason` is the endpoint's own word, except for two that stand for a request the endpoint
+    would not take: `content_filter` (its input filter) and `context_length` (prompt or body too long).
+    Token counts are `None` where the endpoint reports none.
+    """
+
+    text: str
+    finish_reason: str | None = "stop"
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    model: str | None = None
+    refusal: str | None = None
+
+
+Ask = Callable[[Request], Awaitable[Completion]]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and requests that one user's completions cost; retries of failed sends are not in it."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    requests: int = 0
+
+    def plus(self, completion: Completion) -> Usage:
+        return Usage(
+            self.prompt_tokens + (completion.prompt_tokens or 0),
+            self.completion_tokens + (completion.completion_tokens or 0),
+            self.requests + 1,
+        )
+
+
+class Task(Protocol):
+    """One user of a tasks file."""
+
+    @property
+    def key(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One completed user: `data` is the object that its line in the results file holds."""
+
+    key: str
+    data: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A user given up on: which boundary failed (`endpoint`, `agent`), how, after how many tries."""
+
+    key: str
+    boundary: str
+    kind: str
+    detail: str
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells are text, ready to print; the first column is set left, the others right."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Lines that another program reads: never wrapped."""
+
+    text: str
+
+
+Block = Heading | Paragraph | Table | Verbatim
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One subset's report: `data` is the JSON report, `blocks` the same for people, in order."""
+
+    data: JSON
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a report says of the run that it is about; scorers know only records."""
+
+    subset: str
+    model: str
+    name: str
+    prompt: str
+    expected_users: int
+    failed_users: int
+    notes: tuple[str, ...] = ()
+
+
+class Scorer(Protocol):
+    """Aggregates finished users. Synchronous and pure: no I/O, no clock, no asyncio."""
+
+    def score(self, shard: Sequence[Record]) -> Any:
+        """Scores of up to 256 users."""
+        ...
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """Both together; associative, and the order of users is that of the arguments."""
+        ...
+
+    def running(self, merged: Any) -> Mapping[str, float | None]:
+        """The one or two figures that a live display shows, as fractions."""
+        ...
+
+    def summarise(self, merged: Any, run: RunFacts) -> Report: ...
+
+
+class Benchmark(Protocol):
+    """Plays a task by asking; never sees network, disk, clock or concurrency."""
+
+    name: str
+    prompt_version: str
+    parser_version: str
+    subsets: tuple[str, ...]
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The bytes that define prompts or agents, by the names under which a run's folder keeps them."""
+        ...
+
+    @property
+    def prompt(self) -> str:
+        """Whose prompt is used: `own`, `authors`, or the file's name."""
+        ...
+
+    def identity(self) -> JSON:
+        """Settings of the benchmark that can change a prompt or an answer."""
+        ...
+
+    def tasks_file(self, subset: str) -> str:
+        """Name of the subset's tasks file."""
+        ...
+
+    def parse(self, line: bytes, where: Where, subset: str) -> Any:
+        """One line of a subset's tasks file, validated. Raises `BadInput` naming file, line and field."""
+        ...
+
+    def steps(self, task: Any) -> int:
+        """Length of the task's chain of requests."""
+        ...
+
+    async def play(self, task: Any, ask: Ask) -> Any:
+        """The conversation of one user, to an answer. Sees the given part of the task only."""
+        ...
+
+    def measure(self, task: Any, answer: Any) -> Any:
+        """One user's values."""
+        ...
+
+    def record(self, task: Any, answer: Any, metrics: Any) -> JSON:
+        """The object of the user's line in the results file."""
+        ...
+
+    def rescore(self, task: Any, data: JSON) -> JSON:
+        """A saved record with its metrics measured again; records of the authors' runner are read too."""
+        ...
+
+    def scorer(self, subset: str) -> Scorer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubsetProgress:
+    subset: str
+    users: int
+    done: int
+    failed: int
+    steps: int
+    steps_done: int
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    scored_users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a schedule at one moment, for displays. Times in seconds, tokens and requests as counts."""
+
+    model: str
+    seconds: float
+    subsets: tuple[SubsetProgress, ...]
+    limit: int
+    in_flight: int
+    waiting: int
+    backing_off: int
+    requests: int
+    replayed: int
+    retries: int
+    prompt_tokens: int
+    completion_tokens: int
+    rate: float
+    eta: float | None
+    last_warning: str | None = None
+    stopping: str | None = None

@@ -1,0 +1,1 @@
+"""The embedded OpenAI-compatible endpoint: baseline models, latency and faults, on loopback."""

@@ -1,0 +1,180 @@
+"""Baseline models: honest floors for a table of models, which read the prompt and nothing else.
+
+They know no benchmark and no file, only text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate
+pool as a JSON array of strings, the number of tags asked for, and their own earlier summary where the prompt carries
+it. What they answer depends on model, user messages and seed alone. Source: docs/design.md, section 7, `serve`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from harness.errors import BadInput
+
+CARRIED = 40
+"""Number of tags that a summary carries to the next step at most, so that prompts do not grow with the chain."""
+
+PERSONA_HEADING = "## 此前的画像"
+RECENT = "近期标签："
+COUNTS = "标签频次："
+NO_TAGS = "尚未见到标签。"
+NO_POOL = "提示中没有候选标签（字符串的 JSON 数组），因此不作预测。"
+
+_HEAD = re.compile(r"\[(\d{1,9})\][ \t]*Content:")
+_SEPARATORS = re.compile(r"[,，、]")
+_ASKED = re.compile(r"最可能使用的\s*(\d{1,9})\s*个")
+_COUNTED = re.compile(r"(.+)×(\d{1,9})")
+_STRING = r'"(?:[^"\\\x00-\x1f]|\\.)*+"'
+_STRINGS = re.compile(rf"\[\s*{_STRING}(?:\s*,\s*{_STRING})*+\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a baseline sees in a prompt. `posts` holds the tags of each post, newest first; `pool` has no repeats."""
+
+    text: str
+    posts: tuple[tuple[str, ...], ...]
+    persona: str
+    pool: tuple[str, ...]
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """A baseline's summary, the pool from most to least likely, and why."""
+
+    summary: str
+    ranking: Sequence[str]
+    reasoning: str
+
+
+def answer(model: str, messages: Sequence[Mapping[str, Any]], seed: int) -> str:
+    """The JSON text of one reply: `persona_summary`, `predicted_tags`, `reasoning`.
+
+    `messages` are those of a chat request, contents as strings. Raises `BadInput` for an unknown model.
+    """
+    baseline = _BASELINES.get(model)
+    if baseline is None:
+        raise BadInput(f"unknown baseline {model!r}: known are {', '.join(BASELINES)}")
+    reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
+    opinion = baseline(reading, seed)
+    reply = {
+        "persona_summary": opinion.summary,
+        "predicted_tags": opinion.ranking[: reading.asked],
+        "reasoning": opinion.reasoning if reading.pool else NO_POOL,
+    }
+    return orjson.dumps(reply).decode()
+
+
+def read(text: str) -> Reading:
+    """The parts of a prompt; whatever it lacks is empty."""
+    posts, rest = _split_posts(text)
+    listed = _pool(rest)
+    asked = _ASKED.findall(text)
+    return Reading(
+        text=text,
+        posts=posts,
+        persona=_persona(rest),
+        pool=tuple(dict.fromkeys(listed)),
+        asked=int(asked[-1]) if asked else max(1, round(0.25 * len(listed))),
+    )
+
+
+def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """Tags of each post, newest (highest number) first, and the text outside of posts."""
+    numbered: list[tuple[int, tuple[str, ...]]] = []
+    rest: list[str] = []
+    number, post = 0, rest
+    for line in text.split("\n"):
+        head = _HEAD.match(line) if line.startswith("[") else None
+        if head:
+            number, post = int(head[1]), []
+        elif line.startswith("Tags:"):
+            numbered.append((number, _split_tags(line[len("Tags:") :])))
+            post = rest
+        else:
+            post.append(line)
+    if post is not rest:  # a last post without a Tags line has no known end
+        rest.extend(post)
+    numbered.reverse()
+    numbered.sort(key=lambda entry: -entry[0])
+    return tuple([tags for _, tags in numbered]), "\n".join(rest)
+
+
+def _split_tags(line: str) -> tuple[str, ...]:
+    """Tags of one line, in order, without repeats."""
+    return tuple(dict.fromkeys(tag for part in _SEPARATORS.split(line) if (tag := part.strip())))
+
+
+def _pool(text: str) -> list[str]:
+    """The longest JSON array of strings, the last of equals: texts hold other brackets, and prompts show examples.
+
+    An array that is a field's value, as in an example of a reply, counts only where no other is found.
+    """
+    best: tuple[bool, int, list[str]] = (False, 0, [])
+    for match in _STRINGS.finditer(text):
+        try:
+            tags: list[str] = orjson.loads(match[0])
+        except orjson.JSONDecodeError:
+            continue
+        is_value = text[max(0, match.start() - 8) : match.start()].rstrip().endswith('":')
+        if (not is_value, len(tags)) >= best[:2]:
+            best = (not is_value, len(tags), tags)
+    return best[2]
+
+
+def _persona(text: str) -> str:
+    """The section under our prompt's heading; in another prompt it may stand anywhere outside the posts."""
+    _, found, after = text.partition(PERSONA_HEADING)
+    return after.partition("\n## ")[0] if found else text
+
+
+def _carried(persona: str, marker: str) -> tuple[str, ...]:
+    return _split_tags(persona.partition(marker)[2].partition("\n")[0])
+
+
+def _recency(reading: Reading, seed: int) -> Opinion:
+    """Tags of the newest posts, then those that the summary carries, then the pool in its order."""
+    seen = dict.fromkeys([*_flat(reading.posts), *_carried(reading.persona, RECENT)])
+    pool = frozenset(reading.pool)
+    ranking = list(dict.fromkeys([*(tag for tag in seen if tag in pool), *reading.pool]))
+    summary = RECENT + "、".join(list(seen)[:CARRIED]) if seen else NO_TAGS
+    return Opinion(summary, ranking, "最近动态里的标签在前，其次是画像里记下的，不足时按候选顺序补齐。")
+
+
+def _frequency(reading: Reading, seed: int) -> Opinion:
+    """The pool by number of posts with the tag, in this batch and as the summary carries it; ties in pool order."""
+    counts = Counter(_flat(reading.posts))
+    for entry in _carried(reading.persona, COUNTS):
+        counted = _COUNTED.fullmatch(entry)
+        if counted:
+            counts[counted[1]] += int(counted[2])
+    ranking = sorted(reading.pool, key=lambda tag: -counts[tag])
+    listed = "、".join([f"{tag}×{count}" for tag, count in counts.most_common(CARRIED)])
+    return Opinion(COUNTS + listed if listed else NO_TAGS, ranking, "按标签至今出现的次数排列，次数相同时按候选顺序。")
+
+
+def _random(reading: Reading, seed: int) -> Opinion:
+    """The pool shuffled, by seed and prompt. Only `Random.random` gives the same numbers in every Python."""
+    rng = random.Random(f"{seed}\n{reading.text}")
+    ranking = sorted(reading.pool, key=lambda tag: rng.random())
+    return Opinion("随机基线，不读动态，没有画像。", ranking, "随机抽取。")
+
+
+def _flat(posts: Iterable[Iterable[str]]) -> list[str]:
+    return [tag for post in posts for tag in post]
+
+
+_BASELINES: dict[str, Callable[[Reading, int], Opinion]] = {
+    "baseline/random": _random,
+    "baseline/recency": _recency,
+    "baseline/frequency": _frequency,
+}
+BASELINES = tuple(_BASELINES)

@@ -1,0 +1,97 @@
+"""One writer for a run's subset.
+
+Guarantee: while a process holds the lock, no other process that goes through this file does; it ends
+with its holder, however that dies. Two means: the kernel's lock on a file of its own, not inherited by
+spawned workers; and where the file system has no such locks, a lease in that file, which its holder
+renews by `beat` and which counts as left after `LEASE` seconds without. The lease is the weaker one:
+clocks of machines that share a folder must agree to within it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.errors import MachineError
+
+LEASE = 60.0
+"""Seconds."""
+
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+def kernel_lock(fd: int) -> None:
+    """Raises `BlockingIOError` when another process holds it, another `OSError` where there are no locks."""
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class RunLock:
+    """Held from construction until `release`. Raises `MachineError` naming who holds it.
+
+    `clock` gives seconds since the epoch; `lock` is the kernel's means.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float], lock: Callable[[int], None] = kernel_lock) -> None:
+        self._path = path
+        self._clock = clock
+        self._renewed = 0.0
+        self._leased = False
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise MachineError(f"cannot open {path}: {error.strerror}") from error
+        try:
+            lock(self._fd)
+        except BlockingIOError:
+            self._refuse()
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(self._fd)
+                raise MachineError(f"cannot lock {path}: {error.strerror}") from error
+            self._leased = True
+            if not self._lease_is_free():
+                self._refuse()
+        self._write()
+
+    def beat(self) -> None:
+        """Renews the lease when it is due; costs a comparison otherwise."""
+        if self._clock() - self._renewed > LEASE / 6:
+            self._write()
+
+    def release(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+
+    def _lease_is_free(self) -> bool:
+        holder = self._read()
+        return holder is None or self._clock() - float(holder.get("renewed", 0.0)) > LEASE
+
+    def _refuse(self) -> None:
+        holder = self._read()
+        os.close(self._fd)
+        who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
+        raise MachineError(f"{self._path.parent} is in use by {who}: wait for it, or end it and try again")
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            holder = orjson.loads(os.pread(self._fd, 4096, 0))
+        except ValueError:
+            return None
+        return holder if isinstance(holder, dict) else None
+
+    def _write(self) -> None:
+        self._renewed = self._clock()
+        holder = {"format": 1, "pid": os.getpid(), "host": socket.gethostname(), "renewed": self._renewed}
+        content = orjson.dumps(holder)
+        try:
+            os.pwrite(self._fd, content, 0)
+            os.ftruncate(self._fd, len(content))
+        except OSError as error:
+            raise MachineError(f"cannot write {self._path}: {error.strerror}") from error

@@ -1,0 +1,135 @@
+"""Append-only logs of JSON lines.
+
+Guarantee: a line that `append` has returned for survives the death of this process, `kill -9`
+included, since it is in the kernel by one `write`. After `sync` it survives a power loss too, as far
+as the disk keeps its word. Not covered: what other programs do to the file; a line that they damage
+is noticed by its checksum, set aside and owed again (docs/design.md, section 5).
+
+A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import orjson
+
+from harness.errors import MachineError
+from harness.model import JSON
+from harness.store.atomic import replacing, sync_folder
+
+TAIL = len(b',"crc":"00000000"}')
+
+
+def seal(data: JSON) -> bytes:
+    """The line for an object, with its checksum and line end."""
+    payload = orjson.dumps(data)[:-1]
+    return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))
+
+
+def sound(line: bytes) -> bool:
+    """Whether a line (without its end) is as it was written."""
+    payload, tail = line[:-TAIL], line[-TAIL:]
+    return tail == b',"crc":"%08x"}' % crc32(payload) and payload[:1] == b"{"
+
+
+def unseal(line: bytes) -> JSON:
+    """The object of a sound line, without its checksum."""
+    data: JSON = orjson.loads(line)
+    del data["crc"]
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`text` is without the line end; `offset` and `size` (with the end) are in bytes."""
+
+    offset: int
+    size: int
+    text: bytes
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """Every line of a file that may not exist; the last may lack its end."""
+    try:
+        with path.open("rb", buffering=1 << 20) as file:
+            offset = 0
+            for raw in file:
+                yield Line(offset, len(raw), raw.rstrip(b"\n"))
+                offset += len(raw)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def sound_lines(path: Path) -> Iterator[Line]:
+    return (line for line in lines(path) if sound(line.text))
+
+
+def repair(path: Path) -> int:
+    """Moves lines that are not sound to `<file>.torn`; returns how many. A file without any is not touched.
+
+    The torn lines are on disk before the file changes, so that a death in between loses nothing.
+    """
+    bad = [line for line in lines(path) if not sound(line.text) or line.text.__len__() + 1 != line.size]
+    if not bad:
+        return 0
+    torn = path.with_name(path.name + ".torn")
+    try:
+        with torn.open("ab") as aside:
+            for line in bad:
+                aside.write(line.text + b"\n")
+            aside.flush()
+            os.fsync(aside.fileno())
+        if len(bad) == 1 and bad[0].offset + bad[0].size == path.stat().st_size:
+            os.truncate(path, bad[0].offset)  # the usual case: the last line of a killed writer
+        else:
+            skip = {line.offset for line in bad}
+            with replacing(path) as whole:
+                for line in lines(path):
+                    if line.offset not in skip:
+                        whole.write(line.text + b"\n")
+        sync_folder(path.parent)
+    except OSError as error:
+        raise MachineError(f"cannot repair {path}: {error.strerror}") from error
+    return len(bad)
+
+
+class AppendLog:
+    """A log open for appending. Raises `MachineError` when a line cannot be written whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dirty = False
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
+
+    def append(self, data: JSON) -> None:
+        line = seal(data)
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
+        if written != len(line):
+            raise MachineError(f"cannot write {self.path}: the disk took only a part; everything saved is intact")
+        self.dirty = True
+
+    def sync(self) -> None:
+        """Waits until what was appended is on the disk."""
+        if not self.dirty:
+            return
+        self.dirty = False  # before the sync: what is appended during it is dirty again
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise MachineError(f"cannot sync {self.path}: {error.strerror}; what the disk holds is unknown") from error
+
+    def close(self) -> None:
+        os.close(self._fd)

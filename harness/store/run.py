@@ -1,0 +1,299 @@
+"""The files of one run of one subset: opened for writing by one process, or read by any.
+
+`RunFiles` knows the names. `RunStore` is the writer: it holds the lock, sets torn lines aside, tells
+what is done and which responses are saved, and appends. Guarantees are those of `log` and `atomic`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.errors import BadInput, MachineError
+from harness.model import JSON, Completion, Failure, Record
+from harness.store import log, manifest
+from harness.store.atomic import replacing, sync_folder, write
+from harness.store.lock import RunLock
+from harness.store.manifest import Manifest
+from harness.store.tasks import TaskIndex
+
+RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    folder: Path
+    subset: str
+
+    @property
+    def results(self) -> Path:
+        return self.folder / f"inference_results_{self.subset}.jsonl"
+
+    @property
+    def responses(self) -> Path:
+        return self.folder / f"responses_{self.subset}.jsonl"
+
+    @property
+    def failures(self) -> Path:
+        return self.folder / f"failures_{self.subset}.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / f"run_{self.subset}.json"
+
+    @property
+    def events(self) -> Path:
+        return self.folder / f"run_{self.subset}.log"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / f"run_{self.subset}.lock"
+
+    def report(self, kind: str) -> Path:
+        return self.folder / f"eval_report_{self.subset}.{kind}"
+
+
+def runs(results_folder: Path) -> Iterator[RunFiles]:
+    """Every run that has a manifest below a results folder, by name and subset."""
+    for path in sorted(results_folder.glob("*/run_*.json")):
+        yield RunFiles(path.parent, path.stem.removeprefix("run_"))
+
+
+class RunStore:
+    """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files."""
+
+    def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str) -> None:
+        self.files = files
+        self._clock = clock
+        self._stamp = stamp
+        try:
+            files.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"cannot make {files.folder}: {error.strerror}") from error
+        self._lock = RunLock(files.lock, clock)
+        self._logs: list[log.AppendLog] = []
+        self._saved: dict[str, list[tuple[int, int]]] = {}
+        self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
+        self.torn = 0
+
+    def close(self) -> None:
+        for opened in self._logs:
+            opened.close()
+        self._lock.release()
+
+    def beat(self) -> None:
+        self._lock.beat()
+
+    def manifest(self) -> Manifest | None:
+        return manifest.load(self.files.manifest)
+
+    def set_aside_everything(self) -> None:
+        """Moves an earlier run of this name and subset aside (`--restart`)."""
+        files = self.files
+        for path in (files.results, files.responses, files.failures, files.events, files.report("txt"),
+                     files.report("json"), files.manifest):  # fmt: skip
+            if path.exists():
+                path.rename(path.with_name(f"{path.name}.before-{self._stamp}"))
+        sync_folder(files.folder)
+
+    def keep_files(self, files: Mapping[str, bytes]) -> None:
+        """Keeps the bytes of prompts and agents beside the results, once."""
+        for name, content in files.items():
+            if not (self.files.folder / name).exists():
+                write(self.files.folder / name, content)
+
+    def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
+        """Repairs and opens the logs; returns a mask of the tasks that are done as they now stand."""
+        files = self.files
+        self.torn = sum(log.repair(path) for path in (files.results, files.responses, files.failures, files.events))
+        self._results, self._responses, self._failures, self._events = self._logs = [
+            log.AppendLog(path) for path in (files.results, files.responses, files.failures, files.events)
+        ]
+        sync_folder(files.folder)
+        self._results_at = self._find_done(index)
+        done = self._results_at >= 0
+        self._saved = self._find_responses(index, done)
+        return done
+
+    def outside(self, index: TaskIndex) -> int:
+        """Records in the file of users or contents that the tasks file no longer has, and superseded ones."""
+        return sum(1 for _ in log.sound_lines(self.files.results)) - int((self._results_at >= 0).sum())
+
+    def responses_of(self, key: str) -> dict[tuple[str, int], Completion]:
+        """The saved responses of a user by request digest and how many times that was asked before."""
+        found = {}
+        if places := self._saved.get(key):
+            with self.files.responses.open("rb") as file:
+                for offset, size in places:
+                    file.seek(offset)
+                    line = orjson.loads(file.read(size))
+                    found[line["request"], line["nth"]] = Completion(**line["completion"])
+        return found
+
+    def saved_counts(self) -> dict[str, int]:
+        """How many responses are saved of each user that is not done."""
+        return {key: len(places) for key, places in self._saved.items()}
+
+    def load_responses(self, index: TaskIndex) -> None:
+        """Makes `responses_of` know the responses of done users too, to play them again."""
+        self._saved = self._find_responses(index, np.zeros(len(index), np.bool_))
+
+    def failed_users(self, index: TaskIndex) -> int:
+        """Users in the failures file, as their tasks now stand, that are not done."""
+        failed = set()
+        for line in log.sound_lines(self.files.failures):
+            data = orjson.loads(line.text)
+            position = index.find(str(data["user_id"]))
+            if position is not None and self._results_at[position] < 0 and index.digest(position) == data["task"]:
+                failed.add(position)
+        return len(failed)
+
+    def save_response(
+        self, key: str, request: str, nth: int, completion: Completion, seconds: float, tries: int, endpoint: str
+    ) -> None:
+        self._responses.append(
+            {
+                "user_id": key,
+                "request": request,
+                "nth": nth,
+                "completion": asdict(completion),
+                "seconds": round(seconds, 4),
+                "tries": tries,
+                "endpoint": endpoint,
+                "format": RESPONSE_FORMAT,
+            }
+        )
+
+    def save_record(self, data: JSON, digest: str) -> Record:
+        data = {**data, "task": digest, "format": RECORD_FORMAT}
+        self._results.append(data)
+        self._saved.pop(str(data["user_id"]), None)
+        return Record(str(data["user_id"]), data)
+
+    def save_failure(self, failure: Failure, digest: str) -> None:
+        self._failures.append(
+            {
+                "user_id": failure.key,
+                "boundary": failure.boundary,
+                "kind": failure.kind,
+                "detail": failure.detail,
+                "tries": failure.tries,
+                "task": digest,
+                "time": self._clock(),
+                "format": FAILURE_FORMAT,
+            }
+        )
+
+    def event(self, what: str, **details: Any) -> None:
+        self._events.append({"time": round(self._clock(), 3), "what": what, **details})
+
+    def sync(self) -> None:
+        """Waits until all that was appended is on the disk; for a thread of its own."""
+        for opened in self._logs:
+            opened.sync()
+
+    def records(self, index: TaskIndex) -> Iterator[Record]:
+        """Every done task's record, in the order of the tasks file."""
+        self._results_at = self._find_done(index)
+        yield from self._in_order()
+
+    def finish(self, index: TaskIndex, records: Callable[[Record], None]) -> str:
+        """Rewrites the results in input order and returns the file's SHA-256; `records` sees each on the way.
+
+        Restartable: until the new file takes the old one's place, the old one is whole. Lines that are left out,
+        of users whose task has changed or gone, stay behind in a set-aside copy of the old file.
+        """
+        self._results_at = self._find_done(index)
+        whole = hashlib.sha256()
+        if self.outside(index):
+            keep_old(self.files.results, self._stamp)
+        with replacing(self.files.results) as file:
+            for line in self._lines_in_order():
+                whole.update(line + b"\n")
+                file.write(line + b"\n")
+                data = log.unseal(line)
+                records(Record(str(data["user_id"]), data))
+        return whole.hexdigest()
+
+    def replace_results(self, records: Iterator[JSON]) -> str:
+        """Writes records anew, keeping the old file set aside; returns the new file's SHA-256."""
+        return replace_results(self.files.results, records, self._stamp)
+
+    def _in_order(self) -> Iterator[Record]:
+        for line in self._lines_in_order():
+            data = log.unseal(line)
+            yield Record(str(data["user_id"]), data)
+
+    def _lines_in_order(self) -> Iterator[bytes]:
+        try:
+            with self.files.results.open("rb") as file:
+                for offset in self._results_at[self._results_at >= 0]:
+                    file.seek(int(offset))
+                    yield file.readline().rstrip(b"\n")
+        except OSError as error:
+            raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
+
+    def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
+        """Where each task's record stands in the results file; -1 where it has none of its present content."""
+        found = np.full(len(index), -1, np.int64)
+        for line in log.sound_lines(self.files.results):
+            data = orjson.loads(line.text)
+            position = index.find(str(data.get("user_id")))
+            if position is not None and index.digest(position) == data.get("task"):
+                found[position] = line.offset
+        return found
+
+    def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[str, list[tuple[int, int]]]:
+        """Places of the saved responses of users that are not done."""
+        places: dict[str, list[tuple[int, int]]] = {}
+        for line in log.sound_lines(self.files.responses):
+            key = str(orjson.loads(line.text)["user_id"])
+            position = index.find(key)
+            if position is not None and not done[position]:
+                places.setdefault(key, []).append((line.offset, line.size))
+        return places
+
+
+def replace_results(path: Path, records: Iterator[JSON], stamp: str) -> str:
+    keep_old(path, stamp)
+    whole = hashlib.sha256()
+    with replacing(path) as file:
+        for data in records:
+            line = log.seal(data)
+            whole.update(line)
+            file.write(line)
+    return whole.hexdigest()
+
+
+def keep_old(path: Path, stamp: str) -> None:
+    """A second name for a file that is about to be replaced, so that its content stays."""
+    kept = path.with_name(f"{path.name}.before-{stamp}")
+    try:
+        if not kept.exists():
+            kept.hardlink_to(path)
+    except OSError:  # a file system without hard links: a copy costs more, and does the same
+        shutil.copy2(path, kept)
+
+
+def same_identity(old: Manifest, identity: JSON, allowed: frozenset[str], where: Path) -> None:
+    """Refuses, field by field, to go on with a run as another configuration."""
+    found = {name: pair for name, pair in manifest.differences(old.identity, identity).items() if name not in allowed}
+    if found:
+        told = "; ".join(f"{name} was {_shown(a)}, is now {_shown(b)}" for name, (a, b) in found.items())
+        raise BadInput(
+            f"{where} holds a run of another configuration: {told}. Give this one a --name of its own, "
+            f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
+        )
+
+
+def _shown(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 60 else text[:57] + "..."

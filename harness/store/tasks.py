@@ -1,0 +1,230 @@
+"""The index of a tasks file: one pass that validates every line and keeps some tens of bytes of each.
+
+Tasks are read again from the file when they are played, so memory does not grow with its size
+(docs/design.md, section 4). A cached index is taken while the file's size and time are the same, or,
+where only the time differs, its hash.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from pathlib import Path
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.errors import BadInput, MachineError
+from harness.model import Where
+from harness.store.atomic import replacing
+
+FORMAT = 1
+BOM = b"\xef\xbb\xbf"
+
+Measured = Callable[[bytes, Where], tuple[str, int]]
+"""Validates a line and tells its user's key and number of steps."""
+
+
+def key_hash(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "little")
+
+
+def line_digest(line: bytes) -> str:
+    """Content hash of a task: 32 hexadecimal digits of its line, white space at the ends left off."""
+    return blake2b(line, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One entry a task, in the file's order; `digests` is (tasks, 2) of uint64."""
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int32]
+    numbers: NDArray[np.int64]
+    keys: NDArray[np.uint64]
+    digests: NDArray[np.uint64]
+    steps: NDArray[np.int32]
+
+
+class TaskIndex:
+    """Positions count from 0 in the file's order."""
+
+    def __init__(self, path: Path, columns: Columns, sha256_hex: str) -> None:
+        self.path = path
+        self.sha256 = sha256_hex
+        self.steps = columns.steps
+        self._columns = columns
+        self._order = np.argsort(columns.keys, kind="stable")
+        self._sorted = columns.keys[self._order]
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def find(self, key: str) -> int | None:
+        """The position of a user, None where the file has no such user."""
+        wanted = np.uint64(key_hash(key))
+        at = int(np.searchsorted(self._sorted, wanted))
+        return int(self._order[at]) if at < len(self._sorted) and self._sorted[at] == wanted else None
+
+    def digest(self, position: int) -> str:
+        return bytes(self._columns.digests[position].tobytes()).hex()
+
+    def read(self, position: int) -> bytes:
+        """The line of a task. Raises `MachineError` when the file is no longer the one that was indexed."""
+        line = os.pread(self._fd, int(self._columns.sizes[position]), int(self._columns.offsets[position]))
+        if line_digest(line) != self.digest(position):
+            raise MachineError(f"{self.path} has changed since this run began: run again to take up the new content")
+        return line
+
+    def where(self, position: int) -> Where:
+        return Where(str(self.path), int(self._columns.numbers[position]))
+
+    def select(self, ratio: float, seed: int) -> NDArray[np.bool_]:
+        """A mask of a share of the users; for one seed, a larger share holds every smaller one."""
+        chosen = np.zeros(len(self), dtype=np.bool_)
+        count = min(len(self), max(1, round(ratio * len(self)))) if len(self) else 0
+        chosen[np.argsort(_mixed(self._columns.keys, seed), kind="stable")[:count]] = True
+        return chosen
+
+
+def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path) -> TaskIndex:
+    """The index of a tasks file, from the cache where that still holds.
+
+    `kind` names the benchmark, subset and version of its rules. Raises `BadInput` with file, line and field.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file")
+    place = hash_name(str(path.resolve()) + kind)
+    cache = cache_folder / f"{path.name}.{place}.npz"
+    stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "mtime_ns": state.st_mtime_ns}
+    if (cached := _load(cache, path, stamp)) is not None:
+        return cached
+    index = _build(path, measured)
+    _save(cache, index, stamp)
+    return index
+
+
+def hash_name(text: str) -> str:
+    return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _build(path: Path, measured: Measured) -> TaskIndex:
+    whole = sha256()
+    offsets, sizes, numbers = array("q"), array("l"), array("q")
+    keys, steps = array("Q"), array("l")
+    digests = bytearray()
+    offset, name = 0, str(path)
+    try:
+        with path.open("rb", buffering=1 << 20) as file:
+            for number, raw in enumerate(file, 1):
+                whole.update(raw)
+                start = offset
+                offset += len(raw)
+                line, start = _trimmed(raw, start, number)
+                if not line:
+                    continue
+                key, length = measured(line, Where(name, number))
+                digests += blake2b(line, digest_size=16).digest()
+                offsets.append(start)
+                sizes.append(len(line))
+                numbers.append(number)
+                keys.append(key_hash(key))
+                steps.append(length)
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    if not offsets:
+        raise BadInput(f"{path} holds no tasks")
+    columns = Columns(
+        np.array(offsets, np.int64),
+        np.array(sizes, np.int32),
+        np.array(numbers, np.int64),
+        np.array(keys, np.uint64),
+        np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2),
+        np.array(steps, np.int32),
+    )
+    _refuse_repeated(path, columns)
+    return TaskIndex(path, columns, whole.hexdigest())
+
+
+def _trimmed(raw: bytes, start: int, number: int) -> tuple[bytes, int]:
+    """A line without a byte order mark and white space at its ends, and where it then starts."""
+    if number == 1 and raw.startswith(BOM):
+        raw, start = raw[len(BOM) :], start + len(BOM)
+    line = raw.strip()
+    return line, start + (len(raw) - len(raw.lstrip()) if line else 0)
+
+
+def _refuse_repeated(path: Path, columns: Columns) -> None:
+    order = np.argsort(columns.keys, kind="stable")
+    same = np.flatnonzero(np.diff(columns.keys[order]) == 0)
+    if len(same):
+        first, second = sorted(int(columns.numbers[order[at]]) for at in (same[0], same[0] + 1))
+        raise BadInput(f"{Where(str(path), second)}: field user_id: this user stands already in line {first}")
+
+
+def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Keys scattered by a seed (the finaliser of splitmix64), so that ranks are a fair draw."""
+    mixed = keys ^ np.uint64(key_hash(f"sample seed {seed}"))
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    scattered: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return scattered
+
+
+def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None:
+    """A cached index, None where there is none that holds; a damaged one is made again."""
+    try:
+        with np.load(cache, allow_pickle=False) as held:
+            saved = orjson.loads(bytes(held["stamp"]))
+            digest = saved.pop("sha256")
+            if saved != stamp and not (_same_but_time(saved, stamp) and _file_hash(path) == digest):
+                return None
+            names = ("offsets", "sizes", "numbers", "keys", "digests", "steps")
+            return TaskIndex(path, Columns(*(held[name] for name in names)), digest)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _same_but_time(saved: dict[str, object], stamp: dict[str, object]) -> bool:
+    return {**saved, "mtime_ns": 0} == {**stamp, "mtime_ns": 0}
+
+
+def _file_hash(path: Path) -> str:
+    whole = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            whole.update(block)
+    return whole.hexdigest()
+
+
+def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
+    columns = index._columns
+    held = np.frombuffer(orjson.dumps({**stamp, "sha256": index.sha256}), np.uint8)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
+    with replacing(cache) as file:
+        np.savez(
+            file,
+            stamp=held,
+            offsets=columns.offsets,
+            sizes=columns.sizes,
+            numbers=columns.numbers,
+            keys=columns.keys,
+            digests=columns.digests,
+            steps=columns.steps,
+        )

@@ -1,0 +1,136 @@
+"""The live display: a view of a frozen snapshot, on a terminal or as plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from harness.model import Snapshot, SubsetProgress
+
+PLAIN_SECONDS = 5.0
+
+
+class Display(Protocol):
+    def __enter__(self) -> Callable[[Snapshot], None]: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def display(console: Console) -> Display:
+    """A live one where the console is a terminal that can move its cursor, plain lines elsewhere."""
+    return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(console)
+
+
+class LiveDisplay:
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Callable[[Snapshot], None]:
+        self._live.__enter__()
+        return lambda snapshot: self._live.update(view(snapshot), refresh=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+
+class PlainDisplay:
+    """A line at most every five seconds, and one at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = PLAIN_SECONDS
+        self._last: Snapshot | None = None
+
+    def __enter__(self) -> Callable[[Snapshot], None]:
+        return self._observe
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last is not None:
+            self._print(self._last)
+
+    def _observe(self, snapshot: Snapshot) -> None:
+        self._last = snapshot
+        if snapshot.seconds >= self._next:
+            self._next = snapshot.seconds + PLAIN_SECONDS
+            self._print(snapshot)
+
+    def _print(self, snapshot: Snapshot) -> None:
+        self._console.print(line(snapshot), highlight=False, soft_wrap=True, markup=False)
+
+
+def view(snapshot: Snapshot) -> RenderableType:
+    """The whole display: a row a subset, then the traffic, then what was last warned of."""
+    names = list(dict.fromkeys(name for subset in snapshot.subsets for name in subset.scores))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("users", justify="right")
+    table.add_column("", min_width=10, ratio=1)
+    table.add_column("steps", justify="right")
+    table.add_column("failed", justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
+    for subset in snapshot.subsets:
+        table.add_row(
+            subset.subset,
+            f"{subset.done}/{subset.users}",
+            ProgressBar(total=max(1, subset.steps), completed=subset.steps_done),
+            f"{subset.steps_done}/{subset.steps}",
+            str(subset.failed) if subset.failed else "",
+            *(percent(subset.scores.get(name)) for name in names),
+        )
+    parts: list[RenderableType] = [Text(snapshot.model, style="bold"), table, Text(traffic(snapshot))]
+    if snapshot.last_warning:
+        parts.append(Text(f"last warning: {snapshot.last_warning}", style="yellow", no_wrap=True, overflow="ellipsis"))
+    if snapshot.stopping:
+        parts.append(Text(f"stopping: {snapshot.stopping}; Ctrl-C again stops now", style="bold red"))
+    return Group(*parts)
+
+
+def traffic(snapshot: Snapshot) -> str:
+    s = snapshot
+    return (
+        f"in flight {s.in_flight}/{s.limit}, waiting {s.waiting}, backing off {s.backing_off} | "
+        f"{s.rate:.1f} steps/s | requests {s.requests}, retries {s.retries}, from saved {s.replayed} | "
+        f"tokens {count(s.prompt_tokens)} in, {count(s.completion_tokens)} out | "
+        f"{duration(s.seconds)} gone, {duration(s.eta) if s.eta is not None else '?'} to go"
+    )
+
+
+def line(snapshot: Snapshot) -> str:
+    """The display on one line, for logs."""
+    return f"{', '.join(map(_subset_words, snapshot.subsets))} | {traffic(snapshot)}"
+
+
+def _subset_words(subset: SubsetProgress) -> str:
+    scores = "".join(f" {name} {percent(value)}" for name, value in subset.scores.items())
+    failed = f" ({subset.failed} failed)" if subset.failed else ""
+    return f"{subset.subset} {subset.done}/{subset.users}{failed}{scores}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def count(number: int) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return str(number)
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

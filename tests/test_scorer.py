@@ -1,0 +1,595 @@
+"""Scores of StreamProfileBench: golden values with their arithmetic, an independent slow computation, merging."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
+from harness.benchmarks.streamprofile.scorer import ProfileScorer, ShardScores
+from harness.benchmarks.streamprofile.summary import bounds
+from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.model import JSON, Heading, Record, Report, RunFacts, Table, Verbatim
+
+CEILING = dict(zip(GAINS, (1.0, 0.8, 0.5, 1.0), strict=True))
+
+
+def a_step(step_id: int, novelty: float | None = None, stability: float | None = None, **more: Any) -> JSON:
+    """A scored step; `more` are further metrics (by name) or fields of the step."""
+    values = {"Precision": 0.0, "Recall": 0.0, **dict.fromkeys(METRICS[2:])}
+    values |= {"Recall_Novelty": novelty, "Recall_Stability": stability}
+    values |= {name: more.pop(name) for name in METRICS if name in more}
+    step = {"step_id": step_id, "prediction": ["猫"], "metrics": values, "outcome": "valid", "repairs": []}
+    return {**step, "asked": 1, "out_of_pool": 0, "ceiling": CEILING, **more}
+
+
+def unscored(step_id: int, **more: Any) -> JSON:
+    return {**a_step(step_id), "metrics": {}, "ceiling": {}, **more}
+
+
+def user(*steps: JSON, **more: Any) -> Record:
+    return Record("用户", {"user_id": "用户", "platform": "weibo", "username": "小明", "steps": list(steps), **more})
+
+
+def facts(expected: int = 0, failed: int = 0, **more: Any) -> RunFacts:
+    fields: dict[str, Any] = {"subset": "weibo", "model": "通义", "name": "试", "prompt": "own", "notes": (), **more}
+    return RunFacts(expected_users=expected, failed_users=failed, **fields)
+
+
+def report(records: Sequence[Record], run: RunFacts | None = None) -> Report:
+    scorer = ProfileScorer("weibo", "1")
+    return scorer.summarise(scorer.score(records), run or facts(len(records)))
+
+
+def scored(*records: Record) -> JSON:
+    return report(records).data
+
+
+# Golden values
+
+
+def test_macro_average_is_mean_within_a_user_then_over_users() -> None:
+    """A user with three steps weighs as much as one with one: ((0.1 + 0.2 + 0.6) / 3 + 0.9) / 2 = 0.6."""
+    long = user(a_step(1, Precision=0.1), a_step(2, Precision=0.2), a_step(3, Precision=0.6))
+    value = scored(long, user(a_step(1, Precision=0.9)))["metrics"]["Precision"]
+    assert (value["value"], value["users"]) == (pytest.approx(0.6), 2)
+
+
+def test_undefined_values_are_left_out_of_both_means() -> None:
+    """Within A: (0.2 + 0.4) / 2 = 0.3, the step between left out; B has nothing; over users: 0.3 of 1 user."""
+    a = user(a_step(1, Error_Peer=0.2), a_step(2, Error_Peer=None), a_step(3, Error_Peer=0.4))
+    value = scored(a, user(a_step(1)))["metrics"]["Error_Peer"]
+    assert (value["value"], value["users"]) == (pytest.approx(0.3), 1)
+
+
+def test_a_mean_of_nothing_is_null() -> None:
+    """No user has a single Error_Viral: null and 0 users, no interval, never 0."""
+    data = scored(user(a_step(1)), user(a_step(1)))
+    assert data["metrics"]["Error_Viral"] == {"value": None, "ci95": None, "users": 0}
+
+
+def test_a_step_without_truth_is_left_out_everywhere() -> None:
+    """The unscored step 2 changes no value: Recall stays 0.5, and augmented has no user."""
+    data = scored(user(a_step(1, Recall=0.5), unscored(2)))
+    assert data["metrics"]["Recall"]["value"] == 0.5
+    assert data["persona_augmented"]["Recall"] == {"value": None, "ci95": None, "users": 0}
+    assert data["coverage"]["scored_steps"] == 1
+    assert data["diagnostics"]["unscored_steps"] == 1
+
+
+def test_f1_is_the_harmonic_mean_of_the_users_means() -> None:
+    """A: novelty (1 + 0) / 2 = 0.5, stability (0 + 0.5) / 2 = 0.25, so 2 * 0.125 / 0.75 = 1/3, though each step
+    alone has 0; B: 2 * 0.6 * 0.3 / 0.9 = 0.4; mean 11/30."""
+    data = scored(user(a_step(1, 1.0, 0.0), a_step(2, 0.0, 0.5)), user(a_step(1, 0.6, 0.3)))
+    assert data["metrics"][F1]["value"] == pytest.approx(11 / 30)
+    assert [point["metrics"][F1] for point in data["learning_curve"]] == [pytest.approx((0 + 0.4) / 2), 0.0]
+
+
+def test_f1_is_zero_where_both_means_are_and_the_release_code_leaves_that_user_out() -> None:
+    """Users: both 0 -> 0; one 0 -> 0; 0.5 and 0.5 -> 0.5. Ours 0.5 / 3; the release code's 0.5 / 2, one left out."""
+    data = scored(user(a_step(1, 0.0, 0.0)), user(a_step(1, 0.0, 1.0)), user(a_step(1, 0.5, 0.5)))
+    assert (data["metrics"][F1]["value"], data["metrics"][F1]["users"]) == (pytest.approx(0.5 / 3), 3)
+    assert data["release_code"] == {F1: pytest.approx(0.25), "users_left_out": 1}
+
+
+def test_f1_is_absent_where_either_mean_is() -> None:
+    """Novelty alone, stability alone: no F1^NS in either definition, and nobody counts as left out."""
+    data = scored(user(a_step(1, 0.5, None)), user(a_step(1, None, 0.5)))
+    assert data["metrics"][F1] == {"value": None, "ci95": None, "users": 0}
+    assert data["release_code"] == {F1: None, "users_left_out": 0}
+
+
+def test_f1_pairs_means_of_different_steps() -> None:
+    """Novelty is defined on step 1 only (0.5), stability on step 2 only (1.0): 2 * 0.5 / 1.5 = 2/3."""
+    data = scored(user(a_step(1, 0.5, None), a_step(2, None, 1.0)))
+    assert data["metrics"][F1]["value"] == pytest.approx(2 / 3)
+    assert data["learning_curve"][0]["metrics"][F1] is None
+
+
+def three_users() -> tuple[Record, Record, Record]:
+    """Recall: A 0.2 | 0.4 0.8; B only step 1: 0.6; C no step 1: 0.1."""
+    return (
+        user(a_step(1, Recall=0.2), a_step(2, Recall=0.4), a_step(3, Recall=0.8)),
+        user(a_step(1, Recall=0.6)),
+        user(a_step(2, Recall=0.1)),
+    )
+
+
+def test_cold_start_and_augmented_are_over_the_users_that_have_them() -> None:
+    """Cold (0.2 + 0.6) / 2 = 0.4 of A, B; augmented (0.6 + 0.1) / 2 = 0.35 of A, C; difference -0.05."""
+    data = scored(*three_users())
+    assert data["cold_start"]["Recall"] == {"value": pytest.approx(0.4), "ci95": pytest.approx([0.2, 0.6]), "users": 2}
+    assert data["persona_augmented"]["Recall"]["value"] == pytest.approx(0.35)
+    delta = data["delta"]["Recall"]
+    assert delta["value"] == pytest.approx(-0.05)
+    assert (delta["users_cold"], delta["users_augmented"]) == (2, 2)
+    assert delta["ci95"][0] == pytest.approx(0.1 - 0.6)  # resamples of B and C without A are the worst
+
+
+def test_forward_transfer_is_over_the_users_that_have_both() -> None:
+    """Only A has both: (0.4 + 0.8) / 2 - 0.2 = 0.4; one user, so no interval."""
+    assert scored(*three_users())["fwt"]["Recall"] == {"value": pytest.approx(0.4), "ci95": None, "users": 1}
+
+
+def test_forward_transfer_of_f1_is_the_difference_of_the_users_two_values() -> None:
+    """Step 1: H(0.2, 0.2) = 0.2; later: novelty (1 + 0.5) / 2 = 0.75, stability 0.25: H = 0.375; FWT 0.175."""
+    data = scored(user(a_step(1, 0.2, 0.2), a_step(2, 1.0, 0.25), a_step(3, 0.5, None)))
+    assert data["fwt"][F1]["value"] == pytest.approx(0.175)
+
+
+def test_learning_curve_has_every_user_that_is_there_at_a_step() -> None:
+    """Step 1: (0.2 + 0.6) / 2; step 2: (0.4 + 0.1) / 2; step 3: A alone."""
+    curve = scored(*three_users())["learning_curve"]
+    assert [(point["step_id"], point["users"], point["metrics"]["Recall"]) for point in curve] == [
+        (1, 2, pytest.approx(0.4)),
+        (2, 2, pytest.approx(0.25)),
+        (3, 1, pytest.approx(0.8)),
+    ]
+
+
+def test_cohort_is_who_reaches_the_last_step_that_half_of_the_users_reach() -> None:
+    """A reaches 3, C reaches 2, B reaches 1: step 2 is reached by 2 of 3, so the cohort is A and C, steps 1 and 2."""
+    data = scored(*three_users())
+    assert data["cohort"] == {"reaches": 2, "users": 2}
+    assert [(point["step_id"], point["users"], point["metrics"]["Recall"]) for point in data["cohort_curve"]] == [
+        (1, 1, pytest.approx(0.2)),
+        (2, 2, pytest.approx(0.25)),
+    ]
+
+
+def test_cohort_counts_a_user_that_reaches_a_step_without_truth() -> None:
+    """The user's third step is not scored, but the user is there: exactly half of two users reach it."""
+    data = scored(user(a_step(1), a_step(2), unscored(3)), user(a_step(1)))
+    assert data["cohort"] == {"reaches": 3, "users": 1}
+    assert [point["step_id"] for point in data["cohort_curve"]] == [1, 2]
+
+
+def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
+    """It completes the coverage, counts in no mean and no cohort, and is told."""
+    data = scored(user(unscored(1)), user(a_step(1, Recall=0.5)))
+    assert data["coverage"] == {
+        "expected_users": 2,
+        "scored_users": 2,
+        "failed_users": 0,
+        "scored_steps": 1,
+        "complete": True,
+    }
+    assert (data["metrics"]["Recall"]["value"], data["metrics"]["Recall"]["users"]) == (0.5, 1)
+    assert data["diagnostics"]["users_without_scored_step"] == 1
+    assert data["cohort"]["users"] == 1
+
+
+def test_no_users_at_all_give_a_report_of_nulls() -> None:
+    """Everything failed: no value, no interval, no curve; the bounds say that anything is possible."""
+    made = report([], facts(expected=3, failed=3))
+    assert all(made.data["metrics"][name] == {"value": None, "ci95": None, "users": 0} for name in NAMES)
+    assert all(made.data["delta"][name]["value"] is None for name in NAMES)
+    assert (made.data["learning_curve"], made.data["cohort_curve"]) == ([], [])
+    assert made.data["cohort"] == {"reaches": None, "users": 0}
+    assert made.data["bounds"] == {name: [0.0, 1.0] for name in NAMES}
+    assert report([], facts(expected=0)).data["coverage"]["complete"] is True
+
+
+def test_diagnostics_count_what_answers_were_like() -> None:
+    """Invalid by kind (an unknown kind too), repaired by kind and by step, outside the pool, wrong number."""
+    data = scored(
+        user(
+            a_step(1, outcome="no_json", prediction=[]),
+            a_step(2, outcome="refusal", prediction=[]),
+            unscored(3, outcome="no_json", prediction=[]),
+            a_step(4, outcome="new_kind", prediction=[], asked=3),
+        ),
+        user(
+            a_step(1, repairs=["fence", "comma"], out_of_pool=2, prediction=["a", "b", "c"], asked=2),
+            a_step(2, repairs=["fence"], out_of_pool=1, prediction=["a"], asked=2),
+            a_step(3, prediction=["a", "b"], asked=2),
+        ),
+    )["diagnostics"]
+    assert data["invalid"] == {"new_kind": 1, "no_json": 2, "refusal": 1}
+    assert (data["steps"], data["valid_answers"], data["unscored_steps"]) == (7, 3, 1)
+    assert (data["repaired"], data["repaired_steps"]) == ({"comma": 1, "fence": 2}, 2)
+    assert data["out_of_pool"] == {"steps": 2, "tags": 3}
+    assert data["wrong_number"] == {"more": 1, "fewer": 1}  # invalid answers, empty as they are, do not count
+
+
+def test_errors_are_also_given_over_valid_answers() -> None:
+    """Over all steps (0.5 + 0) / 2 = 0.25; the invalid answer made no errors, over valid ones it is 0.5."""
+    data = scored(user(a_step(1, Error_Peer=0.5), a_step(2, Error_Peer=0.0, outcome="length")))
+    assert data["metrics"]["Error_Peer"]["value"] == 0.25
+    assert data["diagnostics"]["errors_over_valid"] == {**dict.fromkeys(ERRORS), "Error_Peer": 0.5}
+
+
+def test_metrics_at_the_asked_number_stand_in_only_where_they_differ() -> None:
+    """Step 1 was cut (Recall 1.0 -> 0.4, novelty 1.0 -> 0.5), step 2 was not: Recall 0.5, F1^NS H(0.5, 0.5)."""
+    cut = {**dict.fromkeys(METRICS), "Recall": 0.4, "Recall_Novelty": 0.5, "Recall_Stability": 0.5}
+    steps = (a_step(1, 1.0, 1.0, Recall=1.0, metrics_at_asked=cut), a_step(2, 0.5, 0.5, Recall=0.6))
+    data = scored(user(*steps))
+    assert data["diagnostics"]["at_asked"]["Recall"] == pytest.approx(0.5)
+    assert data["diagnostics"]["at_asked"][F1] == pytest.approx(0.5)
+    assert data["metrics"]["Recall"]["value"] == pytest.approx(0.8)
+
+
+def test_ceiling_is_averaged_as_the_metrics_are() -> None:
+    """Means of novelty (0.5 + 0) / 2 = 0.25 and stability 1: H = 0.4."""
+    other = {**CEILING, "Recall_Novelty": 0.0, "Recall_Stability": None}
+    data = scored(user(a_step(1), a_step(2, ceiling=other)))["ceiling"]
+    assert list(data) == [*GAINS, F1]
+    assert data["Recall_Novelty"] == {"value": 0.25, "users": 1}
+    assert data[F1] == {"value": pytest.approx(0.4), "users": 1}
+
+
+def test_usage_is_summed_and_may_be_missing() -> None:
+    """Records of the authors' runner tell no usage."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 3, "requests": 2}
+    data = scored(user(a_step(1), usage=usage), user(a_step(1)), user(a_step(1), usage=usage))
+    assert data["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "requests": 4}
+
+
+@pytest.mark.parametrize(
+    ("value", "users", "missing", "expected"),
+    [
+        (0.5, 6, 2, [3 / 8, 5 / 8]),  # 0.5 * 6 = 3 of 8 users, or 3 + 2
+        (0.5, 6, 0, [0.5, 0.5]),
+        (None, 0, 2, [0.0, 1.0]),
+        (None, 0, 0, [None, None]),
+    ],
+)
+def test_bounds_take_the_missing_users_as_all_worst_or_all_best(
+    value: float | None, users: int, missing: int, expected: list[float | None]
+) -> None:
+    """The lowest and highest mean that the missing users could still make."""
+    assert bounds(value, users, missing) == expected
+
+
+def test_only_an_incomplete_report_has_bounds() -> None:
+    """Recall 0.5 of 1 user, 3 missing: 0.5 / 4 and 3.5 / 4."""
+    records = [user(a_step(1, Recall=0.5))]
+    assert "bounds" not in report(records, facts(1)).data
+    incomplete = report(records, facts(4, failed=1)).data
+    assert incomplete["bounds"]["Recall"] == [0.125, 0.875]
+    assert incomplete["coverage"]["complete"] is False
+
+
+# Merging
+
+
+RANDOM_STEP = st.builds(
+    lambda step_id, values, outcome, cut: (step_id, values, outcome, cut),
+    st.integers(1, 5),
+    st.lists(st.sampled_from([None, 0.0, 0.25, 1 / 3, 0.6, 1.0]), min_size=8, max_size=8),
+    st.sampled_from(["valid", "valid", "no_json", "unscored"]),
+    st.booleans(),
+)
+
+
+def random_user(steps: list[tuple[int, list[float | None], str, bool]]) -> Record:
+    made = []
+    for step_id, values, outcome, cut in sorted(steps, key=lambda step: step[0]):
+        values = [*(value or 0.0 for value in values[:2]), *values[2:]]
+        step = a_step(step_id, outcome=outcome, **dict(zip(METRICS, values, strict=True)))
+        if cut:
+            step["metrics_at_asked"] = {**step["metrics"], "Recall_Novelty": 0.25, "Precision": 0.5}
+        made.append(unscored(step_id) if outcome == "unscored" else step)
+    return user(*made)
+
+
+USERS = st.lists(
+    st.lists(RANDOM_STEP, min_size=1, max_size=5, unique_by=lambda step: step[0]).map(random_user), max_size=7
+)
+
+
+def content(scores: ShardScores) -> JSON:
+    """Everything that scores hold, exactly."""
+    return {
+        "rows": None if scores.rows is None else orjson.dumps(scores.rows.tolist()),
+        "blocks": [(block.users, block.sums.tolist(), block.counts.tolist()) for block in scores.blocks],
+        "tallies": (scores.curves, scores.reached, scores.counts, scores.invalid, scores.repaired),
+        "means": scores.means(),
+    }
+
+
+@given(USERS, USERS, USERS)
+@settings(max_examples=30, deadline=None)
+def test_merging_is_associative_to_the_last_bit(a: list[Record], b: list[Record], c: list[Record]) -> None:
+    """(a + b) + c and a + (b + c) hold the same, rows kept or dropped."""
+    for limit in (0, 4, 50_000):
+        scorer = ProfileScorer("weibo", "1", rows_limit=limit)
+        x, y, z = map(scorer.score, (a, b, c))
+        assert content(scorer.merge(scorer.merge(x, y), z)) == content(scorer.merge(x, scorer.merge(y, z)))
+
+
+def test_merging_keeps_the_order_of_users() -> None:
+    """Rows stand in the order of the arguments, so that a resample means the same users."""
+    scorer = ProfileScorer("weibo", "1")
+    shards = [scorer.score([user(a_step(1, Recall=recall))]) for recall in (0.1, 0.9, 0.5)]
+    rows = scorer.merge(scorer.merge(shards[0], shards[1]), shards[2]).rows
+    assert rows is not None
+    assert rows[:, METRICS.index("Recall")].tolist() == [0.1, 0.9, 0.5]
+
+
+def test_merging_with_nobody_changes_nothing() -> None:
+    """The scores of no user are the neutral element."""
+    scorer = ProfileScorer("weibo", "1")
+    some = scorer.score(three_users())
+    for merged in (scorer.merge(scorer.score([]), some), scorer.merge(some, scorer.score([]))):
+        assert content(merged) == content(some)
+
+
+def many(users: int) -> list[Record]:
+    rng = np.random.default_rng(3)
+    return [
+        user(*(a_step(step, *rng.choice([0.0, 0.5, 1.0], 2).tolist(), Recall=rng.random()) for step in (1, 2)))
+        for _ in range(users)
+    ]
+
+
+def test_above_the_limit_rows_are_dropped_and_blocks_are_resampled() -> None:
+    """The means stay the same to rounding, the method is named, and the intervals are about as wide."""
+    records = many(120)
+    data = {}
+    for limit in (119, 120):
+        scorer = ProfileScorer("weibo", "1", rows_limit=limit)
+        merged = scorer.score(records[:2])
+        for start, end in pairwise(range(2, 121, 2)):
+            merged = scorer.merge(merged, scorer.score(records[start:end]))
+        assert (merged.rows is None) == (limit == 119)
+        data[limit] = scorer.summarise(merged, facts(120)).data
+    assert (data[119]["bootstrap"]["method"], data[120]["bootstrap"]["method"]) == ("poisson_by_block", "plain")
+    for part in ("metrics", "cold_start", "delta", "fwt"):
+        few, all_rows = data[119][part]["Recall"], data[120][part]["Recall"]
+        assert few["value"] == all_rows["value"]
+        widths = [interval[1] - interval[0] for interval in (few["ci95"], all_rows["ci95"])]
+        assert widths[0] == pytest.approx(widths[1], rel=0.35)
+
+
+def test_a_single_block_has_no_interval() -> None:
+    """With nothing to resample, an interval of no width would be a false certainty."""
+    scorer = ProfileScorer("weibo", "1", rows_limit=1)
+    data = scorer.summarise(scorer.score(many(3)), facts(3)).data
+    assert data["metrics"]["Recall"]["ci95"] is None
+
+
+def test_running_figures_are_those_of_the_report() -> None:
+    """The live display shows what the report will say; of nobody it shows nothing."""
+    scorer = ProfileScorer("weibo", "1")
+    merged = scorer.score(many(5))
+    data = scorer.summarise(merged, facts(5)).data["metrics"]
+    assert scorer.running(merged) == {"Recall": data["Recall"]["value"], F1: data[F1]["value"]}
+    assert scorer.running(scorer.score([])) == {"Recall": None, F1: None}
+
+
+# An independent computation
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+def by_user(record: Record, keep: Any, field: str = "metrics") -> dict[str, float | None]:
+    """One user's nine values by plain loops; `keep` says which scored steps count."""
+    steps = [step for step in record.data["steps"] if step["metrics"] and keep(step)]
+    tables = [step.get(field) or (step["metrics"] if field == "metrics_at_asked" else {}) for step in steps]
+    values = {name: mean([table.get(name) for table in tables]) for name in METRICS}
+    return {**values, F1: harmonic(values["Recall_Novelty"], values["Recall_Stability"])}
+
+
+def over_users(values: Sequence[dict[str, float | None]]) -> JSON:
+    return {name: mean([of[name] for of in values]) for name in NAMES}
+
+
+def slow_curve(records: Sequence[Record], upto: int | None = None) -> list[JSON]:
+    steps = [step for record in records for step in record.data["steps"] if step["metrics"]]
+    points = []
+    for step_id in sorted({step["step_id"] for step in steps}):
+        if upto is None or step_id <= upto:
+            here = [step["metrics"] for step in steps if step["step_id"] == step_id]
+            rows = [{**of, F1: harmonic(of["Recall_Novelty"], of["Recall_Stability"])} for of in here]
+            points.append({"step_id": step_id, "users": len(here), "metrics": over_users(rows)})
+    return points
+
+
+def slow_cohort(records: Sequence[Record]) -> tuple[int | None, list[Record]]:
+    there = [record for record in records if any(step["metrics"] for step in record.data["steps"])]
+    last = [max(step["step_id"] for step in record.data["steps"]) for record in there]
+    reached = [k for k in range(1, 6) if there and 2 * sum(at >= k for at in last) >= len(there)]
+    if not reached:
+        return None, []
+    return reached[-1], [record for record, at in zip(there, last, strict=True) if at >= reached[-1]]
+
+
+def subtract(a: dict[str, float | None], b: dict[str, float | None]) -> dict[str, float | None]:
+    return {name: x - y if (x := a[name]) is not None and (y := b[name]) is not None else None for name in NAMES}
+
+
+@given(USERS)
+@settings(max_examples=40, deadline=None)
+def test_report_equals_a_slow_independent_computation(records: list[Record]) -> None:
+    """Every value of the report, computed again by plain loops over the records."""
+    data = scored(*records)
+    cold = [by_user(record, lambda step: step["step_id"] == 1) for record in records]
+    later = [by_user(record, lambda step: step["step_id"] >= 2) for record in records]
+    overall = [by_user(record, lambda step: True) for record in records]
+    at_asked = [by_user(record, lambda step: True, "metrics_at_asked") for record in records]
+    ceilings = [by_user(record, lambda step: True, "ceiling") for record in records]
+    valid = [by_user(record, lambda step: step["outcome"] == "valid") for record in records]
+    transfer = [subtract(b, a) for a, b in zip(cold, later, strict=True)]
+    reaches, cohort = slow_cohort(records)
+    same = {
+        "metrics": over_users(overall),
+        "cold_start": over_users(cold),
+        "persona_augmented": over_users(later),
+        "delta": subtract(over_users(later), over_users(cold)),
+        "fwt": over_users(transfer),
+        "ceiling": {name: value for name, value in over_users(ceilings).items() if name not in ERRORS},
+    }
+    for part, expected in same.items():
+        assert {name: entry["value"] for name, entry in data[part].items()} == pytest.approx(expected, abs=1e-12)
+    for part, users in (("metrics", overall), ("cold_start", cold), ("persona_augmented", later), ("fwt", transfer)):
+        for name in NAMES:
+            assert data[part][name]["users"] == sum(of[name] is not None for of in users)
+    diagnostics = data["diagnostics"]
+    assert diagnostics["at_asked"] == pytest.approx(over_users(at_asked), abs=1e-12)
+    errors = {name: value for name, value in over_users(valid).items() if name in ERRORS}
+    assert diagnostics["errors_over_valid"] == pytest.approx(errors, abs=1e-12)
+    assert data["cohort"] == {"reaches": reaches, "users": len(cohort)}
+    for curve, expected_curve in (
+        (data["learning_curve"], slow_curve(records)),
+        (data["cohort_curve"], slow_curve(cohort, reaches)),
+    ):
+        assert [(p["step_id"], p["users"]) for p in curve] == [(p["step_id"], p["users"]) for p in expected_curve]
+        for point, expected_point in zip(curve, expected_curve, strict=True):
+            assert point["metrics"] == pytest.approx(expected_point["metrics"], abs=1e-12)
+    both_zero = [of for of in overall if of["Recall_Novelty"] == 0 and of["Recall_Stability"] == 0]
+    kept = [of[F1] for of in overall if of not in both_zero]
+    assert data["release_code"] == pytest.approx({F1: mean(kept), "users_left_out": len(both_zero)}, abs=1e-12)
+
+
+@given(USERS, st.integers(1, 6))
+@settings(max_examples=15, deadline=None)
+def test_how_users_are_cut_into_shards_changes_no_value(records: list[Record], size: int) -> None:
+    """Scored at once or in shards and merged: the same report but for rounding in the last place."""
+    scorer = ProfileScorer("weibo", "1")
+    merged = scorer.score([])
+    for start in range(0, len(records), size):
+        merged = scorer.merge(merged, scorer.score(records[start : start + size]))
+    whole, parts = scorer.score(records), merged
+    assert {**parts.counts} == {**whole.counts}
+    for column, expected in whole.means().items():
+        assert parts.means()[column] == pytest.approx(expected, abs=1e-12)
+    assert parts.curves.keys() == whole.curves.keys()
+
+
+def test_measured_steps_can_be_scored() -> None:
+    """What `measure_step` makes is what the scorer reads: P = {猫 诗} of G = {猫 茶}."""
+    pool = ("猫", "茶", "诗", "书")
+    measured = measure_step(
+        Truth(frozenset("猫"), frozenset("茶"), {"Error_Peer": frozenset("诗")}, {}),
+        GivenStep(1, 1, "", pool),
+        ["猫", "诗"],
+    )
+    step = a_step(1, metrics_at_asked=measured.at_asked, ceiling=measured.ceiling)
+    data = scored(user({**step, "metrics": measured.values}))
+    assert data["metrics"]["Precision"]["value"] == 0.5
+    assert data["metrics"]["Error_Peer"]["value"] == 1.0
+    assert data["diagnostics"]["at_asked"]["Error_Peer"] == 0.0  # one is asked for: 猫
+    assert data["ceiling"]["Precision"]["value"] == 1.0
+
+
+# The report
+
+
+KEYS = (
+    "format benchmark prompt_version prompt subset model name coverage metrics release_code cold_start "
+    "persona_augmented delta fwt learning_curve cohort cohort_curve ceiling diagnostics usage bootstrap notes"
+)
+
+
+def test_report_data_has_the_agreed_keys() -> None:
+    """These and no others, `bounds` too where users are missing; who the run was is told as it was."""
+    data = scored(user(a_step(1)))
+    assert " ".join(data) == KEYS
+    assert {*report([], facts(1)).data} == {*KEYS.split(), "bounds"}
+    assert (data["format"], data["benchmark"], data["prompt_version"]) == (1, "streamprofile", "1")
+    assert (data["subset"], data["model"], data["name"], data["prompt"]) == ("weibo", "通义", "试", "own")
+    assert data["bootstrap"] == {"method": "plain", "resamples": 2000, "seed": data["bootstrap"]["seed"]}
+
+
+def test_report_data_is_json_without_nan() -> None:
+    """Plain numbers, no NaN and no Infinity, whatever is undefined; orjson would make null of a NaN in silence."""
+    for data in (scored(*three_users()), report([], facts(2)).data, scored(user(unscored(1)))):
+        text = orjson.dumps(data)
+        assert orjson.loads(text) == data
+
+
+def test_report_is_the_same_each_time() -> None:
+    """The bootstrap is seeded: two reports of the same scores are equal."""
+    records = many(10)
+    assert report(records) == report(records)
+
+
+def texts(made: Report) -> list[str]:
+    return [getattr(block, "text", "") for block in made.blocks]
+
+
+def test_report_starts_with_its_coverage() -> None:
+    """Right after the title; where users are missing it is headed INCOMPLETE and shows bounds beside the means."""
+    complete = report([user(a_step(1))], facts(1))
+    assert texts(complete)[2] == "Coverage: complete"
+    incomplete = report([user(a_step(1, Recall=0.5))], facts(4, failed=2))
+    assert isinstance(incomplete.blocks[2], Heading)
+    assert incomplete.blocks[2].text == "INCOMPLETE: 1 of 4 users"
+    assert "2 failed" in texts(incomplete)[3]
+    table = incomplete.blocks[4]
+    assert isinstance(table, Table)
+    assert ("Recall", "50.00", "12.50", "87.50") in table.rows
+    assert not any("INCOMPLETE" in text for text in texts(complete))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("own", "This harness's own prompt (prompt version 1), not the benchmark authors'."),
+        ("authors", "The benchmark authors' own prompt."),
+        ("我的.txt", "A prompt of the user's, 我的.txt, (prompt version 1), not the benchmark authors'."),
+    ],
+)
+def test_report_says_whose_prompt_was_used(prompt: str, said: str) -> None:
+    """And only with the authors' does it call published scores comparable."""
+    text = texts(report([user(a_step(1))], facts(1, prompt=prompt)))[5]
+    assert text.startswith(said)
+    assert ("not with published ones" in text) == (prompt != "authors")
+
+
+def test_report_tells_notes_and_repairs() -> None:
+    """Notes of the run and every kind of invalid or repaired answer are shown."""
+    made = report([user(a_step(1, outcome="refusal"), a_step(2, repairs=["fence"]))], facts(1, notes=("改了参数",)))
+    assert "改了参数" in texts(made)
+    rows = [row for block in made.blocks if isinstance(block, Table) for row in block.rows]
+    assert ("- refusal", "1") in rows and ("- fence", "1") in rows
+
+
+def test_last_block_is_for_the_authors_stats() -> None:
+    """The eight metrics, undefined ones left out, then the users, then F1^NS as the release code has it."""
+    made = report([user(a_step(1, 0.0, 0.0, Recall=0.25)), user(a_step(1, 0.5, 0.5, Recall=0.5))], facts(2))
+    block = made.blocks[-1]
+    assert isinstance(block, Verbatim)
+    found = re.search(r"Overall Macro Average.*?\n=+\n(.*?)Users:", block.text, re.DOTALL)
+    assert found is not None
+    assert re.findall(r"^\s*(\S+)\s*:\s*([\d.]+)%", found[1], re.MULTILINE) == [
+        ("Precision", "0.00"),
+        ("Recall", "37.50"),  # (0.25 + 0.5) / 2
+        ("Recall_Novelty", "25.00"),
+        ("Recall_Stability", "25.00"),
+    ]
+    assert re.findall(r"F1\^NS\s*:\s*([\d.]+)%", block.text) == ["50.00"]  # 25.00 by our definition
+    assert block.text.index("Users: 2") < block.text.index("F1^NS :")
+    assert isinstance(made.blocks[-2], Heading) and made.blocks[-2].text == "for the authors' stats.py"
