@@ -57,7 +57,7 @@ bench: .venv/dev.made ## measure speed and memory
 	$(PY) -m bench $(MORE)
 
 campaign-kill: .venv/dev.made ## kill a run with -9 at many random moments and compare its results with an undisturbed run's
-	$(PY) bench/kill_and_resume.py $(MORE)
+	$(PY) -m bench.kill_and_resume $(MORE)
 
 real-model: .venv/run.made .real-model/made ## a run against a real 135M model on this machine (docs/local-model.md)
 	$(PY) bench/real_model.py $(MORE)

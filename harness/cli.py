@@ -37,7 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _main(arguments)
     except HarnessError as error:
-        print(f"harness: {error}", file=sys.stderr)
+        for sentence in str(error).splitlines():
+            print(f"harness: {sentence}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("harness: interrupted", file=sys.stderr)

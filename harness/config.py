@@ -25,6 +25,9 @@ BYTES_PER_STEP = 6 * 1024
 """What a step takes on the disk, about: responses and results together."""
 
 BASELINE_PREFIX = "baseline/"
+EMBEDDED = "embedded"
+"""What files name as the endpoint of baselines that the harness serves to itself."""
+
 OPENAI_URL = "https://api.openai.com/v1"
 
 

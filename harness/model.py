@@ -214,6 +214,10 @@ class Benchmark(Protocol):
         """A saved record with its metrics measured again; records of the authors' runner are read too."""
         ...
 
+    def remark(self, task: Any) -> str:
+        """What a report must say of tasks like this one; empty for nothing."""
+        ...
+
     def scorer(self, subset: str) -> Scorer: ...
 
 

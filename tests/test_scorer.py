@@ -134,6 +134,12 @@ def test_cold_start_and_augmented_are_over_the_users_that_have_them() -> None:
     assert delta["ci95"][0] == pytest.approx(0.1 - 0.6)  # resamples of B and C without A are the worst
 
 
+def test_a_difference_with_one_user_on_a_side_has_no_interval() -> None:
+    """A and B have a step 1, A alone a later one: the difference is there, its spread cannot be known."""
+    delta = scored(*three_users()[:2])["delta"]["Recall"]
+    assert (delta["value"], delta["ci95"]) == (pytest.approx(0.6 - 0.4), None)
+
+
 def test_forward_transfer_is_over_the_users_that_have_both() -> None:
     """Only A has both: (0.4 + 0.8) / 2 - 0.2 = 0.4; one user, so no interval."""
     assert scored(*three_users())["fwt"]["Recall"] == {"value": pytest.approx(0.4), "ci95": None, "users": 1}
@@ -486,6 +492,9 @@ def test_how_users_are_cut_into_shards_changes_no_value(records: list[Record], s
     for column, expected in whole.means().items():
         assert parts.means()[column] == pytest.approx(expected, abs=1e-12)
     assert parts.curves.keys() == whole.curves.keys()
+    for key, point in whole.curves.items():
+        assert (parts.curves[key].users, parts.curves[key].counts) == (point.users, point.counts)
+        assert parts.curves[key].means() == pytest.approx(point.means(), abs=1e-12)
 
 
 def test_measured_steps_can_be_scored() -> None:
@@ -582,6 +591,7 @@ def test_last_block_is_for_the_authors_stats() -> None:
     made = report([user(a_step(1, 0.0, 0.0, Recall=0.25)), user(a_step(1, 0.5, 0.5, Recall=0.5))], facts(2))
     block = made.blocks[-1]
     assert isinstance(block, Verbatim)
+    assert "Error_" not in block.text and "n/a" not in block.text
     found = re.search(r"Overall Macro Average.*?\n=+\n(.*?)Users:", block.text, re.DOTALL)
     assert found is not None
     assert re.findall(r"^\s*(\S+)\s*:\s*([\d.]+)%", found[1], re.MULTILINE) == [

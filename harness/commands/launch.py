@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
@@ -116,9 +117,8 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
 
 def _play(plan: Plan, jobs: list[Job], console: Console) -> HarnessError | None:
     with display(console) as observe:
-        return anyio.run(
-            _session, plan, jobs, observe, backend_options={"use_uvloop": _has_uvloop()}
-        )
+        uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
+        return anyio.run(_session, plan, jobs, observe, backend_options={"use_uvloop": uvloop})
 
 
 async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], None]) -> HarnessError | None:
@@ -228,14 +228,6 @@ def _check_disk(plan: Plan, jobs: list[Job]) -> None:
             f"{plan.folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take {needed / 1e6:.0f} MB: "
             "free some, or take a share of the users with --ratio"
         )
-
-
-def _has_uvloop() -> bool:
-    try:
-        import uvloop  # noqa: F401  # where it cannot be installed, asyncio's own loop serves
-    except ImportError:
-        return False
-    return True
 
 
 def now() -> str:

@@ -46,7 +46,7 @@ class Plan:
     @property
     def endpoint(self) -> str:
         """The address as files and displays show it."""
-        return public_url(self.found.address.url) if self.found else "embedded"
+        return public_url(self.found.address.url) if self.found else config.EMBEDDED
 
     def identity(self) -> JSON:
         """Everything that can change a prompt, a request's meaning or an answer."""

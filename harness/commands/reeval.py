@@ -65,7 +65,8 @@ def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> None:
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.save(run.files.manifest)
-        report = scores.report(replace(facts(job, run.name, store.failed_users(index)), notes=again.notes()))
+        about = facts(job, run.name, store.failed_users(index))
+        report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
         _tell(run.files, report, again.notes(), console)
     finally:

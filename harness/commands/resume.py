@@ -65,7 +65,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
     manifest, provenance = first.manifest, first.manifest.provenance
     sampling = plan.sampling_again(manifest)
     found = None
-    if not sampling.model.startswith(config.BASELINE_PREFIX):
+    if args.api_url or provenance["endpoint"] != config.EMBEDDED:
         found = address.again(args, provenance["endpoint"], provenance["key_from"], os.environ, first.name)
         check(found.address)
     settings = plan.settings_again(manifest, first.files.folder)

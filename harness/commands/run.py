@@ -65,7 +65,7 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     settings = plan.settings_of(args)
     benchmark = plan.benchmark_of(args.benchmark, settings)
     subsets = _subsets(args.platform, benchmark.subsets)
-    baseline = args.model.startswith(config.BASELINE_PREFIX)
+    baseline = args.model.startswith(config.BASELINE_PREFIX) and not args.api_url
     found = None if baseline else address.find(args, os.environ)
     missing = [] if baseline or found else [address.MISSING]
     folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
@@ -74,7 +74,7 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     if absent:
         missing.append(f"no tasks: {', '.join(map(str, absent))} is not there; put it there, or take synthetic ones with --demo")
     if missing:
-        raise BadInput("; ".join(missing))
+        raise BadInput("\n".join(missing))
     if found:
         check(found.address)
     return plan.Plan(

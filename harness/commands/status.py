@@ -17,7 +17,8 @@ from harness.store.lock import RunLock
 from harness.store.log import sound_lines
 from harness.store.manifest import RUNNING
 
-COLUMNS = ("name", "subset", "model", "state", "users", "done", "failed", "updated")
+NUMBERS = ("users", "done", "failed")
+COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +34,10 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left")
+        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(row[name]) for name in COLUMNS))
+        shown = {**row, "updated": row["updated"].replace("T", " ").removesuffix("+00:00")}
+        table.add_row(*(str(shown[name]) for name in COLUMNS))
     Console().print(table if rows else f"no run under {args.results_dir}")
     return 0
 
@@ -53,7 +55,7 @@ def _row(run: Earlier) -> JSON:
         "users": users,
         "done": len(done),
         "failed": manifest.counts.get("failed", 0),
-        "updated": manifest.times.get("updated", manifest.times.get("created", "")),
+        "updated": manifest.times.get("updated", manifest.times["created"]),
     }
 
 

@@ -62,4 +62,5 @@ def facts(job: Job, name: str, failed: int) -> RunFacts:
         prompt=job.benchmark.prompt,
         expected_users=job.users,
         failed_users=failed,
+        notes=tuple(filter(None, (job.benchmark.remark(job.task(0)),))),
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 RESAMPLES = 2000
 LEVEL = 0.95
-CELLS = 2_000_000
+CELLS = 500_000
 """Weights held at once, so that memory does not grow with users times resamples."""
 
 Array = NDArray[np.float64]

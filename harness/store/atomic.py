@@ -7,31 +7,40 @@ ignore fsync.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import MachineError
 
+NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""What file systems say that have no such thing (some network and FUSE mounts)."""
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     """A file to write the new content of `path` into; it takes the place when the block ends without error.
 
-    The new content stands in `<file>.new` until then; one that a death left behind is overwritten.
+    The new content stands in `<file>.new` until then; one that a death left behind is overwritten. `shared`
+    is for files that no lock guards: several processes may then replace one at a time of their choosing.
     """
-    new = path.with_name(path.name + ".new")
+    new = path.with_name(f"{path.name}.{os.getpid()}.new" if shared else path.name + ".new")
     try:
         with new.open("wb", buffering=1 << 20) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
+    except BaseException as error:
+        with suppress(OSError):
+            new.unlink()  # on a full disk it would only stand in the way
+        if isinstance(error, OSError):
+            raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
+        raise
+    sync_folder(path.parent)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -40,9 +49,13 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names that were created or replaced in a folder survive a power loss."""
-    fd = os.open(folder, os.O_RDONLY)
+    """Makes names that were created or replaced in a folder survive a power loss, where that can be asked for."""
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise MachineError(f"cannot sync {folder}: {error.strerror}; what the disk holds is unknown") from error

@@ -4,7 +4,8 @@ Guarantee: while a process holds the lock, no other process that goes through th
 with its holder, however that dies. Two means: the kernel's lock on a file of its own, not inherited by
 spawned workers; and where the file system has no such locks, a lease in that file, which its holder
 renews by `beat` and which counts as left after `LEASE` seconds without. The lease is the weaker one:
-clocks of machines that share a folder must agree to within it.
+clocks of machines that share a folder must agree to within it, and a holder that slept through it (or
+one that started in the same instant as another) hears of it only at its next `beat`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RunLock:
     def __init__(self, path: Path, clock: Callable[[], float], lock: Callable[[int], None] = kernel_lock) -> None:
         self._path = path
         self._clock = clock
-        self._renewed = 0.0
+        self._holder: dict[str, Any] = {}
         self._leased = False
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -61,23 +62,32 @@ class RunLock:
         self._write()
 
     def beat(self) -> None:
-        """Renews the lease when it is due; costs a comparison otherwise."""
-        if self._clock() - self._renewed > LEASE / 6:
+        """Renews the lease when it is due; costs a comparison otherwise. Raises `MachineError` where it was lost."""
+        if self._clock() - self._holder["renewed"] > LEASE / 6:
+            if not self._is_ours():
+                raise MachineError(f"{self._path.parent} was taken over by {self._who()} while this process slept")
             self._write()
 
     def release(self) -> None:
-        os.ftruncate(self._fd, 0)
+        if self._is_ours():
+            os.ftruncate(self._fd, 0)
         os.close(self._fd)
+
+    def _is_ours(self) -> bool:
+        return not self._leased or self._read() == self._holder
 
     def _lease_is_free(self) -> bool:
         holder = self._read()
         return holder is None or self._clock() - float(holder.get("renewed", 0.0)) > LEASE
 
     def _refuse(self) -> None:
-        holder = self._read()
+        who = self._who()
         os.close(self._fd)
-        who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
         raise MachineError(f"{self._path.parent} is in use by {who}: wait for it, or end it and try again")
+
+    def _who(self) -> str:
+        holder = self._read()
+        return f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
 
     def _read(self) -> dict[str, Any] | None:
         try:
@@ -87,9 +97,8 @@ class RunLock:
         return holder if isinstance(holder, dict) else None
 
     def _write(self) -> None:
-        self._renewed = self._clock()
-        holder = {"format": 1, "pid": os.getpid(), "host": socket.gethostname(), "renewed": self._renewed}
-        content = orjson.dumps(holder)
+        self._holder = {"format": 1, "pid": os.getpid(), "host": socket.gethostname(), "renewed": self._clock()}
+        content = orjson.dumps(self._holder)
         try:
             os.pwrite(self._fd, content, 0)
             os.ftruncate(self._fd, len(content))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -26,7 +27,7 @@ TAIL = len(b',"crc":"00000000"}')
 
 
 def seal(data: JSON) -> bytes:
-    """The line for an object, with its checksum and line end."""
+    """The line for an object of at least one member, with its checksum and line end."""
     payload = orjson.dumps(data)[:-1]
     return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))
 
@@ -74,30 +75,44 @@ def sound_lines(path: Path) -> Iterator[Line]:
 def repair(path: Path) -> int:
     """Moves lines that are not sound to `<file>.torn`; returns how many. A file without any is not touched.
 
-    The torn lines are on disk before the file changes, so that a death in between loses nothing.
+    The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last
+    line that lacks only its end is kept, and ended.
     """
-    bad = [line for line in lines(path) if not sound(line.text) or line.text.__len__() + 1 != line.size]
-    if not bad:
-        return 0
-    torn = path.with_name(path.name + ".torn")
+    bad, ended = [], True
+    for line in lines(path):
+        ended = line.size > len(line.text)
+        if not sound(line.text):
+            bad.append(line)
     try:
-        with torn.open("ab") as aside:
-            for line in bad:
-                aside.write(line.text + b"\n")
-            aside.flush()
-            os.fsync(aside.fileno())
-        if len(bad) == 1 and bad[0].offset + bad[0].size == path.stat().st_size:
-            os.truncate(path, bad[0].offset)  # the usual case: the last line of a killed writer
-        else:
-            skip = {line.offset for line in bad}
-            with replacing(path) as whole:
-                for line in lines(path):
-                    if line.offset not in skip:
-                        whole.write(line.text + b"\n")
-        sync_folder(path.parent)
+        if bad:
+            _keep_torn(path, bad)
+            _take_out(path, bad)
+        elif not ended:
+            with path.open("ab") as file:
+                file.write(b"\n")
     except OSError as error:
         raise MachineError(f"cannot repair {path}: {error.strerror}") from error
     return len(bad)
+
+
+def _keep_torn(path: Path, bad: list[Line]) -> None:
+    with path.with_name(path.name + ".torn").open("ab") as aside:
+        for line in bad:
+            aside.write(line.text + b"\n")
+        aside.flush()
+        os.fsync(aside.fileno())
+    sync_folder(path.parent)
+
+
+def _take_out(path: Path, bad: list[Line]) -> None:
+    if len(bad) == 1 and bad[0].offset + bad[0].size == path.stat().st_size:
+        os.truncate(path, bad[0].offset)  # the usual case: the last line of a killed writer
+        return
+    skip = {line.offset for line in bad}
+    with replacing(path) as whole:
+        for line in lines(path):
+            if line.offset not in skip:
+                whole.write(line.text + b"\n")
 
 
 class AppendLog:
@@ -118,8 +133,14 @@ class AppendLog:
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
         if written != len(line):
+            self._take_back(written)
             raise MachineError(f"cannot write {self.path}: the disk took only a part; everything saved is intact")
         self.dirty = True
+
+    def _take_back(self, size: int) -> None:
+        """Cuts off a part of a line, so that whatever is appended before the process ends does not run into it."""
+        with suppress(OSError):  # then the next start sets the part aside
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - size)
 
     def sync(self) -> None:
         """Waits until what was appended is on the disk."""

@@ -13,7 +13,7 @@ from harness.model import JSON
 from harness.store.atomic import write
 
 FORMAT = 1
-RUNNING, STOPPED, INCOMPLETE, COMPLETE = "running", "stopped", "incomplete", "complete"
+STATES = RUNNING, STOPPED, INCOMPLETE, COMPLETE = "running", "stopped", "incomplete", "complete"
 
 
 @dataclass(slots=True)
@@ -55,6 +55,12 @@ def load(path: Path) -> Manifest | None:
     for name in objects:
         if type(data.get(name)) is not dict:
             raise BadInput(f"{path}: field {name}: expected an object")
+    if type(data.get("subset")) is not str:
+        raise BadInput(f"{path}: field subset: expected a name")
+    if data.get("state") not in STATES:
+        raise BadInput(f"{path}: field state: expected one of {', '.join(STATES)}")
+    if type(data.get("results_sha256")) not in (str, type(None)):
+        raise BadInput(f"{path}: field results_sha256: expected a hash or null")
     return Manifest(**{name: value for name, value in data.items() if name in known})
 
 

@@ -194,7 +194,7 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None
                 return None
             names = ("offsets", "sizes", "numbers", "keys", "digests", "steps")
             return TaskIndex(path, Columns(*(held[name] for name in names)), digest)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
 
 
@@ -217,7 +217,7 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
         cache.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
-    with replacing(cache) as file:
+    with replacing(cache, shared=True) as file:
         np.savez(
             file,
             stamp=held,

@@ -18,6 +18,7 @@ from harness.errors import BadInput
 from harness.model import JSON, Ask, Message, Request, Usage, Where
 
 VALID = "valid"
+SYNTHETIC = "The tasks are synthetic: they show that the harness works, and say nothing of real users."
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,9 @@ class StreamProfile:
             again.pop("metrics_at_asked", None)
             steps.append(again | _measured_beside(step, measured))
         return {**data, "steps": steps}
+
+    def remark(self, task: ProfileTask) -> str:
+        return SYNTHETIC if task.synthetic else ""
 
     def scorer(self, subset: str) -> ProfileScorer:
         return ProfileScorer(subset, self.prompt_version)

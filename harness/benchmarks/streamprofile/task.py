@@ -61,6 +61,7 @@ class ProfileTask:
     platform: str
     given: Given
     truth: tuple[Truth, ...]
+    synthetic: bool = False
 
 
 def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
@@ -100,6 +101,7 @@ def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
         platform=platform,
         given=Given(user_id, _text(data, "username", where), _text(data, "bio", where), tuple(given)),
         truth=tuple(truth),
+        synthetic=data.get("synthetic") is True,
     )
 
 

@@ -1,0 +1,1 @@
+"""Measurements and campaigns: what takes longer than a test should."""

@@ -1,0 +1,49 @@
+"""The harness and its embedded endpoint as processes, for campaigns and measurements."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import orjson
+
+HARNESS = (sys.executable, "-m", "harness")
+
+
+@contextmanager
+def endpoint(*options: str) -> Iterator[str]:
+    """A `serve` process on a free port; yields its address and ends it by its id."""
+    command = [*HARNESS, "serve", "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"listening on (\S+)", line)
+        if found is None:
+            raise RuntimeError(f"the endpoint did not start: {line!r}")
+        yield found[1]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def stats(url: str) -> dict[str, Any]:
+    """What the endpoint has seen so far."""
+    with urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as reply:
+        seen: dict[str, Any] = orjson.loads(reply.read())
+    return seen
+
+
+def run_command(url: str, tasks: Path, results: Path, *options: str, model: str = "baseline/recency") -> list[str]:
+    """`run` against a `serve` process. The model is sent under its own name to an address like any other."""
+    return [*HARNESS, "run", "--model", model, "--api-url", url, "--tasks-dir", str(tasks), "--results-dir", str(results), *options]
+
+
+def synthesise(folder: Path, *options: str) -> None:
+    subprocess.run([*HARNESS, "synth", "--out", str(folder), *options], check=True, stdout=subprocess.DEVNULL)

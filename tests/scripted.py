@@ -1,0 +1,69 @@
+"""A scripted OpenAI-compatible server on loopback, for tests that look at a whole run from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+
+from harness.serve.baselines import answer
+
+Script = Callable[[dict[str, Any]], tuple[int, bytes]]
+"""From a request body to a status and a reply body."""
+
+
+@dataclass
+class Server:
+    """`bodies` and `keys` are what arrived, in order."""
+
+    url: str
+    script: Script
+    bodies: list[bytes] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+
+
+def baseline(body: dict[str, Any]) -> tuple[int, bytes]:
+    """Answers as `baseline/recency` does, whatever the model is called."""
+    return 200, completion(answer("baseline/recency", body["messages"], 0))
+
+
+def completion(text: str) -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5}
+    return orjson.dumps({"model": "scripted", "choices": [choice], "usage": usage})
+
+
+@contextmanager
+def serving(script: Script) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            server.bodies.append(body)
+            server.keys.append(self.headers.get("Authorization"))
+            status, content = server.script(orjson.loads(body))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    server = Server(f"http://127.0.0.1:{http.server_port}/v1", script)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
