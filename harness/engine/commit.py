@@ -27,12 +27,20 @@ class GroupCommit:
             self._wanted.set()
             await committed.wait()
 
+    async def flush(self) -> None:
+        """Syncs what nobody waited for any more, once the run has ended."""
+        if self._power:
+            await self._sync()
+
     async def serve(self) -> None:
         """Syncs for whoever waits, until cancelled. Lines appended during a sync wait for the next one."""
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()
             waiting, self._committed = self._committed, anyio.Event()
-            for store in self._stores:
-                await anyio.to_thread.run_sync(store.sync)
+            await self._sync()
             waiting.set()
+
+    async def _sync(self) -> None:
+        for store in self._stores:
+            await anyio.to_thread.run_sync(store.sync)

@@ -97,11 +97,13 @@ class LocalEngine:
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self._watch_signals)
-                background.start_soon(self._tick)
+                background.start_soon(self._guarded, self._tick)
                 background.start_soon(self._score_live)
                 background.start_soon(self._guarded, self._commit.serve)
                 await self._start_users()
             background.cancel_scope.cancel()
+        if not isinstance(self._ending, MachineError):
+            await self._guarded(self._commit.flush)
         self._observe(self._snapshot())
         return self._ending
 
@@ -191,19 +193,25 @@ class LocalEngine:
 
     def _stop(self, reason: HarnessError, grace: float) -> None:
         """Ends the run: the first reason is the one that is told, a later one can only shorten the grace."""
-        if self._ending is None:
-            self._ending = reason
-            for part in self._parts:
-                if not isinstance(reason, MachineError):
-                    part.job.store.event("stopping", reason=str(reason))
+        first, self._ending = self._ending is None, self._ending or reason
         self._caller.limiter.close()
         self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
         self._room.set()
+        if first and not isinstance(reason, MachineError):
+            self._note(reason)
+
+    def _note(self, reason: HarnessError) -> None:
+        """Writes down why the run ends, where this machine still can."""
+        try:
+            for part in self._parts:
+                part.job.store.event("stopping", reason=str(reason))
+        except MachineError as error:
+            self._stop(error, grace=0.0)
 
     async def _watch_signals(self) -> None:
         with anyio.open_signal_receiver(*SIGNALS) as signals:
             async for number in signals:
-                again = isinstance(self._ending, RunStopped)
+                again = self._ending is not None
                 self._stop(RunStopped(SIGNALS[number]), grace=0.0 if again else GRACE_SECONDS)
 
     async def _tick(self) -> None:

@@ -23,11 +23,12 @@ class Schedule:
         self._longest = np.argsort(-steps, kind="stable")
         self._started = np.zeros(len(steps), dtype=np.bool_)
         self._next_random = self._next_longest = 0
+        self._left = len(steps)
         self.remaining_steps = int(steps.sum())
 
     def __bool__(self) -> bool:
         """Whether any user has not started."""
-        return self._skip_started(self._random, self._next_random) < len(self._steps)
+        return self._left > 0
 
     def next(self, slots: int) -> int:
         """The user to start now, of those that have not; `slots` as the limit stands."""
@@ -39,6 +40,7 @@ class Schedule:
             self._next_random = self._skip_started(self._random, self._next_random)
             chosen = int(self._random[self._next_random])
         self._started[chosen] = True
+        self._left -= 1
         return chosen
 
     def done(self, steps: int) -> None:

@@ -45,7 +45,7 @@ def wrap(text: str, width: int) -> Lines:
         if cell_len(longer) <= width:
             lines[-1] = longer
         else:
-            lines += chop_cells(piece, width)
+            lines += chop_cells(piece, width) or [piece]  # marks of no width of their own are chopped to nothing
     return lines if lines[0] or len(lines) == 1 else lines[1:]
 
 

@@ -34,12 +34,11 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
-    except BaseException as error:
+    except OSError as error:
+        raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
+    finally:
         with suppress(OSError):
-            new.unlink()  # on a full disk it would only stand in the way
-        if isinstance(error, OSError):
-            raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
-        raise
+            new.unlink(missing_ok=True)  # after an error; on a full disk it would only stand in the way
     sync_folder(path.parent)
 
 

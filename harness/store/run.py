@@ -10,6 +10,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,18 @@ class RunStore:
         for path in (files.results, files.responses, files.failures, files.events, files.report("txt"),
                      files.report("json"), files.manifest):  # fmt: skip
             if path.exists():
-                path.rename(path.with_name(f"{path.name}.before-{self._stamp}"))
+                set_aside(path, self._stamp)
         sync_folder(files.folder)
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
-        """Keeps the bytes of prompts and agents beside the results, once."""
+        """Keeps the bytes of prompts and agents beside the results; others of the same name are set aside."""
         for name, content in files.items():
-            if not (self.files.folder / name).exists():
-                write(self.files.folder / name, content)
+            path = self.files.folder / name
+            if path.exists():
+                if path.read_bytes() == content:
+                    continue
+                set_aside(path, self._stamp)
+            write(path, content)
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
         """Repairs and opens the logs; returns a mask of the tasks that are done as they now stand."""
@@ -129,13 +134,18 @@ class RunStore:
 
     def responses_of(self, key: str) -> dict[tuple[str, int], Completion]:
         """The saved responses of a user by request digest and how many times that was asked before."""
+        places = self._saved.get(key)
+        if not places:
+            return {}
         found = {}
-        if places := self._saved.get(key):
+        try:
             with self.files.responses.open("rb") as file:
                 for offset, size in places:
                     file.seek(offset)
                     line = orjson.loads(file.read(size))
                     found[line["request"], line["nth"]] = Completion(**line["completion"])
+        except OSError as error:
+            raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
         return found
 
     def saved_counts(self) -> dict[str, int]:
@@ -278,12 +288,30 @@ def replace_results(path: Path, records: Iterator[JSON], stamp: str) -> str:
 
 def keep_old(path: Path, stamp: str) -> None:
     """A second name for a file that is about to be replaced, so that its content stays."""
-    kept = path.with_name(f"{path.name}.before-{stamp}")
+    kept = _free_name(path, stamp)
     try:
-        if not kept.exists():
+        try:
             kept.hardlink_to(path)
-    except OSError:  # a file system without hard links: a copy costs more, and does the same
-        shutil.copy2(path, kept)
+        except OSError:  # a file system without hard links: a copy costs more, and does the same
+            shutil.copy2(path, kept)
+    except OSError as error:
+        raise MachineError(f"cannot keep {path} as {kept.name}: {error.strerror}; nothing was changed") from error
+
+
+def set_aside(path: Path, stamp: str) -> None:
+    """Another name for a file that a new one is about to follow."""
+    kept = _free_name(path, stamp)
+    try:
+        path.rename(kept)
+    except OSError as error:
+        raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
+
+
+def _free_name(path: Path, stamp: str) -> Path:
+    """`<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
+    name = f"{path.name}.before-{stamp}"
+    names = chain((name,), (f"{name}-{number}" for number in count(2)))
+    return next(free for free in map(path.with_name, names) if not free.exists())
 
 
 def same_identity(old: Manifest, identity: JSON, allowed: frozenset[str], where: Path) -> None:
