@@ -25,12 +25,23 @@ def main() -> int:
         folder = Path(name)
         tasks = folder / "tasks"
         synthesise(tasks, "--users", str(args.users), "--platform", PLATFORM)
-        tuning = ("--platform", PLATFORM, "--concurrency", str(args.concurrency), "--timeout", "2", "--max-retries", "30")
+        tuning = (
+            "--platform",
+            PLATFORM,
+            "--concurrency",
+            str(args.concurrency),
+            "--timeout",
+            "2",
+            "--max-retries",
+            "30",
+        )
         results = {}
         for label, options in (("clean", ()), ("faulty", ("--fault-rate", str(args.rate), "--faults", args.faults))):
             with endpoint(*options) as url:
                 started = time.monotonic()
-                code = subprocess.run(run_command(url, tasks, folder / label, *tuning, "--name", "run"), check=False).returncode
+                code = subprocess.run(
+                    run_command(url, tasks, folder / label, *tuning, "--name", "run"), check=False
+                ).returncode
                 print(f"{label}: exit code {code}, {time.monotonic() - started:.1f} s, the endpoint saw {stats(url)}")
             results[label] = (folder / label / "run" / f"inference_results_{PLATFORM}.jsonl").read_bytes()
     same = results["clean"] == results["faulty"]

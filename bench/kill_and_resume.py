@@ -38,7 +38,9 @@ class Campaign:
         return self.identical == self.runs and self.extra <= self.allowed
 
 
-def campaign(kills: int, users: int, steps: float, concurrency: int, seed: int, folder: Path, durability: str) -> Campaign:
+def campaign(
+    kills: int, users: int, steps: float, concurrency: int, seed: int, folder: Path, durability: str
+) -> Campaign:
     """Runs until `kills` processes were killed, and the last run to its end."""
     rng = random.Random(seed)
     tasks = folder / "tasks"
@@ -95,9 +97,7 @@ def main() -> int:
     args = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="harness-kill-") as folder:
-        found = campaign(
-            args.kills, args.users, args.steps, args.concurrency, args.seed, Path(folder), args.durability
-        )
+        found = campaign(args.kills, args.users, args.steps, args.concurrency, args.seed, Path(folder), args.durability)
     print(
         f"{found.kills} kills over {found.runs} runs of {args.users} users in {time.monotonic() - started:.0f} s: "
         f"{found.identical} of {found.runs} results files byte-identical to the undisturbed one; "

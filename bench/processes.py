@@ -42,7 +42,19 @@ def stats(url: str) -> dict[str, Any]:
 
 def run_command(url: str, tasks: Path, results: Path, *options: str, model: str = "baseline/recency") -> list[str]:
     """`run` against a `serve` process. The model is sent under its own name to an address like any other."""
-    return [*HARNESS, "run", "--model", model, "--api-url", url, "--tasks-dir", str(tasks), "--results-dir", str(results), *options]
+    return [
+        *HARNESS,
+        "run",
+        "--model",
+        model,
+        "--api-url",
+        url,
+        "--tasks-dir",
+        str(tasks),
+        "--results-dir",
+        str(results),
+        *options,
+    ]
 
 
 def synthesise(folder: Path, *options: str) -> None:

@@ -81,7 +81,9 @@ def _top_parser() -> argparse.ArgumentParser:
 
 def _internal_error(error: Exception) -> int:
     """A defect of the harness: what a developer needs goes to a file, without the values of variables."""
-    with tempfile.NamedTemporaryFile("w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
         file.writelines(traceback.format_exception(error))
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):

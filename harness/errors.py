@@ -52,9 +52,7 @@ class TransportFault(CallError):
     any success means a wrong address rather than a busy server.
     """
 
-    def __init__(
-        self, kind: str, detail: str, *, retry_after: float | None = None, unreachable: bool = False
-    ) -> None:
+    def __init__(self, kind: str, detail: str, *, retry_after: float | None = None, unreachable: bool = False) -> None:
         super().__init__(kind, detail)
         self.retry_after = retry_after
         self.unreachable = unreachable

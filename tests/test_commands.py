@@ -59,9 +59,12 @@ def test_run_scores_every_user_and_says_so_when_called_again(
     """A complete run has a report over all users; the same command then only says that it is complete."""
     assert run(tasks, tmp_path / "out") == 0
     assert report(tmp_path / "out")["coverage"] == {
-        "expected_users": 12, "scored_users": 12, "failed_users": 0,
-        "scored_steps": sum(len(line["steps"]) for line in lines_of(tmp_path / "out/recency" / RESULTS)), "complete": True,
-    }  # fmt: skip
+        "expected_users": 12,
+        "scored_users": 12,
+        "failed_users": 0,
+        "scored_steps": sum(len(line["steps"]) for line in lines_of(tmp_path / "out/recency" / RESULTS)),
+        "complete": True,
+    }
     before = (tmp_path / "out/recency" / RESULTS).stat()
     capsys.readouterr()
     assert run(tasks, tmp_path / "out") == 0
@@ -216,7 +219,9 @@ def test_endpoint_that_will_not_serve_stops_the_run(
     assert told in shown.out + shown.err
     assert report(tmp_path / "out", "m")["metrics"]["Recall"]["value"] is None
     assert "sk-very-secret" not in shown.out + shown.err
-    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and b"sk-very-secret" in path.read_bytes()]
+    assert not [
+        path for path in (tmp_path / "out").rglob("*") if path.is_file() and b"sk-very-secret" in path.read_bytes()
+    ]
 
 
 def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(tasks: Path, tmp_path: Path) -> None:
@@ -280,9 +285,13 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     for user, reason in zip(made, reasons, strict=True):
         step = user["prediction_tasks"][0]
         saved = {
-            "step_id": step["step_id"], "prediction": step["ground_truth"]["all_tags"] if reason == "fine" else [],
-            "ground_truth": step["ground_truth"], "metrics": {"Recall": float("nan")}, "reasoning": reason, "persona_summary": "",
-        }  # fmt: skip
+            "step_id": step["step_id"],
+            "prediction": step["ground_truth"]["all_tags"] if reason == "fine" else [],
+            "ground_truth": step["ground_truth"],
+            "metrics": {"Recall": float("nan")},
+            "reasoning": reason,
+            "persona_summary": "",
+        }
         lines.append(json.dumps({key: user[key] for key in ("user_id", "platform", "username")} | {"steps": [saved]}))
     folder = tmp_path / "out" / "Qwen3-8B"
     folder.mkdir(parents=True)
@@ -342,7 +351,9 @@ def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
     assert tables["Recall"]["one"]["Avg."] is None
     five = tables["Recall"]["five"]
     assert five["Avg."]["value"] == pytest.approx(sum(five[name]["value"] for name in five if name != "Avg.") / 5)
-    assert {"Recall.xlsx", "F1^NS.xlsx", "Error_Viral.xlsx"} <= {path.name for path in (tmp_path / "metric_excels").iterdir()}
+    assert {"Recall.xlsx", "F1^NS.xlsx", "Error_Viral.xlsx"} <= {
+        path.name for path in (tmp_path / "metric_excels").iterdir()
+    }
 
 
 def test_status_tells_where_a_run_stands(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

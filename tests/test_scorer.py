@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
-from harness.benchmarks.streamprofile.scorer import ProfileScorer, ShardScores
+from harness.benchmarks.streamprofile.scorer import ProfileScorer
+from harness.benchmarks.streamprofile.scores import ShardScores
 from harness.benchmarks.streamprofile.summary import bounds
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.model import JSON, Heading, Record, Report, RunFacts, Table, Verbatim

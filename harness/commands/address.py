@@ -62,8 +62,8 @@ def again(args: Namespace, url: str, key_from: str | None, environment: Mapping[
 
 
 MISSING = (
-    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and --api-key) "
-    "to the address and key of an OpenAI-compatible API; `--model baseline/recency` needs neither"
+    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and "
+    "--api-key) to the address and key of an OpenAI-compatible API; `--model baseline/recency` needs neither"
 )
 
 

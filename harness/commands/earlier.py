@@ -28,7 +28,9 @@ class Earlier:
 
     def benchmark(self) -> Benchmark:
         """The benchmark with the settings of this run."""
-        return plan.benchmark_of(self.manifest.identity["benchmark"], plan.settings_again(self.manifest, self.files.folder))
+        return plan.benchmark_of(
+            self.manifest.identity["benchmark"], plan.settings_again(self.manifest, self.files.folder)
+        )
 
 
 def find(args: Namespace) -> list[Earlier]:

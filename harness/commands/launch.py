@@ -37,9 +37,7 @@ COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 
 def launch(plan: Plan, console: Console) -> int:
     """Runs a plan to an end of some kind; returns the exit code."""
-    indexes = {
-        subset: index_file(plan.benchmark, subset, path, plan.results) for subset, path in plan.tasks.items()
-    }
+    indexes = {subset: index_file(plan.benchmark, subset, path, plan.results) for subset, path in plan.tasks.items()}
     opened: list[tuple[Job, Manifest]] = []
     try:
         for subset, index in indexes.items():
@@ -170,8 +168,9 @@ def write_report(files: RunFiles, report: Report) -> None:
 def _headline(job: Job, report: Report) -> str:
     coverage, metrics = report.data["coverage"], report.data["metrics"]
     figures = ", ".join(f"{name} {percent(metrics[name]['value'])}" for name in ("Recall", "F1^NS"))
-    covered = f"{coverage['scored_users']} of {coverage['expected_users']} users"
-    return f"{job.subset}: {covered}{'' if coverage['complete'] else ' (INCOMPLETE)'}: {figures}; report: {job.store.files.report('txt')}"
+    incomplete = "" if coverage["complete"] else " (INCOMPLETE)"
+    covered = f"{coverage['scored_users']} of {coverage['expected_users']} users{incomplete}"
+    return f"{job.subset}: {covered}: {figures}; report: {job.store.files.report('txt')}"
 
 
 def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Console) -> int:
@@ -199,7 +198,9 @@ def _resume_command(plan: Plan) -> str:
 def _tell_changes(old: Manifest, plan: Plan, subset: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
         if name != "prompt_path":
-            console.print(f"{subset}: note: {name} was {before}, is now {after}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"{subset}: note: {name} was {before}, is now {after}", highlight=False, markup=False, soft_wrap=True
+            )
 
 
 def _tell_state(plan: Plan, job: Job, old: Manifest | None, console: Console) -> None:
@@ -225,8 +226,8 @@ def _check_disk(plan: Plan, jobs: list[Job]) -> None:
     free = shutil.disk_usage(plan.folder).free if jobs else 0
     if jobs and free < needed:
         raise MachineError(
-            f"{plan.folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take {needed / 1e6:.0f} MB: "
-            "free some, or take a share of the users with --ratio"
+            f"{plan.folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
+            f"{needed / 1e6:.0f} MB: free some, or take a share of the users with --ratio"
         )
 
 

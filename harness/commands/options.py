@@ -12,7 +12,9 @@ from harness.errors import BadInput
 
 def add_folders(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks-dir", type=Path, default=config.TASKS_FOLDER, metavar="DIR", help="default: tasks")
-    parser.add_argument("--results-dir", type=Path, default=config.RESULTS_FOLDER, metavar="DIR", help="default: results")
+    parser.add_argument(
+        "--results-dir", type=Path, default=config.RESULTS_FOLDER, metavar="DIR", help="default: results"
+    )
 
 
 def add_which(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +29,15 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
-    group.add_argument("--api-url", "--api_url", "--base-url", metavar="URL", help="address of the endpoint, to its /v1")
-    group.add_argument("--api-key", "--api_key", metavar="KEY", help="visible in the process list: better a file or a variable")
+    group = parser.add_argument_group(
+        "endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)"
+    )
+    group.add_argument(
+        "--api-url", "--api_url", "--base-url", metavar="URL", help="address of the endpoint, to its /v1"
+    )
+    group.add_argument(
+        "--api-key", "--api_key", metavar="KEY", help="shown in the process list: better a file or a variable"
+    )
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key")
 
 

@@ -33,7 +33,9 @@ from harness.store.tasks import TaskIndex
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser)
-    parser.add_argument("--reparse", action="store_true", help="start from the saved responses instead of the saved answers")
+    parser.add_argument(
+        "--reparse", action="store_true", help="start from the saved responses instead of the saved answers"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -94,7 +96,7 @@ class _Again:
     def notes(self) -> tuple[str, ...]:
         if not self._diverged:
             return ()
-        return (f"{self._diverged} users could not be played again from their saved responses and keep their old records.",)
+        return (f"{self._diverged} users could not be played again from their saved responses and keep their records.",)
 
     def _replayed(self, task: Any, old: JSON) -> JSON:
         job = self._job
@@ -143,7 +145,9 @@ def _authors(files: RunFiles, args: argparse.Namespace, console: Console) -> Non
         raise BadInput(f"{files.results}: {files.subset} is not a platform of {benchmark.name}")
     tasks = args.tasks_dir / benchmark.tasks_file(files.subset)
     if not tasks.exists():
-        raise BadInput(f"{files.results} can be scored with its tasks file only: {tasks} is not there (see --tasks-dir)")
+        raise BadInput(
+            f"{files.results} can be scored with its tasks file only: {tasks} is not there (see --tasks-dir)"
+        )
     index = index_file(benchmark, files.subset, tasks, args.results_dir)
     try:
         found = _Authors(files, benchmark, index)
@@ -182,7 +186,10 @@ class _Authors:
                 raise BadInput(f"{self._files.results}, line {number}: field user_id: this user stands there twice")
             seen[position] = True
             task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
-            again = self._benchmark.rescore(task, data) | {"task": self._index.digest(position), "format": RECORD_FORMAT}
+            again = self._benchmark.rescore(task, data) | {
+                "task": self._index.digest(position),
+                "format": RECORD_FORMAT,
+            }
             self._outcomes.update(step["outcome"] for step in again["steps"])
             scores.add(Record(task.key, orjson.loads(orjson.dumps(again))))
             yield again
@@ -192,7 +199,9 @@ class _Authors:
         return RunFacts(self._files.subset, name, name, "authors", len(self._index), 0, self.notes())
 
     def notes(self) -> tuple[str, ...]:
-        told = ["Answers of the benchmark authors' runner, scored as that runner scores: an error counts as an empty prediction."]
+        told = [
+            "Answers of the benchmark authors' runner, scored as it scores: an error counts as an empty prediction."
+        ]
         for kind, words in (("authors_api_failure", "API failures"), ("authors_no_json", "replies without JSON")):
             if self._outcomes[kind]:
                 told.append(f"{self._outcomes[kind]} of its steps were {words}, scored as empty predictions.")
@@ -221,6 +230,7 @@ class _Authors:
 
 def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], console: Console) -> None:
     covered = report.data["coverage"]
-    say = f"{files.folder.name}, {files.subset}: {covered['scored_users']} of {covered['expected_users']} users scored again; report: {files.report('txt')}"
+    users = f"{covered['scored_users']} of {covered['expected_users']} users"
+    say = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
     for words in (say, *notes):
         console.print(words, highlight=False, soft_wrap=True, markup=False)

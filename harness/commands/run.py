@@ -19,14 +19,28 @@ from harness.model import JSON
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
-    parser.add_argument("--model", required=True, help="as the endpoint names it, or baseline/recency, baseline/random, baseline/frequency")
-    parser.add_argument("--platform", "--subset", action="append", metavar="P", help="one subset; may be repeated (default: all)")
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="as the endpoint names it, or baseline/recency, baseline/random, baseline/frequency",
+    )
+    parser.add_argument(
+        "--platform", "--subset", action="append", metavar="P", help="one subset; may be repeated (default: all)"
+    )
     parser.add_argument("--name", help="name of the run (default: the last part of the model's name)")
     parser.add_argument("--demo", action="store_true", help="take the synthetic tasks that ship with the harness")
     parser.add_argument("--ratio", type=options.share, default=1.0, metavar="R", help="share of the users to take")
-    parser.add_argument("--sample-seed", type=int, default=config.SAMPLE_SEED, metavar="N", help="seed of that share and of the order of users")
+    parser.add_argument(
+        "--sample-seed",
+        type=int,
+        default=config.SAMPLE_SEED,
+        metavar="N",
+        help="seed of that share and of the order of users",
+    )
     parser.add_argument("--restart", action="store_true", help="move an earlier run of this name aside and begin anew")
-    parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field of an earlier run differs")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="FIELD", help="accept that this field of an earlier run differs"
+    )
     parser.add_argument("--reeval", action="store_true", help="score the saved answers again instead, as `reeval` does")
     options.add_folders(parser)
     options.add_key(parser)
@@ -42,8 +56,12 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=float, metavar="P")
     group.add_argument("--seed", type=int, metavar="N", help="the endpoint's sampling seed")
     group.add_argument("--max-tokens", type=options.positive_int, metavar="N", help="not sent unless given")
-    group.add_argument("--extra-body", type=_json_object, default={}, metavar="JSON", help="more members for every request")
-    group.add_argument("--structured", choices=("json_object", "none"), default="json_object", help="response_format of requests")
+    group.add_argument(
+        "--extra-body", type=_json_object, default={}, metavar="JSON", help="more members for every request"
+    )
+    group.add_argument(
+        "--structured", choices=("json_object", "none"), default="json_object", help="response_format of requests"
+    )
     group.add_argument("--parse-retries", type=options.natural, default=config.PARSE_RETRIES, metavar="N",
                        help="times that an unusable reply is asked for again (default: 2)")  # fmt: skip
 
@@ -72,7 +90,9 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     tasks = {subset: folder / benchmark.tasks_file(subset) for subset in subsets}
     absent = [path for path in tasks.values() if not path.exists()]
     if absent:
-        missing.append(f"no tasks: {', '.join(map(str, absent))} is not there; put it there, or take synthetic ones with --demo")
+        missing.append(
+            f"no tasks: {', '.join(map(str, absent))} is not there; put it there, or take synthetic ones with --demo"
+        )
     if missing:
         raise BadInput("\n".join(missing))
     if found:

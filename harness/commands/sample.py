@@ -12,9 +12,19 @@ from harness.store.atomic import replacing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ratio", type=options.share, required=True, metavar="R", help="share of the users, such as 0.2")
-    parser.add_argument("--sample-seed", type=int, default=config.SAMPLE_SEED, metavar="N", help="for one seed, larger shares hold smaller ones")
-    parser.add_argument("--platform", action="append", metavar="P", help="one platform; may be repeated (default: all that are there)")
+    parser.add_argument(
+        "--ratio", type=options.share, required=True, metavar="R", help="share of the users, such as 0.2"
+    )
+    parser.add_argument(
+        "--sample-seed",
+        type=int,
+        default=config.SAMPLE_SEED,
+        metavar="N",
+        help="for one seed, larger shares hold smaller ones",
+    )
+    parser.add_argument(
+        "--platform", action="append", metavar="P", help="one platform; may be repeated (default: all that are there)"
+    )
     options.add_folders(parser)
 
 
@@ -36,5 +46,3 @@ def execute(args: argparse.Namespace) -> int:
         print(f"{out}: {len(chosen)} of {len(index)} users")
         index.close()
     return 0
-
-

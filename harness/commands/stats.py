@@ -29,7 +29,12 @@ AVERAGE = "Avg."
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_folders(parser)
     options.add_json(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the Excel files (default: metric_excels in the results folder)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the Excel files (default: metric_excels in the results folder)",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,9 @@ def execute(args: argparse.Namespace) -> int:
         cells = [(name, [_excel(row.get(column)) for column in columns]) for name, row in rows.items()]
         write_table(out / f"{metric.replace('/', '_')}.xlsx", metric, ("run", *columns), cells)
     if args.json:
-        print(orjson.dumps({metric: _plain(rows) for metric, rows in tables.items()}, option=orjson.OPT_INDENT_2).decode())
+        print(
+            orjson.dumps({metric: _plain(rows) for metric, rows in tables.items()}, option=orjson.OPT_INDENT_2).decode()
+        )
     else:
         _show(tables, out)
     return 0
@@ -103,7 +110,10 @@ def _excel(figure: Figure | None) -> Cell | None:
 
 def _plain(rows: Mapping[str, Row]) -> JSON:
     return {
-        name: {column: None if figure is None else {"value": figure.value, "complete": figure.complete} for column, figure in row.items()}
+        name: {
+            column: None if figure is None else {"value": figure.value, "complete": figure.complete}
+            for column, figure in row.items()
+        }
         for name, row in rows.items()
     }
 
@@ -118,7 +128,9 @@ def _show(tables: Mapping[str, Mapping[str, Row]], out: Path) -> None:
         for name, row in tables.get(metric, {}).items():
             table.add_row(name, *(_text(row.get(column)) for column in (*PLATFORMS, AVERAGE)))
         console.print(table)
-    console.print(f"* incomplete: not all users are scored. {AVERAGE} needs all five platforms complete.", highlight=False)
+    console.print(
+        f"* incomplete: not all users are scored. {AVERAGE} needs all five platforms complete.", highlight=False
+    )
     console.print(f"every metric: {out}", highlight=False, soft_wrap=True)
 
 

@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--users", type=options.positive_int, required=True, metavar="N", help="users of each platform")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="may be repeated (default: all five)")
-    parser.add_argument("--steps", type=options.positive_float, default=6.0, metavar="MEAN", help="mean steps of a user (default: 6)")
+    parser.add_argument(
+        "--steps", type=options.positive_float, default=6.0, metavar="MEAN", help="mean steps of a user (default: 6)"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

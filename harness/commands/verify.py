@@ -150,7 +150,8 @@ def _show(proofs: list[JSON]) -> None:
     for proof in proofs:
         findings = proof["findings"]
         verdict = f"{len(findings)} findings" if findings else "sound"
-        told = f"{proof['name']}, {proof['subset']}: {proof['records']} of {proof['users']} users, {proof['state']}: {verdict}"
+        users = f"{proof['records']} of {proof['users']} users"
+        told = f"{proof['name']}, {proof['subset']}: {users}, {proof['state']}: {verdict}"
         more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
         for words in (told, *(f"  {finding}" for finding in findings[:SHOWN]), *more):
             console.print(words, highlight=False, soft_wrap=True, markup=False)

@@ -99,9 +99,7 @@ class Client:
     async def send(self, body: bytes) -> Completion:
         """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is."""
         try:
-            async with self._session.post(
-                self._url, data=body, proxy=self._proxy, allow_redirects=False
-            ) as response:
+            async with self._session.post(self._url, data=body, proxy=self._proxy, allow_redirects=False) as response:
                 content = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._mapped(error) from error

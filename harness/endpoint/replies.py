@@ -21,10 +21,37 @@ RETRIED = frozenset({408, 409, 425, 429})
 LONGEST_RETRY_AFTER = 3600.0
 """Seconds; a longer wait is cut to this, since nobody waits a day for one request."""
 
-CONTENT_FILTER = ("content_filter", "data_inspection_failed", "datainspectionfailed", "content_policy", "sensitive_content")
-CONTEXT = ("context_length", "maximum context", "context window", "too many tokens", "prompt is too long", "exceeds the max")
-QUOTA = ("insufficient_quota", "arrearage", "insufficient balance", "insufficient_balance", "exceeded your current quota", "overdue")
-UNKNOWN_MODEL = ("model_not_found", "model not exist", "model does not exist", "unknown model", "invalid model", "no such model")
+CONTENT_FILTER = (
+    "content_filter",
+    "data_inspection_failed",
+    "datainspectionfailed",
+    "content_policy",
+    "sensitive_content",
+)
+CONTEXT = (
+    "context_length",
+    "maximum context",
+    "context window",
+    "too many tokens",
+    "prompt is too long",
+    "exceeds the max",
+)
+QUOTA = (
+    "insufficient_quota",
+    "arrearage",
+    "insufficient balance",
+    "insufficient_balance",
+    "exceeded your current quota",
+    "overdue",
+)
+UNKNOWN_MODEL = (
+    "model_not_found",
+    "model not exist",
+    "model does not exist",
+    "unknown model",
+    "invalid model",
+    "no such model",
+)
 SHOWN = 300
 """Characters of an endpoint's own words in a message."""
 
@@ -72,13 +99,19 @@ def _error(
     status: int, kind: str, said: str, low: str, headers: Mapping[str, str], now: datetime
 ) -> CallError | EndpointStopped:
     if status == 402 or _any(QUOTA, low):
-        return EndpointStopped(f"the endpoint says that the account's quota or balance is used up ({said}): top it up, then resume")
+        return EndpointStopped(
+            f"the endpoint says that the account's quota or balance is used up ({said}): top it up, then resume"
+        )
     if status in (400, 403, 404) and (_any(UNKNOWN_MODEL, low) or ("model" in low and "not found" in low)):
         return EndpointStopped(f"the endpoint does not know this model ({said}): check --model")
     if status in (401, 403):
-        return Unauthorised(f"the endpoint refuses the key with status {status} ({said}): check the key and what it may use")
+        return Unauthorised(
+            f"the endpoint refuses the key with status {status} ({said}): check the key and what it may use"
+        )
     if 300 <= status < 400:
-        return EndpointStopped(f"the endpoint redirects to {headers.get('Location', 'another address')}: give that address if it is right")
+        return EndpointStopped(
+            f"the endpoint redirects to {headers.get('Location', 'another address')}: give that address if it is right"
+        )
     if status in RETRIED or status >= 500:
         return TransportFault(kind, said, retry_after=retry_after(headers.get("Retry-After"), now))
     if status == 404:

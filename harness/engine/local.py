@@ -120,7 +120,9 @@ class LocalEngine:
     async def _user(self, user: int) -> None:
         part = self._parts[int(np.searchsorted(self._firsts, user, side="right")) - 1]
         try:
-            await self._guarded(lambda: self._play(part, int(part.positions[user - part.first]), int(self._steps[user])))
+            await self._guarded(
+                lambda: self._play(part, int(part.positions[user - part.first]), int(self._steps[user]))
+            )
         finally:
             self._in_play -= 1
             self._room.set()
@@ -141,19 +143,21 @@ class LocalEngine:
         counted = 0
 
         async def call(body: bytes, rank: int) -> Reply:
-            return await self._caller.complete(body, rank, lambda fault, number: self._warn(job, task.key, fault, number))
+            return await self._caller.complete(
+                body, rank, lambda fault, number: self._warn(job, task.key, fault, number)
+            )
 
         async def save(request: str, nth: int, reply: Reply) -> None:
-            job.store.save_response(
-                task.key, request, nth, reply.completion, reply.seconds, reply.tries, job.endpoint
-            )
+            job.store.save_response(task.key, request, nth, reply.completion, reply.seconds, reply.tries, job.endpoint)
             await self._commit.saved()
             nonlocal counted
             if counted < steps:
                 counted += 1
                 self._advance(part, 1)
 
-        conversation = Conversation(job.sampling, job.store.responses_of(task.key), job.benchmark.steps(task), call, save)
+        conversation = Conversation(
+            job.sampling, job.store.responses_of(task.key), job.benchmark.steps(task), call, save
+        )
         try:
             answer = await job.benchmark.play(task, conversation.ask)
         except (GaveUp, Rejected) as error:

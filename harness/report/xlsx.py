@@ -27,7 +27,10 @@ def write_table(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         book = xlsxwriter.Workbook(str(path))
-        plain, marked = book.add_format({"num_format": "0.00"}), book.add_format({"num_format": "0.00", "font_color": "red"})
+        plain, marked = (
+            book.add_format({"num_format": "0.00"}),
+            book.add_format({"num_format": "0.00", "font_color": "red"}),
+        )
         head = book.add_format({"bold": True, "bottom": 1})
         sheet = book.add_worksheet(title[:31])
         sheet.write_row(0, 0, columns, head)

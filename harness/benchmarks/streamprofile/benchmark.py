@@ -127,9 +127,7 @@ class StreamProfile:
                 "repairs": said.repairs,
                 **_measured_beside(step, measured),
             }
-            for step, truth, said, measured in zip(
-                task.given.steps, task.truth, answer.steps, metrics, strict=True
-            )
+            for step, truth, said, measured in zip(task.given.steps, task.truth, answer.steps, metrics, strict=True)
         ]
         usage = answer.usage
         return {
@@ -192,7 +190,11 @@ def authors_outcome(saved: JSON) -> str:
     if saved["prediction"] or not reasoning.startswith("Error:"):
         return VALID
     told = reasoning.lower()
-    return "authors_no_json" if any(word in told for word in ("json", "parse", "decode", "expecting")) else "authors_api_failure"
+    return (
+        "authors_no_json"
+        if any(word in told for word in ("json", "parse", "decode", "expecting"))
+        else "authors_api_failure"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

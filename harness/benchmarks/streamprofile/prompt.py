@@ -24,7 +24,18 @@ from harness.model import Message
 
 OWN_PROMPT = Path(__file__).with_name("prompt.txt")
 PLACES = frozenset(
-    "platform_name platform_context username bio step_id total_steps persona posts pool asked".split()
+    [
+        "platform_name",
+        "platform_context",
+        "username",
+        "bio",
+        "step_id",
+        "total_steps",
+        "persona",
+        "posts",
+        "pool",
+        "asked",
+    ]
 )
 KEPT = "prompt_"
 """Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""

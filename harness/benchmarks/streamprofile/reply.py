@@ -67,9 +67,7 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Readable | Unreadable
     unique = tuple(dict.fromkeys(clean))
     if len(unique) < len(clean):
         repairs.append("duplicate_tags")
-    return Readable(
-        _encodable(persona, repairs), unique, _encodable(reasoning, repairs), tuple(dict.fromkeys(repairs))
-    )
+    return Readable(_encodable(persona, repairs), unique, _encodable(reasoning, repairs), tuple(dict.fromkeys(repairs)))
 
 
 def _decode(text: str, repairs: list[str]) -> Any:

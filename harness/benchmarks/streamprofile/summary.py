@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
+from harness.benchmarks.streamprofile.scores import Intervals, ShardScores
 from harness.model import JSON, Block, Heading, Paragraph, Report, RunFacts, Table, Verbatim
 from harness.scoring.bootstrap import RESAMPLES
-
-if TYPE_CHECKING:
-    from harness.benchmarks.streamprofile.scorer import Intervals, ShardScores
 
 FORMAT = 1
 SEED = 20_250

@@ -127,8 +127,16 @@ def _truth(step: dict[str, Any], at: str, where: Where) -> Truth:
         meta = {}
     elif type(meta) is not dict:
         _expected(where, f"{at}.meta", "an object", meta)
-    kept = _tags(meta, "T_keep", f"{at}.meta", where) if "T_keep" in meta else _tags(raw, "keep_tags", f"{at}.ground_truth", where)
-    new = _tags(meta, "T_new", f"{at}.meta", where) if "T_new" in meta else _tags(raw, "new_tags", f"{at}.ground_truth", where)
+    kept = (
+        _tags(meta, "T_keep", f"{at}.meta", where)
+        if "T_keep" in meta
+        else _tags(raw, "keep_tags", f"{at}.ground_truth", where)
+    )
+    new = (
+        _tags(meta, "T_new", f"{at}.meta", where)
+        if "T_new" in meta
+        else _tags(raw, "new_tags", f"{at}.ground_truth", where)
+    )
     distractors = {
         metric: frozenset(_tags(meta, name, f"{at}.meta", where)) for metric, name in ERROR_SETS.items() if name in meta
     }
