@@ -43,14 +43,29 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 def add_tuning(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tuning (free to change on resume)")
-    group.add_argument("--concurrency", type=positive_int, metavar="N",
-                       help=f"requests in flight at most (default: BENCH_MAX_WORKERS or {config.CONCURRENCY})")  # fmt: skip
-    group.add_argument("--timeout", type=positive_float, metavar="S",
-                       help=f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})")  # fmt: skip
-    group.add_argument("--max-retries", type=natural, metavar="N",
-                       help=f"other tries of a request after the first (default: {config.MAX_RETRIES})")  # fmt: skip
-    group.add_argument("--durability", choices=("process", "power"),
-                       help="what a saved reply survives: this process (default), or a power loss")  # fmt: skip
+    group.add_argument(
+        "--concurrency",
+        type=positive_int,
+        metavar="N",
+        help=f"requests in flight at most (default: BENCH_MAX_WORKERS or {config.CONCURRENCY})",
+    )
+    group.add_argument(
+        "--timeout",
+        type=positive_float,
+        metavar="S",
+        help=f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})",
+    )
+    group.add_argument(
+        "--max-retries",
+        type=natural,
+        metavar="N",
+        help=f"other tries of a request after the first (default: {config.MAX_RETRIES})",
+    )
+    group.add_argument(
+        "--durability",
+        choices=("process", "power"),
+        help="what a saved reply survives: this process (default), or a power loss",
+    )
 
 
 def tuning(args: argparse.Namespace) -> config.Tuning:

@@ -62,8 +62,13 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--structured", choices=("json_object", "none"), default="json_object", help="response_format of requests"
     )
-    group.add_argument("--parse-retries", type=options.natural, default=config.PARSE_RETRIES, metavar="N",
-                       help="times that an unusable reply is asked for again (default: 2)")  # fmt: skip
+    group.add_argument(
+        "--parse-retries",
+        type=options.natural,
+        default=config.PARSE_RETRIES,
+        metavar="N",
+        help="times that an unusable reply is asked for again (default: 2)",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:

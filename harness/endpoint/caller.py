@@ -62,7 +62,7 @@ class FullJitter(wait_base):
         wait = self._rng.uniform(0.0, bound)
         fault = retry_state.outcome.exception() if retry_state.outcome else None
         asked = fault.retry_after if isinstance(fault, TransportFault) else None
-        return wait if asked is None else asked + wait * 0.1
+        return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
 
 
 class Caller:
@@ -106,7 +106,7 @@ class Caller:
             completion = await self._sender.send(body)
         except TransportFault as error:
             fault = error
-            self._judge_address(error)
+            self._judge_address(error, start)
             raise
         except Unauthorised as error:
             if not self.traffic.successes:
@@ -145,6 +145,8 @@ class Caller:
                         warn(fault, number)
                         raise
         except TransportFault as last:
+            if self._unreachable_since is not None and last.unreachable:
+                _wrong_address(last)
             raise GaveUp("persistent_error", f"{last.kind}: {last.detail}", number) from last
         raise AssertionError("tenacity ends in a reply or an error")
 
@@ -157,14 +159,17 @@ class Caller:
         finally:
             self.traffic.backing_off -= 1
 
-    def _judge_address(self, fault: TransportFault) -> None:
-        """Stops the run when nothing has ever succeeded and the address itself does not answer."""
+    def _judge_address(self, fault: TransportFault, start: float) -> None:
+        """Stops the run when nothing has ever succeeded and the address itself does not answer.
+
+        A fault of any other kind shows that somebody is there: the patience begins anew.
+        """
         if self.traffic.successes or not fault.unreachable:
+            self._unreachable_since = None
             return
-        now = self._clock()
         if self._unreachable_since is None:
-            self._unreachable_since = now
-        if fault.kind == "http_404" or now - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
+            self._unreachable_since = start
+        if fault.kind == "http_404" or self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
             _wrong_address(fault)
 
     def _count(self, completion: Completion) -> None:

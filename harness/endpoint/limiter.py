@@ -61,6 +61,19 @@ class FixedLimiter:
         if self._in_flight < self._limit and not self._closed:
             self._in_flight += 1
             return
+        await self._turn(rank)
+        while self._closed:  # closed between the grant and now: the slot goes back
+            self._pass_on()
+            await self._turn(rank)
+
+    def release(self, seconds: float, fault: TransportFault | None) -> None:
+        self._pass_on()
+
+    def close(self) -> None:
+        self._closed = True
+
+    async def _turn(self, rank: int) -> None:
+        """Waits until a slot is handed over."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (-rank, next(self._order), future))
         try:
@@ -69,12 +82,6 @@ class FixedLimiter:
             if future.done() and not future.cancelled():  # the slot came together with the cancellation
                 self._pass_on()
             raise
-
-    def release(self, seconds: float, fault: TransportFault | None) -> None:
-        self._pass_on()
-
-    def close(self) -> None:
-        self._closed = True
 
     def _pass_on(self) -> None:
         while self._queue and not self._closed:

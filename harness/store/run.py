@@ -99,8 +99,15 @@ class RunStore:
     def set_aside_everything(self) -> None:
         """Moves an earlier run of this name and subset aside (`--restart`)."""
         files = self.files
-        for path in (files.results, files.responses, files.failures, files.events, files.report("txt"),
-                     files.report("json"), files.manifest):  # fmt: skip
+        for path in (
+            files.results,
+            files.responses,
+            files.failures,
+            files.events,
+            files.report("txt"),
+            files.report("json"),
+            files.manifest,
+        ):
             if path.exists():
                 set_aside(path, self._stamp)
         sync_folder(files.folder)

@@ -164,10 +164,9 @@ def system_message(source: Path) -> str | None:
                 for key, value in zip(node.keys, node.values, strict=True)
                 if isinstance(key, ast.Constant)
             }
-            role, content = pairs.get("role"), pairs.get("content")
-            if isinstance(role, ast.Constant) and role.value == "system":
-                if isinstance(content, ast.Constant) and isinstance(content.value, str):
-                    return content.value
+            role, content = (getattr(pairs.get(name), "value", None) for name in ("role", "content"))
+            if role == "system" and isinstance(content, str):
+                return content
     return None
 
 
