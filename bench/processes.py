@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,10 +16,18 @@ import orjson
 HARNESS = (sys.executable, "-m", "harness")
 
 
-@contextmanager
-def endpoint(*options: str) -> Iterator[str]:
+def endpoint(*options: str) -> AbstractContextManager[str]:
     """A `serve` process on a free port; yields its address and ends it by its id."""
-    command = [*HARNESS, "serve", "--port", "0", *options]
+    return _listening([*HARNESS, "serve", "--port", "0", *options])
+
+
+def fast_endpoint(*options: str) -> AbstractContextManager[str]:
+    """The same of a `bench.fast_endpoint` process."""
+    return _listening([sys.executable, "-m", "bench.fast_endpoint", *options])
+
+
+@contextmanager
+def _listening(command: list[str]) -> Iterator[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -53,7 +53,7 @@ def test_error_in_the_block_leaves_the_old_file(old: Path, error: BaseException)
 def test_failure_at_each_step_leaves_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Whichever step the disk refuses, the old file is whole and the error says so."""
     monkeypatch.setattr(os, step, refuse(errno.ENOSPC))
-    with pytest.raises(MachineError, match="cannot write .*file: No space left on device; the old one is intact"):
+    with pytest.raises(MachineError, match=r"cannot write .*file: No space left on device; the old one is intact"):
         atomic.write(old, b"new")
     monkeypatch.undo()
     assert old.read_bytes() == b"old"
@@ -122,7 +122,7 @@ with replacing(Path(sys.argv[1]), shared=True) as file:
 
 def test_folder_that_is_not_there_is_an_error_of_the_machine(tmp_path: Path) -> None:
     """The file that could not be written is named."""
-    with pytest.raises(MachineError, match="cannot write .*gone/file: No such file"):
+    with pytest.raises(MachineError, match=r"cannot write .*gone/file: No such file"):
         atomic.write(tmp_path / "gone" / "file", b"new")
 
 

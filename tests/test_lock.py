@@ -118,7 +118,7 @@ def test_lock_is_no_obstacle_to_its_own_renewal(path: Path) -> None:
 
 def test_lock_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path: Path) -> None:
     """A folder that is not there is no reason to run without a lock."""
-    with pytest.raises(MachineError, match="cannot open .*gone"):
+    with pytest.raises(MachineError, match=r"cannot open .*gone"):
         RunLock(tmp_path / "gone" / "lock", Clock())
 
 
@@ -128,7 +128,7 @@ def test_lock_that_fails_is_not_taken_for_a_file_system_without_locks(path: Path
     def broken(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with pytest.raises(MachineError, match="cannot lock .*: Input/output error"):
+    with pytest.raises(MachineError, match=r"cannot lock .*: Input/output error"):
         RunLock(path, Clock(), broken)
 
 

@@ -22,14 +22,14 @@ LINES = [log.seal(user) for user in USERS]
 
 scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(st.characters(exclude_categories=["Cs"]))
-values = st.recursive(scalars | names, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=8)
+values = st.recursive(scalars | names, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=4)
 objects = st.dictionaries(names.filter(lambda name: name != "crc"), values, min_size=1, max_size=4)
 
 TORN_FILES = {
     "torn tail": (LINES[0] + LINES[1] + LINES[2][:-9], [0, 1], [LINES[2][:-9]]),
     "torn middle": (LINES[0] + LINES[1][:-9] + b"\n" + LINES[2], [0, 2], [LINES[1][:-9]]),
     "two torn": (LINES[0][5:] + LINES[1] + LINES[2][:30], [1], [LINES[0][5:-1], LINES[2][:30]]),
-    "a line run into a torn one": (LINES[0] + LINES[1][:20] + LINES[2] + LINES[3], [0, 3], [LINES[1][:20] + LINES[2][:-1]]),
+    "run into a torn one": (LINES[0] + LINES[1][:20] + LINES[2] + LINES[3], [0, 3], [LINES[1][:20] + LINES[2][:-1]]),
     "NUL bytes at the end": (LINES[0] + bytes(4096), [0], [bytes(4096)]),
     "NUL bytes in the middle": (LINES[0] + bytes(64) + LINES[1] + LINES[2], [0, 2], [bytes(64) + LINES[1][:-1]]),
     "an empty line": (LINES[0] + b"\n" + LINES[1], [0, 1], [b""]),
@@ -75,6 +75,11 @@ def test_any_flipped_byte_is_noticed(line: bytes, data: st.DataObject) -> None:
 def test_any_prefix_of_a_line_is_noticed(line: bytes, data: st.DataObject) -> None:
     """However much of a line a death has let through, it is not taken for a whole one."""
     assert not log.sound(line[: data.draw(st.integers(0, len(line) - 2))])
+
+
+def test_tail_alone_is_no_line() -> None:
+    """The checksum of nothing is right and yet makes no object."""
+    assert not log.sound(b',"crc":"00000000"}')
 
 
 def test_lines_tell_where_they_stand(tmp_path: Path) -> None:
@@ -127,6 +132,15 @@ def test_repair_of_no_file_makes_none(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_repair_of_a_torn_tail_does_not_rewrite_the_file(tmp_path: Path) -> None:
+    """The usual damage costs a cut, not a copy of all that is sound."""
+    path = tmp_path / "log"
+    path.write_bytes(LINES[0] + LINES[1][:-9])
+    before = path.stat().st_ino
+    log.repair(path)
+    assert (path.stat().st_ino, path.read_bytes()) == (before, LINES[0])
+
+
 def test_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     """A line of which only the end is missing was received whole: it stays, and gets its end."""
     path = tmp_path / "log"
@@ -135,12 +149,12 @@ def test_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     assert path.read_bytes() == LINES[0] + LINES[1]
 
 
-@pytest.mark.parametrize("dies_in", ["_take_out", "replacing"])
+@pytest.mark.parametrize("dies_in", ["_keep_torn", "_take_out", "replacing"])
 @damaged
 def test_repair_that_died_can_be_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str, content: bytes, kept: list[int], torn: list[bytes]
 ) -> None:
-    """Once the torn lines are aside, a death before the log is cut loses nothing; they may stand there twice."""
+    """A death at any step loses nothing: the log is cut after its torn lines are aside; they may stand there twice."""
 
     class Death(BaseException):
         pass
@@ -213,7 +227,7 @@ def test_failed_sync_is_an_error_of_the_machine(tmp_path: Path, monkeypatch: pyt
     opened = log.AppendLog(tmp_path / "log")
     opened.append(USERS[0])
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(MachineError, match="cannot sync .*log: Input/output error"):
+    with pytest.raises(MachineError, match=r"cannot sync .*log: Input/output error"):
         opened.sync()
     opened.close()
 
@@ -255,7 +269,7 @@ def test_line_that_fits_only_in_part_leaves_no_part(tmp_path: Path) -> None:
 
 def test_log_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path: Path) -> None:
     """A folder that is not there is named."""
-    with pytest.raises(MachineError, match="cannot open .*gone.*log for writing"):
+    with pytest.raises(MachineError, match=r"cannot open .*gone.*log for writing"):
         log.AppendLog(tmp_path / "gone" / "log")
 
 

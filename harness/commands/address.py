@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.config import OPENAI_URL
-from harness.endpoint.client import Address
+from harness.endpoint.client import Address, public_url
 from harness.errors import BadInput
 
-PAIRS = (("LLM_API_BASE", "LLM_API_KEY"), ("OPENAI_BASE_URL", "OPENAI_API_KEY"))
+BASES = {"LLM_API_KEY": "LLM_API_BASE", "OPENAI_API_KEY": "OPENAI_BASE_URL"}
+"""Variable of a key -> variable of the address that it was given for, in the order in which they are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def find(args: Namespace, environment: Mapping[str, str]) -> Found | None:
         if not url:
             return None
     if key is None:
-        key, key_from = _key_for(url, environment)
+        key, key_from = _key_for(url, environment, named=bool(args.api_url))
     return Found(Address(url, key, environment.get("LLM_INSECURE_TLS") == "1"), key_from)
 
 
@@ -47,17 +48,28 @@ def again(args: Namespace, url: str, key_from: str | None, environment: Mapping[
     insecure = environment.get("LLM_INSECURE_TLS") == "1"
     if args.api_url:
         if key is None:
-            key, source = _key_for(args.api_url, environment)
+            key, source = _key_for(args.api_url, environment, named=True)
         return Found(Address(args.api_url, key, insecure), source)
+    url = _whole(url, environment)
     if key is not None or key_from is None:
         return Found(Address(url, key, insecure), source)
     if key_from.startswith("--api-key-file "):
         path = Path(key_from.removeprefix("--api-key-file "))
         return Found(Address(url, _key_of_file(path), insecure), key_from)
     if key_from == "--api-key":
-        raise BadInput(f"{run} was given its key by --api-key: give it again, for {url}")
+        raise BadInput(f"{run} was given its key by --api-key: give it again, for {public_url(url)}")
+    if key_from not in BASES:
+        raise BadInput(f"{run}: its manifest names {key_from}, where no key is looked for: give --api-key-file")
     if not environment.get(key_from):
-        raise BadInput(f"{run} took its key for {url} from {key_from}, which is not set: set it, then resume")
+        raise BadInput(
+            f"{run} took its key for {public_url(url)} from {key_from}, which is not set: set it, then resume"
+        )
+    own = _address_of(key_from, environment)
+    if own is not None and public_url(own) != public_url(url):
+        raise BadInput(
+            f"{run} took its key for {public_url(url)} from {key_from}, which now is the key for {public_url(own)}: "
+            "set the two that belong together, then resume, or give --api-url and --api-key"
+        )
     return Found(Address(url, environment[key_from], insecure), key_from)
 
 
@@ -83,10 +95,23 @@ def _key_of_file(path: Path) -> str:
     return key
 
 
-def _key_for(url: str, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The variable's key whose address this is. `LLM_API_KEY` without an address of its own goes with --api-url."""
-    for base_name, key_name in PAIRS:
-        base = environment.get(base_name) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else url)
-        if environment.get(key_name) and base.rstrip("/") == url.rstrip("/"):
+def _key_for(url: str, environment: Mapping[str, str], *, named: bool) -> tuple[str | None, str | None]:
+    """The variable's key whose address this is. `LLM_API_KEY` without an address of its own goes with one that
+    the command itself named."""
+    for key_name in BASES:
+        own = _address_of(key_name, environment)
+        if environment.get(key_name) and (named if own is None else public_url(own) == public_url(url)):
             return environment[key_name], key_name
     return None, None
+
+
+def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:
+    """The address that a variable's key was given for, None where the environment does not tell."""
+    return environment.get(BASES[key_name]) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else None)
+
+
+def _whole(url: str, environment: Mapping[str, str]) -> str:
+    """A run's address as its files tell it, with the credentials and query that they leave out, if the environment
+    still has them."""
+    named = [environment.get(base_name) or "" for base_name in BASES.values()]
+    return next((base for base in named if public_url(base) == url), url)

@@ -6,12 +6,12 @@ followed, so that a key goes only to the address it was given for.
 
 from __future__ import annotations
 
-import ssl
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -46,23 +46,35 @@ class Sender(Protocol):
 
 def public_url(url: str) -> str:
     """The address without credentials, query and fragment."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host:
+        return "(not an address)"
     host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path}".rstrip("/")
+    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}".rstrip("/")
 
 
 def check(address: Address) -> None:
     """Raises `BadInput` for an address or key that no request could be sent with."""
     try:
         parts = urlsplit(address.url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        host, port = (parts.hostname or "").encode("idna"), parts.port
+        usable = parts.scheme in ("http", "https") and host and port != 0 and not re.search(r"\s", address.url)
     except ValueError:
         usable = False
     if not usable:
         raise BadInput("the endpoint's address is not of the form http(s)://HOST[:PORT]/v1")
-    if address.key is not None and not (address.key.isascii() and address.key.isprintable() and " " not in address.key):
+    if address.key is None:
+        return
+    if not (address.key.isascii() and address.key.isprintable() and " " not in address.key):
         raise BadInput("the key has characters that no key has (spaces, line ends, or non-ASCII): set it again")
+    if "@" in parts.netloc:
+        raise BadInput(
+            f"{public_url(address.url)} has credentials in it and comes with a key: only one of them can be sent"
+        )
 
 
 class Client:
@@ -74,20 +86,20 @@ class Client:
         base = parts._replace(path=parts.path.rstrip("/").removesuffix("/chat/completions"))
         self._url = base._replace(path=base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
-        self._proxy = _proxy(parts.scheme, parts.hostname or "")
+        self._proxy = _proxy(parts)
         self._address = address
+        self._headers = {"Content-Type": "application/json"}  # of each request: a session's own would go to a proxy too
+        if address.key is not None:
+            self._headers["Authorization"] = f"Bearer {address.key}"
         self._timeout = timeout
+        self._patience = min(CONNECT_SECONDS, timeout)
         self._connections = connections
 
     async def __aenter__(self) -> Client:
-        headers = {"Content-Type": "application/json"}
-        if self._address.key is not None:
-            headers["Authorization"] = f"Bearer {self._address.key}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=not self._address.insecure_tls),
-            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=min(CONNECT_SECONDS, self._timeout)),
+            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=headers,
         )
         return self
 
@@ -99,23 +111,29 @@ class Client:
     async def send(self, body: bytes) -> Completion:
         """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is."""
         try:
-            async with self._session.post(self._url, data=body, proxy=self._proxy, allow_redirects=False) as response:
+            async with self._session.post(
+                self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
+            ) as response:
                 content = await response.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise self._mapped(error) from error
+            raise self._scrubbed(self._mapped(error)) from None
         try:
             if response.status == 200:
                 return replies.completion(content)
             return replies.refused(response.status, response.headers, content, datetime.now(UTC))
         except HarnessError as error:
-            raise self._named(error) from None
+            raise self._scrubbed(self._named(error)) from None
 
     def _mapped(self, error: Exception) -> TransportFault | EndpointStopped:
         """An error of the transport in the harness's words."""
         match error:
+            case aiohttp.ConnectionTimeoutError():
+                return TransportFault(
+                    "connect", f"{self._public} takes no connection within {self._patience:g} s", unreachable=True
+                )
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
-            case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+            case aiohttp.ClientConnectorCertificateError():
                 return EndpointStopped(
                     f"no trusted TLS connection to {self._public}: {_reason(error)} "
                     "(for a certificate of your own, LLM_INSECURE_TLS=1 turns the check off)"
@@ -123,27 +141,36 @@ class Client:
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
                 return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
             case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-                return TransportFault("proxy", f"the proxy does not serve: {_reason(error)}", unreachable=True)
+                return TransportFault(
+                    "proxy", f"the proxy for {self._public} does not serve: {_reason(error)}", unreachable=True
+                )
             case aiohttp.ClientConnectorDNSError():
-                return TransportFault("unknown_host", f"no address for the host of {self._public}", unreachable=True)
+                return TransportFault("unknown_host", f"{self._public}: no address for {error.host}", unreachable=True)
             case aiohttp.ClientConnectorError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
+            case aiohttp.ClientResponseError():
+                return TransportFault("bad_http", f"the reply is not HTTP: {_reason(error)}")
             case _:
                 return TransportFault("connection", f"the connection broke: {_reason(error)}")
 
     def _named(self, error: HarnessError) -> HarnessError:
-        """The same error with the address in it where that is what is wrong, and never with the key,
-        which some endpoints echo."""
+        """The error of a reply, with the address in it where that is what may be wrong."""
         match error:
-            case CallError():
-                error.detail = self._without_key(error.detail)
-                if isinstance(error, TransportFault) and error.unreachable:
-                    error.detail = f"{self._public} answers {error.kind.removeprefix('http_')}: {error.detail}"
-                error.args = (f"{error.kind}: {error.detail}",)
+            case TransportFault(unreachable=True):
+                status = error.kind.removeprefix("http_")
+                return TransportFault(error.kind, f"{self._public} answers {status}: {error.detail}", unreachable=True)
+            case EndpointStopped():
+                return type(error)(f"{self._public}: {error}")
             case _:
-                error.args = (f"{self._public}: {self._without_key(str(error))}",)
+                return error
+
+    def _scrubbed(self, error: HarnessError) -> HarnessError:
+        """The same error without the key, which some endpoints echo."""
+        if isinstance(error, CallError):
+            error.detail = self._without_key(error.detail)
+        error.args = tuple(map(self._without_key, error.args))
         return error
 
     def _without_key(self, text: str) -> str:
@@ -153,11 +180,22 @@ class Client:
 
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
-    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+    words = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
+    return replies.one_line(str(words)) or type(cause).__name__
 
 
-def _proxy(scheme: str, host: str) -> str | None:
-    """The proxy of the environment for this host; loopback never goes through one."""
-    if host in LOOPBACK or host.startswith("127.") or proxy_bypass(host):
+def _proxy(target: SplitResult) -> str | None:
+    """The proxy of the environment for this address; loopback never goes through one."""
+    host = target.hostname or ""
+    port = target.port or {"http": 80, "https": 443}[target.scheme]
+    if host in LOOPBACK or host.startswith("127.") or proxy_bypass(f"{host}:{port}"):
         return None
-    return getproxies().get(scheme)
+    proxy = getproxies().get(target.scheme)
+    if proxy is None:
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    try:
+        check(Address(proxy))
+    except BadInput:
+        raise BadInput(f"the proxy in {target.scheme.upper()}_PROXY is not of the form http://HOST:PORT") from None
+    return proxy

@@ -79,7 +79,7 @@ class FixedLimiter:
         try:
             await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():  # the slot came together with the cancellation
+            if not future.cancelled():  # the slot came together with the cancellation
                 self._pass_on()
             raise
 

@@ -7,6 +7,8 @@ the error of the right class where it does not.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -23,37 +25,43 @@ LONGEST_RETRY_AFTER = 3600.0
 
 CONTENT_FILTER = (
     "content_filter",
-    "data_inspection_failed",
-    "datainspectionfailed",
     "content_policy",
+    "data_inspection_failed",  # DashScope
+    "datainspectionfailed",
+    "content exists risk",  # DeepSeek
     "sensitive_content",
+    "sensitivecontent",  # Volcano Ark: InputTextSensitiveContentDetected
+    "敏感内容",  # Zhipu
 )
 CONTEXT = (
     "context_length",
-    "maximum context",
+    "context length",  # vLLM, SGLang, DeepSeek
+    "context size",  # llama.cpp
     "context window",
-    "too many tokens",
+    "input length",  # DashScope: Range of input length should be ...
+    "input token count",  # Gemini
     "prompt is too long",
-    "exceeds the max",
+    "too many tokens",
 )
+TOO_MANY_ASKED = re.compile(r"max_(?:completion_)?tokens\W.{0,40}too large")
+"""A --max-tokens that no model allows: wrong parameters, even where the sentence goes on about the context length."""
+
 QUOTA = (
     "insufficient_quota",
+    "exceeded your current quota",
     "arrearage",
+    "overdue",
     "insufficient balance",
     "insufficient_balance",
-    "exceeded your current quota",
-    "overdue",
 )
-UNKNOWN_MODEL = (
-    "model_not_found",
-    "model not exist",
-    "model does not exist",
-    "unknown model",
-    "invalid model",
-    "no such model",
-)
+UNKNOWN_MODEL = ("model_not_found", "model not exist", "unknown model", "invalid model", "no such model")
+BROKEN_OFF = frozenset({"insufficient_system_resource", "abort", "error"})
+"""Finish reasons of a reply that the endpoint broke off itself: DeepSeek; vLLM and SGLang; OpenRouter."""
+
 SHOWN = 300
 """Characters of an endpoint's own words in a message."""
+
+NO_WORDS = "no explanation"
 
 
 def completion(body: bytes) -> Completion:
@@ -61,20 +69,28 @@ def completion(body: bytes) -> Completion:
     data = _object(body)
     if data is None:
         raise TransportFault("bad_json", "the reply is not whole JSON")
-    if "choices" not in data and "error" in data:
-        return refused(_status_within(data["error"]), {}, body, datetime.now(UTC))
     choices = data.get("choices")
-    if type(choices) is not list or not choices or type(choices[0]) is not dict:
+    choice = choices[0] if type(choices) is list and choices else None
+    error = choice.get("error") if type(choice) is dict else data.get("error")
+    if error:
+        said = _said(error)
+        return _judged(_status_within(error, said.lower()), said, {}, datetime.now(UTC))
+    if type(choice) is not dict:
         raise TransportFault("no_choices", "the reply has no choices")
-    message = choices[0].get("message")
+    message = choice.get("message")
     if type(message) is not dict:
         raise TransportFault("no_choices", "the reply's choice has no message")
-    content, reason, refusal = message.get("content"), choices[0].get("finish_reason"), message.get("refusal")
-    usage = data.get("usage")
+    reason = choice.get("finish_reason")
+    if type(reason) is str and reason in BROKEN_OFF:
+        raise TransportFault("broken_off", f"the endpoint ended its reply with finish_reason {reason}")
+    return _completion(data, message, reason)
+
+
+def _completion(data: dict[str, Any], message: dict[str, Any], reason: Any) -> Completion:
+    refusal, usage, model = message.get("refusal"), data.get("usage"), data.get("model")
     usage = usage if type(usage) is dict else {}
-    model = data.get("model")
     return Completion(
-        text=content if type(content) is str else "",
+        text=_text(message.get("content")),
         finish_reason=reason if type(reason) is str else None,
         prompt_tokens=_count(usage.get("prompt_tokens")),
         completion_tokens=_count(usage.get("completion_tokens")),
@@ -85,14 +101,18 @@ def completion(body: bytes) -> Completion:
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> Completion:
     """What a reply of another status settles; raises what it does not."""
-    said = _said(body)
+    data = _object(body)
+    said = _said(data) if data is not None else ""
+    return _judged(status, said or one_line(body.decode("utf-8", "replace")), headers, now)
+
+
+def _judged(status: int, said: str, headers: Mapping[str, str], now: datetime) -> Completion:
     low = said.lower()
-    kind = f"http_{status}"
     if status in (400, 403, 422) and _any(CONTENT_FILTER, low):
         return Completion("", "content_filter")
-    if status == 413 or (status in (400, 422) and _any(CONTEXT, low)):
+    if status == 413 or (status in (400, 422) and _any(CONTEXT, low) and not TOO_MANY_ASKED.search(low)):
         return Completion("", "context_length")
-    raise _error(status, kind, said, low, headers, now)
+    raise _error(status, f"http_{status}", said or NO_WORDS, low, headers, now)
 
 
 def _error(
@@ -102,21 +122,24 @@ def _error(
         return EndpointStopped(
             f"the endpoint says that the account's quota or balance is used up ({said}): top it up, then resume"
         )
-    if status in (400, 403, 404) and (_any(UNKNOWN_MODEL, low) or ("model" in low and "not found" in low)):
+    if status in (400, 403, 404) and _names_no_model(low):
         return EndpointStopped(f"the endpoint does not know this model ({said}): check --model")
     if status in (401, 403):
         return Unauthorised(
             f"the endpoint refuses the key with status {status} ({said}): check the key and what it may use"
         )
     if 300 <= status < 400:
-        return EndpointStopped(
-            f"the endpoint redirects to {headers.get('Location', 'another address')}: give that address if it is right"
-        )
+        target = one_line(headers.get("Location", "another address"))
+        return EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
     if status in RETRIED or status >= 500:
         return TransportFault(kind, said, retry_after=retry_after(headers.get("Retry-After"), now))
     if status == 404:
         return TransportFault(kind, said, unreachable=True)
     return Rejected(kind, said)
+
+
+def _names_no_model(low: str) -> bool:
+    return _any(UNKNOWN_MODEL, low) or ("model" in low and ("not found" in low or "does not exist" in low))
 
 
 class Unauthorised(EndpointStopped):
@@ -132,10 +155,10 @@ def retry_after(value: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             at = parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         seconds = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER) if seconds == seconds else None
+    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
@@ -146,26 +169,41 @@ def _object(body: bytes) -> dict[str, Any] | None:
     return data if type(data) is dict else None
 
 
-def _said(body: bytes) -> str:
-    """The endpoint's own words, on one line and not too long, with the error's code in front."""
-    data = _object(body)
-    error: Any = data.get("error", data) if data is not None else None
-    if type(error) is dict:
-        words = [str(error[name]) for name in ("code", "type", "message", "detail") if error.get(name)]
-        said = ", ".join(dict.fromkeys(words)) or orjson.dumps(error).decode()
-    elif error is not None:
-        said = str(error)
-    else:
-        said = body[:2000].decode("utf-8", "replace")
-    said = " ".join(said.split())
-    return said[:SHOWN] + ("…" if len(said) > SHOWN else "") or "no explanation"
+def _said(holder: Any) -> str:
+    """The endpoint's own words on one line, the error's code in front; empty where they stand in no known place."""
+    if type(holder) is str:
+        return one_line(holder)
+    if type(holder) is not dict:
+        return ""
+    if type(holder.get("error")) is dict:
+        holder = holder["error"]
+    values = [holder.get(name) for name in ("error", "code", "type", "message", "detail")]
+    return one_line(", ".join(dict.fromkeys([str(value) for value in values if value and type(value) in (str, int)])))
 
 
-def _status_within(error: Any) -> int:
-    """Some relays answer 200 with an error object; its code tells the status, else it counts as a 502."""
-    code = error.get("code") if type(error) is dict else None
-    text = str(code) if code is not None else ""
-    return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 502
+def one_line(text: str) -> str:
+    """Foreign words as a message shows them: printable, on one line, and not too long.
+
+    A word that the end cuts in two goes as a whole, since a part of an echoed key would not be recognised as one.
+    """
+    line = "".join(filter(str.isprintable, " ".join(text.split())))
+    return line if len(line) <= SHOWN else re.sub(r"[!-~]+\Z", "", line[:SHOWN]) + "…"
+
+
+def _text(content: Any) -> str:
+    """The text of a message: a string, or the parts of type text that some endpoints make of it."""
+    if type(content) is list:
+        texts = [part.get("text") for part in content if type(part) is dict and part.get("type") == "text"]
+        return "".join([text for text in texts if type(text) is str])
+    return content if type(content) is str else ""
+
+
+def _status_within(error: Any, low: str) -> int:
+    """Some relays answer 200 with an error object: its code tells the status, or else what it says; 502 by default."""
+    code = str(error.get("code")) if type(error) is dict else ""
+    if len(code) == 3 and code.isdecimal() and int(code) >= 400:
+        return int(code)
+    return 400 if _any(CONTENT_FILTER, low) or _any(CONTEXT, low) or _any(UNKNOWN_MODEL, low) else 502
 
 
 def _count(value: Any) -> int | None:

@@ -8,6 +8,7 @@ at once, since nothing more can be saved. Asked twice: at once. In all of them w
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from harness.errors import (
 from harness.model import Failure, Snapshot, SubsetProgress
 
 TICK_SECONDS = 0.25
+RATE_SECONDS, RATE_STEPS = 30.0, 20
 LIVE_SCORE_SECONDS = 2.0
 REJECTIONS_TO_STOP = 3
 """Refused requests of different users, before any success, that mean a wrong configuration."""
@@ -61,7 +63,7 @@ class _Totals:
     replayed: int = 0
     rejected: int = 0
     last_warning: str | None = None
-    finished_at: list[tuple[float, int]] = field(default_factory=list)
+    finished_at: deque[tuple[float, int]] = field(default_factory=deque)
 
 
 class LocalEngine:
@@ -263,11 +265,11 @@ class LocalEngine:
         )
 
     def _rate(self, done: int) -> float:
-        """Steps a second over about the last half minute."""
+        """Steps a second over about the last half minute, or further back where those were few."""
         now, history = self._clock(), self._totals.finished_at
         history.append((now, done))
-        while len(history) > 2 and now - history[0][0] > 30.0:
-            history.pop(0)
+        while len(history) > 2 and now - history[1][0] > RATE_SECONDS and done - history[1][1] > RATE_STEPS:
+            history.popleft()
         start, before = history[0]
         return (done - before) / (now - start) if now > start else 0.0
 

@@ -105,8 +105,9 @@ def _keep_torn(path: Path, bad: list[Line]) -> None:
 
 
 def _take_out(path: Path, bad: list[Line]) -> None:
-    if len(bad) == 1 and bad[0].offset + bad[0].size == path.stat().st_size:
-        os.truncate(path, bad[0].offset)  # the usual case: the last line of a killed writer
+    first = bad[0]
+    if first.offset + first.size == path.stat().st_size:
+        os.truncate(path, first.offset)  # the usual case: nothing but the last line of a killed writer
         return
     skip = {line.offset for line in bad}
     with replacing(path) as whole:

@@ -187,7 +187,7 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None:
     """A cached index, None where there is none that holds; a damaged one is made again."""
     try:
-        with np.load(cache, allow_pickle=False) as held:
+        with cache.open("rb") as file, np.load(file, allow_pickle=False) as held:
             saved = orjson.loads(bytes(held["stamp"]))
             digest = saved.pop("sha256")
             if saved != stamp and not (_same_but_time(saved, stamp) and _file_hash(path) == digest):

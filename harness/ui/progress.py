@@ -102,7 +102,7 @@ def traffic(snapshot: Snapshot) -> str:
     s = snapshot
     return (
         f"in flight {s.in_flight}/{s.limit}, waiting {s.waiting}, backing off {s.backing_off} | "
-        f"{s.rate:.1f} steps/s | requests {s.requests}, retries {s.retries}, from saved {s.replayed} | "
+        f"{speed(s.rate)} | requests {s.requests}, retries {s.retries}, from saved {s.replayed} | "
         f"tokens {count(s.prompt_tokens)} in, {count(s.completion_tokens)} out | "
         f"{duration(s.seconds)} gone, {duration(s.eta) if s.eta is not None else '?'} to go"
     )
@@ -121,6 +121,11 @@ def _subset_words(subset: SubsetProgress) -> str:
 
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def speed(rate: float) -> str:
+    """Steps a second, or a minute where models are slow."""
+    return f"{rate:.1f} steps/s" if rate >= 1 or not rate else f"{60 * rate:.1f} steps/min"
 
 
 def count(number: int) -> str:

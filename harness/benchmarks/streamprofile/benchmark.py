@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from harness.model import JSON, Ask, Message, Request, Usage, Where
 
 VALID = "valid"
 SYNTHETIC = "The tasks are synthetic: they show that the harness works, and say nothing of real users."
+_CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
+_NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
+"""What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class StreamProfile:
             {
                 "step_id": step.step_id,
                 "prediction": said.prediction,
-                "ground_truth": truth.raw,
+                "ground_truth": truth.listed,
                 "metrics": measured.values,
                 "reasoning": said.reasoning,
                 "persona_summary": said.persona,
@@ -189,12 +193,9 @@ def authors_outcome(saved: JSON) -> str:
     reasoning = str(saved.get("reasoning") or "")
     if saved["prediction"] or not reasoning.startswith("Error:"):
         return VALID
-    told = reasoning.lower()
-    return (
-        "authors_no_json"
-        if any(word in told for word in ("json", "parse", "decode", "expecting"))
-        else "authors_api_failure"
-    )
+    if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON
+        return "authors_api_failure"
+    return "authors_no_json" if _NO_JSON.search(reasoning) else "authors_api_failure"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

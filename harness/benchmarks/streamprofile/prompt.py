@@ -8,11 +8,11 @@ of prompt stand behind one name, `Prompt`: a template with named places, and the
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import orjson
@@ -43,6 +43,7 @@ KEPT = "prompt_"
 INFERENCE = "bench_inference.py"
 NOTHING_YET = "（尚无画像，这是第一次见到该用户）"
 NO_BIO = "（未填写）"
+OWN, AUTHORS = "own", "authors"
 AUTHORS_SYSTEM = "You answer with one JSON object."
 """Used only where the authors' `bench_inference.py` cannot be found beside their `bench_task.py`."""
 
@@ -66,9 +67,10 @@ class TemplatePrompt:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
-        self.source = kept_name(file).removeprefix(KEPT) if path else "own"
-        self.files: Mapping[str, bytes] = {kept_name(file) if path else "prompt_own.txt": content}
-        system, user = _split_roles(text)
+        own = path is None or content == read_file(OWN_PROMPT)
+        self.source = OWN if own else _source(file)
+        self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if own else kept_name(file): content}
+        system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, file), _cut(user, file)
 
     def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
@@ -92,22 +94,22 @@ class TemplatePrompt:
 class AuthorsPrompt:
     """The authors' `BenchTaskBuilder(platform).format_prompt(...)`, from the user's copy of their release.
 
-    The system message of `bench_inference.py` beside it is read from the source, not run.
+    The system message of `bench_inference.py` beside it is read from the source, not run. Without it the prompt is
+    not the authors' whole one, and `source` says so.
     """
-
-    source = "authors"
 
     def __init__(self, path: Path) -> None:
         content = read_file(path)
         self.files: Mapping[str, bytes] = {kept_name(path): content}
         self._file = path
-        self._make_builder = _load_builder(path)
+        self._make_builder = _load_builder(path, content)
         self._builders: dict[str, Any] = {}
         inference = next(filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None)
         system = system_message(inference) if inference else None
         if inference and system is not None:
             self.files = {**self.files, kept_name(inference): read_file(inference)}
-        self._system = Message("system", system or AUTHORS_SYSTEM)
+        self.source = f"{path.name.removeprefix(KEPT)} without {INFERENCE}" if system is None else AUTHORS
+        self._system = Message("system", AUTHORS_SYSTEM if system is None else system)
 
     def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
         try:
@@ -144,6 +146,12 @@ def kept_name(path: Path) -> str:
     return KEPT + path.name.removeprefix(KEPT)
 
 
+def _source(file: Path) -> str:
+    """The file's name as a run's folder keeps it, never one of the two that stand for something else."""
+    name = kept_name(file).removeprefix(KEPT)
+    return f"file {name}" if name in (OWN, AUTHORS) else name
+
+
 def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -157,28 +165,27 @@ def system_message(source: Path) -> str | None:
         tree = ast.parse(read_file(source))
     except (SyntaxError, ValueError):
         return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Dict):
-            pairs = {
-                key.value: value
-                for key, value in zip(node.keys, node.values, strict=True)
-                if isinstance(key, ast.Constant)
-            }
-            role, content = (getattr(pairs.get(name), "value", None) for name in ("role", "content"))
-            if role == "system" and isinstance(content, str):
-                return content
+    literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    for literal in sorted(literals, key=lambda node: (node.lineno, node.col_offset)):
+        pairs = {
+            key.value: value.value
+            for key, value in zip(literal.keys, literal.values, strict=True)
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+        }
+        if pairs.get("role") == "system" and isinstance(content := pairs.get("content"), str):
+            return content
     return None
 
 
-def _load_builder(path: Path) -> Callable[[str], Any]:
-    spec = importlib.util.spec_from_file_location("streamprofile_authors_bench_task", path)
-    if spec is None or spec.loader is None:
-        raise BadInput(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
+def _load_builder(path: Path, content: bytes) -> Callable[[str], Any]:
+    """Runs the very bytes that were read, so that what a run's folder keeps is what made its prompts."""
+    module = ModuleType("streamprofile_authors_bench_task")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses look up their annotations
     sys.path.insert(0, str(path.parent))  # their file imports its neighbours
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the authors' code, not ours
+        exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:  # the authors' code, not ours
         raise BadInput(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))
@@ -189,14 +196,20 @@ def _load_builder(path: Path) -> Callable[[str], Any]:
     return made
 
 
-def _split_roles(text: str) -> tuple[str, str]:
-    match = re.match(r"\s*\[system\][ \t]*\r?\n(.*?)^\[user\][ \t]*\r?\n(.*)\Z", text, re.DOTALL | re.MULTILINE)
-    return (match[1].strip(), match[2].strip()) if match else ("", text.strip())
+def _split_roles(text: str, file: Path) -> tuple[str, str]:
+    """The texts under `[system]` and `[user]`; a head is a line of its own. Without heads, all is the user's."""
+    before, *parts = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
+    roles, texts = parts[::2], [part.strip() for part in parts[1::2]] or [before.strip()]
+    if roles not in ([], ["user"], ["system", "user"]) or (roles and before.strip()):
+        raise BadInput(f"{file}: a prompt template has one part [user], after one part [system] or nothing")
+    if not texts[-1]:
+        raise BadInput(f"{file}: the prompt template has no text for the user message")
+    return (texts[0] if len(texts) == 2 else ""), texts[-1]
 
 
 def _cut(text: str, file: Path) -> tuple[str, ...]:
     """Literal text at even places, names of places at odd ones."""
-    parts = tuple(re.split(r"\$\{(\w+)\}", text)) if text else ()
+    parts = tuple(re.split(r"\$\{([^{}\n]*)\}", text)) if text else ()
     for name in parts[1::2]:
         if name not in PLACES:
             raise BadInput(f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(PLACES))}")

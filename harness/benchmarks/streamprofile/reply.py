@@ -20,9 +20,17 @@ FINAL_REASONS = {"length": "length", "content_filter": "content_filter", "contex
 """Finish reasons that make an invalid answer at once: never repaired, never asked again."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_THINKING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-_SEPARATORS = re.compile(r"\s*[,，、;；\n]\s*")
+_THINKING = re.compile(r"(?![{\[`]).*?</think>", re.DOTALL)
+"""Some servers hand out the end of the thoughts without their beginning, which stood in the prompt."""
+
+_OBJECT = re.compile(r'\{\s*"')
+_SEPARATORS = re.compile(r"[,，、;；\n]")
 _TAG_NAMES = ("tag", "name", "label", "text")
+_MOST_OPENERS = 64
+_MOST_WORK = 3_000_000
+"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length times marks: without
+bounds, a reply of 30 KB that repeats itself holds up everybody else for minutes, and one that is deep is read or not
+depending on who calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +84,73 @@ def _decode(text: str, repairs: list[str]) -> Any:
     try:
         return orjson.loads(stripped)
     except ValueError:
-        pass
-    if thinking := _THINKING.match(stripped):
-        repairs.append("thinking")
-        stripped = stripped[thinking.end() :].strip()
-    if fence := _FENCE.search(stripped):
-        repairs.append("fence")
-        stripped = fence[1].strip()
-    start, end = stripped.find("{"), stripped.rfind("}")
-    if start > 0 or (start == 0 and 0 < end < len(stripped) - 1):
-        stripped = _without_prose(stripped, start, end, repairs)
+        bare = _unwrapped(stripped, repairs)
+    start, end = _span(bare)
+    if (start, end) != (0, len(bare)):
+        repairs.append("prose")
     try:
-        return orjson.loads(stripped)
+        return orjson.loads(bare[start:end])
     except ValueError:
         pass
-    if "{" not in stripped and "[" not in stripped:
+    cut_off = '"' in bare[end:]  # what follows the last brace is no prose, but the rest of an object that has no end
+    return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
+
+
+def _unwrapped(text: str, repairs: list[str]) -> str:
+    """A text without the thoughts before it, and out of the first fence that holds an object."""
+    if thinking := _THINKING.match(text):
+        repairs.append("thinking")
+        text = text[thinking.end() :].strip()
+    fence = next((found for found in _FENCE.finditer(text) if "{" in found[1]), None)
+    if fence is None:
+        return text
+    repairs.append("fence")
+    return fence[1].strip()
+
+
+def _span(text: str) -> tuple[int, int]:
+    """Where the outermost braces stand. An array is the answer, whatever it holds."""
+    if text.startswith("["):
+        return 0, len(text)
+    opened = None if text.startswith("{") else _OBJECT.search(text)
+    start = opened.start() if opened else max(0, text.find("{"))
+    end = text.rfind("}") + 1
+    return start, end if end > start else len(text)
+
+
+def _repaired(text: str, repairs: list[str]) -> Any:
+    openers = sum(map(text.count, "{[("))
+    work = len(text) * (openers + text.count('"') + 20)
+    if not ("{" in text or "[" in text) or openers > _MOST_OPENERS or work > _MOST_WORK:
         return None
     repairs.append("syntax")
     try:
-        data = json_repair.loads(stripped)
+        data = json_repair.loads(text)
     except (ValueError, RecursionError):
         return None
     return None if data in ("", {}) else data
 
 
-def _without_prose(text: str, start: int, end: int, repairs: list[str]) -> str:
-    """The outermost braces, unless the text is an array: then the array is the answer, whatever it holds."""
-    if text.startswith("["):
-        return text
-    repairs.append("prose")
-    return text[start : end + 1] if end > start else text[start:]
-
-
 def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:
+    """None where there are no tags to speak of; a list that is empty to begin with is an answer."""
     if type(value) is str:
         repairs.append("tags_string")
-        if value in pool:
-            return [value]
-        return [tag for tag in _SEPARATORS.split(value.strip()) if tag] or None
+        value = _listed(value, pool) or None
     if type(value) is not list:
         return None
-    return [tag for item in value if (tag := _tag(item, repairs)) is not None]
+    tags = [tag for item in value if (tag := _tag(item, repairs)) is not None]
+    return tags if tags or not value else None
+
+
+def _listed(text: str, pool: tuple[str, ...]) -> list[Any]:
+    """The tags in one string: a tag of the pool, an array written out, or names with separators."""
+    if text in pool:
+        return [text]
+    try:
+        data = orjson.loads(text)
+    except ValueError:
+        data = None
+    return data if type(data) is list else [tag for part in _SEPARATORS.split(text) if (tag := part.strip())]
 
 
 def _tag(item: Any, repairs: list[str]) -> str | None:
@@ -136,6 +170,7 @@ def _tag(item: Any, repairs: list[str]) -> str | None:
 
 
 def _text(value: Any, repair: str, repairs: list[str]) -> str:
+    """A string as it is; else its JSON; nothing where that cannot be written (too deep, or half a surrogate pair)."""
     if value is None:
         return ""
     if type(value) is str:
@@ -143,8 +178,8 @@ def _text(value: Any, repair: str, repairs: list[str]) -> str:
     repairs.append(repair)
     try:
         return orjson.dumps(value).decode()
-    except (TypeError, ValueError):  # a number beyond 64 bits or half a surrogate pair inside
-        return str(value)
+    except TypeError:
+        return ""
 
 
 def _encodable(text: str, repairs: list[str]) -> str:

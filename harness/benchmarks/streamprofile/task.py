@@ -1,7 +1,7 @@
 """One line of a tasks file as a validated task. Fields as in docs/design.md, section 8.
 
 Checks are plain comparisons of types, since every line of a file of any size passes through them.
-Fields that are not named here are ignored.
+Fields that are not named here are ignored; of those that may be absent, null is the same as absent.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name."""
+    """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name.
+
+    `listed` is new, then kept tags as the file lists them, which is what a record shows as the ground truth.
+    """
 
     kept: frozenset[str]
     new: frozenset[str]
     distractors: dict[str, frozenset[str]]
-    raw: dict[str, Any]
+    listed: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadInput(f"{where}: not JSON ({error})") from None
+        raise BadInput(f"{where}: expected a JSON object, got what is not JSON ({error.msg})") from None
     if type(data) is not dict:
         raise BadInput(f"{where}: expected a JSON object, got {_kind(data)}")
     user_id = data.get("user_id")
@@ -109,7 +112,9 @@ def _given_step(step: dict[str, Any], at: str, where: Where, previous: int, user
     step_id = step.get("step_id")
     if type(step_id) is not int or step_id <= previous:
         _expected(where, f"{at}.step_id", f"a whole number above {previous}", step_id)
-    total = step.get("total_steps", user_total)
+    total = step.get("total_steps")
+    if total is None:
+        total = user_total
     if type(total) is not int or total < 1:
         _expected(where, f"{at}.total_steps", "a whole number from 1", total)
     posts = step.get("posts_text")
@@ -119,28 +124,27 @@ def _given_step(step: dict[str, Any], at: str, where: Where, previous: int, user
 
 
 def _truth(step: dict[str, Any], at: str, where: Where) -> Truth:
-    raw = step.get("ground_truth")
-    if type(raw) is not dict:
-        _expected(where, f"{at}.ground_truth", "an object", raw)
+    told = step.get("ground_truth")
+    if type(told) is not dict:
+        _expected(where, f"{at}.ground_truth", "an object", told)
     meta = step.get("meta")
     if meta is None:
         meta = {}
     elif type(meta) is not dict:
         _expected(where, f"{at}.meta", "an object", meta)
-    kept = (
-        _tags(meta, "T_keep", f"{at}.meta", where)
-        if "T_keep" in meta
-        else _tags(raw, "keep_tags", f"{at}.ground_truth", where)
-    )
-    new = (
-        _tags(meta, "T_new", f"{at}.meta", where)
-        if "T_new" in meta
-        else _tags(raw, "new_tags", f"{at}.ground_truth", where)
-    )
+
+    def tags(name: str, instead: str) -> list[str]:
+        if meta.get(name) is None:
+            return _tags(told, instead, f"{at}.ground_truth", where)
+        return _tags(meta, name, f"{at}.meta", where)
+
+    kept, new = tags("T_keep", "keep_tags"), tags("T_new", "new_tags")
     distractors = {
-        metric: frozenset(_tags(meta, name, f"{at}.meta", where)) for metric, name in ERROR_SETS.items() if name in meta
+        metric: frozenset(_tags(meta, name, f"{at}.meta", where))
+        for metric, name in ERROR_SETS.items()
+        if meta.get(name) is not None
     }
-    return Truth(frozenset(kept), frozenset(new), distractors, raw)
+    return Truth(frozenset(kept), frozenset(new), distractors, (*new, *kept))
 
 
 def _text(data: dict[str, Any], name: str, where: Where) -> str:
@@ -167,11 +171,13 @@ def _expected(where: Where, name: str, wanted: str, got: object, holding: str = 
 
 
 def _kind(value: object) -> str:
+    """A short value as it is, else what kind of thing it is: values may be huge, or nested without end."""
     if value is None:
         return "nothing (missing or null)"
-    shown = repr(value)
-    if type(value) in (str, int, float, bool) and len(shown) <= 40:
-        return shown
     if type(value) is list:
         return "a list" if value else "an empty list"
-    return {"dict": "an object", "str": "a long string"}.get(type(value).__name__, type(value).__name__)
+    if type(value) is dict:
+        return "an object"
+    if type(value) is str and len(value) > 40:
+        return "a long string"
+    return repr(value)

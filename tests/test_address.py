@@ -1,0 +1,240 @@
+"""Which key goes to which address, from options and environment alone; a key never goes to another's address."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from harness.commands import address
+from harness.commands.address import Found
+from harness.config import OPENAI_URL
+from harness.errors import BadInput
+
+RELAY, OTHER = "https://relay.example/v1", "https://other.example/v1"
+LLM = {"LLM_API_BASE": RELAY, "LLM_API_KEY": "llm-key"}
+OPENAI = {"OPENAI_API_KEY": "openai-key"}
+
+
+def options(url: str | None = None, key: str | None = None, file: Path | None = None) -> Namespace:
+    return Namespace(api_url=url, api_key=key, api_key_file=file)
+
+
+def find(args: Namespace, environment: dict[str, str]) -> tuple[str, str | None, str | None] | None:
+    """Address, key and where the key came from."""
+    return flat(address.find(args, environment))
+
+
+def flat(found: Found | None) -> tuple[str, str | None, str | None] | None:
+    return (found.address.url, found.address.key, found.key_from) if found else None
+
+
+def again(
+    args: Namespace, environment: dict[str, str], key_from: str | None = "LLM_API_KEY", url: str = RELAY
+) -> tuple[str, str | None, str | None] | None:
+    return flat(address.again(args, url, key_from, environment, "Qwen3-8B"))
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "key"
+    file.write_text("  file-key\n", encoding="utf-8")
+    return file
+
+
+# A new run
+
+
+@pytest.mark.parametrize(
+    ("args", "environment", "found"),
+    [
+        (options(), {}, None),
+        (options(), {"LLM_API_KEY": "llm-key"}, None),
+        (options(key="given"), OPENAI, None),
+        (options(), LLM, (RELAY, "llm-key", "LLM_API_KEY")),
+        (options(), {"LLM_API_BASE": RELAY}, (RELAY, None, None)),
+        (options(), {"LLM_API_BASE": RELAY, "LLM_API_KEY": ""}, (RELAY, None, None)),
+        (options(), OPENAI, (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
+        (options(), {**OPENAI, "OPENAI_BASE_URL": OTHER}, (OTHER, "openai-key", "OPENAI_API_KEY")),
+        (options(), {**LLM, **OPENAI}, (RELAY, "llm-key", "LLM_API_KEY")),
+        (options(), {**LLM, **OPENAI, "OPENAI_BASE_URL": OTHER}, (RELAY, "llm-key", "LLM_API_KEY")),
+        (options(), {**OPENAI, "LLM_API_BASE": OPENAI_URL + "/"}, (OPENAI_URL + "/", "openai-key", "OPENAI_API_KEY")),
+        (options(url=OTHER), {"LLM_API_KEY": "llm-key"}, (OTHER, "llm-key", "LLM_API_KEY")),
+        (options(url=RELAY + "/"), LLM, (RELAY + "/", "llm-key", "LLM_API_KEY")),
+        (options(url=OPENAI_URL), OPENAI, (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
+        (options(url=OTHER, key="given"), {**LLM, **OPENAI}, (OTHER, "given", "--api-key")),
+        (options(key="given"), LLM, (RELAY, "given", "--api-key")),
+    ],
+)
+def test_address_and_key_of_a_new_run(
+    args: Namespace, environment: dict[str, str], found: tuple[str, str | None, str | None] | None
+) -> None:
+    """Options before `LLM_*` before `OPENAI_*`; without a known address there is no endpoint."""
+    assert find(args, environment) == found
+
+
+@pytest.mark.parametrize(
+    ("args", "environment"),
+    [
+        (options(url=OTHER), LLM),
+        (options(url=OTHER), OPENAI),
+        (options(url=OTHER), {**LLM, **OPENAI}),
+        (options(url=RELAY.replace("https", "http")), LLM),
+        (options(url="https://relay.example:8443/v1"), LLM),
+        (options(url="https://relay.example.evil.example/v1"), LLM),
+        (options(), {"LLM_API_BASE": RELAY, **OPENAI}),
+        (options(), {"LLM_API_BASE": RELAY, "OPENAI_BASE_URL": OTHER, **OPENAI}),
+        (options(), {"LLM_API_KEY": "llm-key", "OPENAI_BASE_URL": OTHER}),
+    ],
+)
+def test_key_does_not_go_to_another_address(args: Namespace, environment: dict[str, str]) -> None:
+    """Another host, port or scheme than the key's own gets the request without a key."""
+    found = find(args, environment)
+    assert found is not None
+    assert found[1:] == (None, None)
+
+
+def test_no_mixture_of_variables_sends_a_key_to_an_address_that_is_not_its_own() -> None:
+    """Over every combination of the variables and `--api-url`: a pair's key meets only the pair's address."""
+    values = {
+        "LLM_API_BASE": (None, "https://a.example/v1", OPENAI_URL),
+        "LLM_API_KEY": (None, "llm-key"),
+        "OPENAI_BASE_URL": (None, "https://b.example/v1"),
+        "OPENAI_API_KEY": (None, "openai-key"),
+    }
+    for combination in product((None, "https://a.example/v1", "https://c.example/v1"), *values.values()):
+        url = combination[0]
+        environment = {name: value for name, value in zip(values, combination[1:], strict=True) if value}
+        found = find(options(url=url), environment)
+        if found is None or found[1] is None:
+            continue
+        if found[1] == "openai-key":
+            assert found[0] == environment.get("OPENAI_BASE_URL", OPENAI_URL)
+        else:
+            assert found[0] == environment.get("LLM_API_BASE", url)
+
+
+def test_key_file_comes_before_other_keys_and_is_named_by_its_whole_path(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Space around the key is not part of it; a resume from another folder finds the file again."""
+    monkeypatch.chdir(key_file.parent)
+    source = f"--api-key-file {key_file.resolve()}"
+    assert find(options(RELAY, "given", Path("key")), LLM) == (RELAY, "file-key", source)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file"), (b" \n", "holds no key"), (b"\xff\xfe", "not text")]
+)
+def test_key_file_that_holds_no_key_is_refused_by_name(tmp_path: Path, content: bytes | None, said: str) -> None:
+    """A missing, empty or binary file is said to be that, with its name."""
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(BadInput, match=said) as caught:
+        find(options(RELAY, None, file), {})
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "insecure"), [("1", True), ("0", False), ("", False), (None, False)])
+def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> None:
+    """`LLM_INSECURE_TLS=1`, and nothing else, turns the check of certificates off, for new and for resumed runs."""
+    environment = {**LLM, **({} if value is None else {"LLM_INSECURE_TLS": value})}
+    found = address.find(options(), environment)
+    assert found is not None
+    assert found.address.insecure_tls is insecure
+    assert address.again(options(), RELAY, "LLM_API_KEY", environment, "r").address.insecure_tls is insecure
+
+
+def test_found_endpoint_does_not_show_its_key() -> None:
+    """What a log or a traceback shows of an endpoint has neither key nor credentials in it."""
+    shown = repr(address.find(options("https://user:secret@relay.example/v1?token=hidden", "given-key"), {}))
+    assert "relay.example/v1" in shown
+    assert not any(secret in shown for secret in ("given-key", "secret", "hidden"))
+
+
+# An earlier run
+
+
+def test_resumed_run_finds_its_key_where_it_was() -> None:
+    """The variable that the run's manifest names, with or without the address beside it; no key where it had none."""
+    assert again(options(), LLM) == (RELAY, "llm-key", "LLM_API_KEY")
+    assert again(options(), {"LLM_API_KEY": "llm-key"}) == (RELAY, "llm-key", "LLM_API_KEY")
+    assert again(options(), {}, key_from=None) == (RELAY, None, None)
+    assert again(options(), {**LLM, **OPENAI}, key_from=None) == (RELAY, None, None)
+    assert again(options(), {**LLM, **OPENAI}, "OPENAI_API_KEY", OPENAI_URL) == (
+        OPENAI_URL,
+        "openai-key",
+        "OPENAI_API_KEY",
+    )
+
+
+@pytest.mark.parametrize("key_from", ["LLM_API_KEY", "OPENAI_API_KEY"])
+@pytest.mark.parametrize("value", [None, ""])
+def test_resume_names_the_variable_that_is_missing(key_from: str, value: str | None) -> None:
+    """Run, address and variable stand in one sentence."""
+    with pytest.raises(BadInput, match=rf"Qwen3-8B .*{RELAY}.*{key_from}, which is not set"):
+        again(options(), {} if value is None else {key_from: value}, key_from)
+
+
+@pytest.mark.parametrize(
+    ("environment", "key_from"),
+    [
+        ({"LLM_API_BASE": OTHER, "LLM_API_KEY": "other-key"}, "LLM_API_KEY"),
+        ({"OPENAI_BASE_URL": OTHER, "OPENAI_API_KEY": "other-key"}, "OPENAI_API_KEY"),
+        ({"OPENAI_API_KEY": "openai-key"}, "OPENAI_API_KEY"),
+    ],
+)
+def test_variable_that_now_holds_the_key_of_another_address_is_not_sent(
+    environment: dict[str, str], key_from: str
+) -> None:
+    """Who moved on to another provider in the same shell must not send its key to the old one."""
+    with pytest.raises(BadInput, match=f"Qwen3-8B .*{RELAY}.*{key_from}, which now is the key for") as caught:
+        again(options(), environment, key_from)
+    assert "other-key" not in str(caught.value)
+
+
+def test_resume_asks_again_for_a_key_given_as_an_option() -> None:
+    """`--api-key` is written nowhere, so it must be given again, and then it is taken."""
+    with pytest.raises(BadInput, match=f"--api-key: give it again, for {RELAY}"):
+        again(options(), LLM, "--api-key")
+    assert again(options(key="given"), LLM, "--api-key") == (RELAY, "given", "--api-key")
+
+
+def test_resume_reads_the_key_file_again(key_file: Path) -> None:
+    """The file that the manifest names is read anew; if it is gone, it is named."""
+    source = f"--api-key-file {key_file}"
+    assert again(options(), LLM, source) == (RELAY, "file-key", source)
+    key_file.unlink()
+    with pytest.raises(BadInput, match=str(key_file)):
+        again(options(), LLM, source)
+
+
+def test_manifest_cannot_make_another_variable_be_sent() -> None:
+    """A folder from somebody else that names `AWS_SECRET_ACCESS_KEY` as its key gets nothing of it."""
+    with pytest.raises(BadInput, match="AWS_SECRET_ACCESS_KEY"):
+        again(options(), {"AWS_SECRET_ACCESS_KEY": "secret"}, "AWS_SECRET_ACCESS_KEY")
+
+
+def test_run_that_moves_to_another_address_takes_the_key_of_that_one() -> None:
+    """`resume --api-url` looks for a key as a new run does, and does not carry the old one along."""
+    assert again(options(url=OTHER), LLM) == (OTHER, None, None)
+    assert again(options(url=OTHER), {"LLM_API_BASE": OTHER, "LLM_API_KEY": "other-key"}) == (
+        OTHER,
+        "other-key",
+        "LLM_API_KEY",
+    )
+    assert again(options(url=OTHER, key="given"), LLM) == (OTHER, "given", "--api-key")
+
+
+def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() -> None:
+    """Credentials and query are not in a manifest: while the environment has the same address, they come from there."""
+    whole = "https://user:secret@relay.example/v1/?api-version=2024"
+    assert again(options(), {"LLM_API_BASE": whole}, key_from=None) == (whole, None, None)
+    assert again(options(), {"OPENAI_BASE_URL": whole, **OPENAI}, "OPENAI_API_KEY") == (
+        whole,
+        "openai-key",
+        "OPENAI_API_KEY",
+    )

@@ -1,0 +1,322 @@
+"""A request until it is settled, with a scripted sender, a clock that jumps, and sleeps that only turn it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import anyio
+import pytest
+from tenacity import Future, RetryCallState, Retrying
+
+from harness.endpoint.caller import (
+    LONGEST_WAIT,
+    PATIENCE_WITH_AN_ADDRESS,
+    WAIT_FOR_AN_ADDRESS,
+    Caller,
+    FullJitter,
+    Reply,
+)
+from harness.endpoint.limiter import FixedLimiter
+from harness.endpoint.replies import Unauthorised
+from harness.errors import EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
+from harness.model import Completion
+
+GOOD = Completion("好", prompt_tokens=7, completion_tokens=2)
+BUSY = TransportFault("http_503", "busy")
+REFUSED = TransportFault("connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True)
+UNKNOWN_PATH = TransportFault("http_404", "http://127.0.0.1:9/v1 answers 404: not found", unreachable=True)
+WRONG_KEY = Unauthorised("http://127.0.0.1:9/v1: the endpoint refuses the key with status 401")
+NO_QUOTA = EndpointStopped("quota")
+BAD_REQUEST = Rejected("http_400", "temperature")
+
+Script = Iterable[Completion | HarnessError]
+
+
+class Stage:
+    """A caller whose sender answers from a queue, the last entry for ever; each try takes `seconds` of a fake clock."""
+
+    def __init__(self, script: Script, *, max_retries: int = 8, slots: int = 1, seconds: float = 0.25) -> None:
+        self.now = 0.0
+        self.sent: list[bytes] = []
+        self.pauses: list[float] = []
+        self.held_in_pauses: list[int] = []
+        self.backing_off: list[int] = []
+        self.warned: list[tuple[str, int]] = []
+        self.limiter = FixedLimiter(slots)
+        self._seconds = seconds
+        self._script = list(script)
+        self.caller = Caller(
+            self,
+            self.limiter,
+            max_retries=max_retries,
+            clock=lambda: self.now,
+            sleep=self._sleep,
+            rng=random.Random(7),
+        )
+
+    async def send(self, body: bytes) -> Completion:
+        assert self.limiter.in_flight >= 1
+        self.sent.append(body)
+        self.now += self._seconds
+        entry = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+        if isinstance(entry, HarnessError):
+            raise entry
+        return entry
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.held_in_pauses.append(self.limiter.in_flight)
+        self.backing_off.append(self.caller.traffic.backing_off)
+        self.now += seconds
+
+    async def call(self) -> Reply:
+        return await self.caller.complete(b"{}", 1, lambda fault, number: self.warned.append((fault.kind, number)))
+
+
+@pytest.mark.anyio
+async def test_first_success_is_the_reply_with_its_seconds() -> None:
+    """One try, no warning, no pause; the slot is free again and everything is counted."""
+    stage = Stage([GOOD])
+    assert await stage.call() == Reply(GOOD, 0.25, 1)
+    traffic = stage.caller.traffic
+    assert (traffic.requests, traffic.successes, traffic.retries) == (1, 1, 0)
+    assert (traffic.prompt_tokens, traffic.completion_tokens, traffic.backing_off) == (7, 2, 0)
+    assert (stage.warned, stage.pauses, stage.limiter.in_flight) == ([], [], 0)
+
+
+@pytest.mark.anyio
+async def test_success_enters_no_line_of_tenacity() -> None:
+    """What fails once in a thousand must not cost the other 999: no frame of the retry library is entered."""
+
+    async def modules_entered(stage: Stage) -> set[str]:
+        seen: set[str] = set()
+
+        def note(frame: FrameType, event: str, argument: Any) -> None:
+            seen.add(str(frame.f_globals.get("__name__")).partition(".")[0])
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            await stage.call()
+        finally:
+            sys.setprofile(before)
+        return seen
+
+    assert "tenacity" not in await modules_entered(Stage([GOOD]))
+    assert "tenacity" in await modules_entered(Stage([BUSY, GOOD]))
+
+
+@pytest.mark.anyio
+async def test_fault_is_tried_again_until_it_passes() -> None:
+    """The reply tells the number of tries, each failed one was warned of, and seconds are those of the last."""
+    stage = Stage([BUSY, TransportFault("timeout", "no reply"), GOOD])
+    assert await stage.call() == Reply(GOOD, 0.25, 3)
+    assert stage.warned == [("http_503", 1), ("timeout", 2)]
+    assert (stage.caller.traffic.requests, stage.caller.traffic.retries) == (3, 2)
+    assert stage.sent == [b"{}"] * 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("max_retries", [0, 1, 3, 8])
+async def test_request_is_given_up_after_its_retries(max_retries: int) -> None:
+    """`--max-retries` are tries after the first; the error names the last fault and how many tries there were."""
+    stage = Stage([BUSY] * max_retries + [TransportFault("http_500", "the end")], max_retries=max_retries)
+    with pytest.raises(GaveUp) as caught:
+        await stage.call()
+    assert (caught.value.kind, caught.value.detail) == ("persistent_error", "http_500: the end")
+    assert caught.value.tries == len(stage.sent) == max_retries + 1
+    assert [number for _, number in stage.warned] == list(range(1, max_retries + 2))
+    assert len(stage.pauses) == max_retries
+    assert stage.limiter.in_flight == 0
+
+
+@pytest.mark.anyio
+async def test_pauses_are_full_jitter_under_a_doubling_bound() -> None:
+    """Each pause is drawn from nothing up to 0.5 s, 1 s, 2 s ... 60 s."""
+    stage = Stage([BUSY], max_retries=12)
+    with pytest.raises(GaveUp):
+        await stage.call()
+    bounds = [min(60.0, 0.5 * 2**n) for n in range(12)]
+    assert all(0.0 <= pause <= bound for pause, bound in zip(stage.pauses, bounds, strict=True))
+
+
+def wait_of(attempt: int, retry_after: float | None, seed: int) -> float:
+    state = RetryCallState(Retrying(), None, (), {})
+    state.attempt_number = attempt
+    state.outcome = Future(attempt)
+    state.outcome.set_exception(TransportFault("http_429", "slow down", retry_after=retry_after))
+    return FullJitter(random.Random(seed))(state)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "bound"), [(1, 0.5), (2, 1.0), (7, 32.0), (8, 60.0), (9, 60.0), (5000, LONGEST_WAIT)]
+)
+def test_jitter_is_even_over_its_whole_range(attempt: int, bound: float) -> None:
+    """Full jitter, not a fixed pause with some noise: draws have half the bound as mean and reach its ends."""
+    draws = [wait_of(attempt, None, seed) for seed in range(1000)]
+    assert 0.0 <= min(draws) < bound * 0.02
+    assert bound * 0.98 < max(draws) <= bound
+    assert sum(draws) / 1000 == pytest.approx(bound / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("asked", [0.0, 0.2, 5.0, 60.0, 3600.0])
+def test_retry_after_is_never_undercut_nor_does_it_hurry(asked: float) -> None:
+    """What the endpoint asked for is the least; `0` and dates in the past do not shorten the pause of the backoff."""
+    for seed in range(50):
+        plain, wait = wait_of(6, None, seed), wait_of(6, asked, seed)
+        assert wait >= asked
+        assert wait >= plain
+        assert wait <= max(asked + 0.1 * plain, plain)
+
+
+def test_those_told_the_same_time_do_not_come_back_together() -> None:
+    """A hundred requests that were told 30 s are spread out behind it."""
+    waits = [wait_of(6, 30.0, seed) for seed in range(100)]
+    assert len(set(waits)) == 100
+    assert max(waits) - min(waits) > 1.0
+
+
+@pytest.mark.anyio
+async def test_retry_after_is_obeyed_in_a_call() -> None:
+    """The pause that follows a 429 with Retry-After is at least that long."""
+    stage = Stage([TransportFault("http_429", "slow down", retry_after=20.0), GOOD])
+    await stage.call()
+    assert stage.pauses[0] >= 20.0
+
+
+@pytest.mark.anyio
+async def test_no_slot_is_held_while_backing_off() -> None:
+    """During each pause the slot is free, and the display is told that one request backs off."""
+    stage = Stage([BUSY, BUSY, GOOD])
+    await stage.call()
+    assert stage.held_in_pauses == [0, 0]
+    assert stage.backing_off == [1, 1]
+    assert stage.caller.traffic.backing_off == 0
+
+
+@pytest.mark.anyio
+async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
+    """A request that is cancelled in a pause or on the wire is not given up, and the counts stay right."""
+    reached = anyio.Event()
+
+    async def for_ever(*ignored: object) -> Completion:
+        reached.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    for part in ("_sleep", "_sender"):
+        stage = Stage([BUSY])
+        sender = type("Hangs", (), {"send": staticmethod(for_ever)})() if part == "_sender" else stage
+        sleep = for_ever if part == "_sleep" else stage._sleep
+        caller = Caller(sender, stage.limiter, max_retries=8, clock=lambda: 0.0, sleep=sleep)  # type: ignore[arg-type]
+        reached = anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller.complete, b"{}", 1, lambda fault, number: None)
+            await reached.wait()
+            group.cancel_scope.cancel()
+        assert (stage.limiter.in_flight, caller.traffic.backing_off) == (0, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [BAD_REQUEST, NO_QUOTA, WRONG_KEY], ids=["rejected", "stopped", "unauthorised"])
+@pytest.mark.parametrize("before", [[], [BUSY]], ids=["at_once", "after_a_fault"])
+async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, before: list[HarnessError]) -> None:
+    """A refused request, an endpoint that will not serve, a wrong key at the start: one try more is none too few."""
+    stage = Stage([*before, error])
+    with pytest.raises(type(error)) as caught:
+        await stage.call()
+    assert caught.value is error
+    assert len(stage.sent) == len(before) + 1
+    assert stage.limiter.in_flight == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("max_retries", [0, 1, 8, 100])
+@pytest.mark.parametrize("seconds", [0.0, 0.25, 30.0], ids=["refused at once", "slowly", "after a time-out"])
+async def test_address_that_never_answers_stops_the_run_soon_and_by_name(max_retries: int, seconds: float) -> None:
+    """Refused or unknown from the first try on: the run stops within its patience, whatever the number of retries."""
+    stage = Stage([REFUSED], max_retries=max_retries, seconds=seconds)
+    with pytest.raises(EndpointStopped, match=r"http://127\.0\.0\.1:9/v1"):
+        await stage.call()
+    assert stage.now <= PATIENCE_WITH_AN_ADDRESS + WAIT_FOR_AN_ADDRESS + seconds
+    assert stage.limiter.in_flight == 0
+
+
+@pytest.mark.anyio
+async def test_address_that_comes_up_within_the_patience_is_used() -> None:
+    """A server that is just starting is not a wrong address."""
+    stage = Stage([REFUSED, REFUSED, GOOD])
+    assert (await stage.call()).tries == 3
+    assert all(pause <= WAIT_FOR_AN_ADDRESS for pause in stage.pauses)
+
+
+@pytest.mark.anyio
+async def test_unknown_path_stops_the_run_at_once() -> None:
+    """404 before any success is no matter of waiting: one request, and a hint at what is usually missing."""
+    stage = Stage([UNKNOWN_PATH])
+    with pytest.raises(EndpointStopped, match=r"http://127\.0\.0\.1:9/v1.*/v1 at its end"):
+        await stage.call()
+    assert (len(stage.sent), stage.pauses) == (1, [])
+
+
+@pytest.mark.anyio
+async def test_other_answer_renews_the_patience_with_an_address() -> None:
+    """A server that says 503 while it loads is there: a refused connection much later does not condemn its address."""
+    stage = Stage([REFUSED, *[BUSY] * 6, REFUSED, GOOD], seconds=4.0)
+    assert (await stage.call()).tries == 9
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fault", [REFUSED, UNKNOWN_PATH], ids=["refused", "404"])
+async def test_address_that_has_answered_once_is_believed_in(fault: TransportFault) -> None:
+    """After a success the same faults are tried again like any other, and end as a failure of their user only."""
+    stage = Stage([GOOD, fault, fault, GOOD, fault], max_retries=3, seconds=30.0)
+    await stage.call()
+    assert (await stage.call()).tries == 3
+    with pytest.raises(GaveUp):
+        await stage.call()
+
+
+@pytest.mark.anyio
+async def test_key_refused_after_a_success_is_a_passing_fault() -> None:
+    """A gateway that loses its mind for a moment must not end a run that it has served."""
+    stage = Stage([GOOD, WRONG_KEY, GOOD])
+    await stage.call()
+    assert (await stage.call()).tries == 2
+    assert stage.warned == [("unauthorised", 1)]
+    assert stage.limiter.in_flight == 0
+
+
+@pytest.mark.anyio
+async def test_key_refused_for_good_after_a_success_is_given_up_as_such() -> None:
+    """The failure of the user names the refusal, not something general."""
+    stage = Stage([GOOD, WRONG_KEY], max_retries=2)
+    await stage.call()
+    with pytest.raises(GaveUp, match=r"unauthorised.*status 401") as caught:
+        await stage.call()
+    assert caught.value.tries == 3
+
+
+@pytest.mark.anyio
+async def test_limiter_is_told_how_each_try_ended() -> None:
+    """An adaptive limit learns from seconds and faults: None for a reply, the fault itself for anything passing."""
+    told: list[tuple[float, str | None]] = []
+
+    class Noting(FixedLimiter):
+        def release(self, seconds: float, fault: TransportFault | None) -> None:
+            told.append((seconds, fault.kind if fault else None))
+            super().release(seconds, fault)
+
+    stage = Stage([GOOD, BUSY, WRONG_KEY, GOOD, BAD_REQUEST])
+    caller = Caller(stage, Noting(1), max_retries=8, clock=lambda: stage.now, sleep=stage._sleep)
+    stage.limiter = caller.limiter  # type: ignore[assignment]
+    await caller.complete(b"{}", 1, lambda fault, number: None)
+    await caller.complete(b"{}", 1, lambda fault, number: None)
+    with pytest.raises(Rejected):
+        await caller.complete(b"{}", 1, lambda fault, number: None)
+    assert [kind for _, kind in told] == [None, "http_503", "unauthorised", None, None]
+    assert [seconds for seconds, _ in told] == pytest.approx([0.25] * 5)

@@ -1,0 +1,693 @@
+"""The client over real loopback connections: what arrives, what leaves, and what never leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.endpoint.client import Address, Client, check, public_url
+from harness.errors import BadInput, EndpointStopped, HarnessError, Rejected, TransportFault
+from harness.model import Completion
+from harness.serve import faults
+from harness.serve.app import Options, start
+from harness.serve.faults import FaultPlan
+
+KEY = "sk-Zq0123456789abcdefWXYZ"
+HANGS = 30.0  # seconds; reached only by a test that would wait for ever
+GOOD = orjson.dumps({"choices": [{"message": {"content": "好"}, "finish_reason": "stop"}]})
+CALL = orjson.dumps({"model": "baseline/recency", "messages": [{"role": "user", "content": '从 ["狗", "猫"] 里选'}]})
+BOTH_LOOPS = pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "request_method"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+async def send(address: Address, body: bytes = b"{}", seconds: float = HANGS) -> Completion:
+    async with Client(address, timeout=seconds, connections=2) as client:
+        return await client.send(body)
+
+
+async def fault_of(address: Address, body: bytes = b"{}", seconds: float = HANGS) -> HarnessError:
+    with pytest.raises(HarnessError) as caught:
+        await send(address, body, seconds)
+    return caught.value
+
+
+class Server:
+    """A scripted HTTP server: keeps the head and body of each request, answers each with the same bytes, and closes."""
+
+    def __init__(self, reply: bytes) -> None:
+        self.url = ""
+        self.heads: list[str] = []
+        self.bodies: list[bytes] = []
+        self._reply = reply
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
+            self.bodies.append(await reader.readexactly(int(header(head, "Content-Length") or "0")))
+            writer.write(self._reply)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # the client has gone; its own error is what the test looks at
+        finally:
+            writer.close()
+
+
+def header(head: str, name: str) -> str | None:
+    lines = [line.partition(":") for line in head.splitlines()[1:]]
+    return next((value.strip() for found, _, value in lines if found.lower() == name.lower()), None)
+
+
+def http(status: int, body: bytes, *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", "Connection: close", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+@asynccontextmanager
+async def serving(reply: bytes = http(200, GOOD), tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    server = Server(reply)
+    listener = await asyncio.start_server(server.answer, "127.0.0.1", 0, ssl=tls)
+    port = listener.sockets[0].getsockname()[1]
+    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}/v1"
+    try:
+        yield server
+    finally:
+        listener.close()
+
+
+# The embedded endpoint's faults
+
+
+KINDS = {
+    "429": {"http_429"},
+    "429-date": {"http_429"},
+    "500": {"http_500"},
+    "503-html": {"http_503"},
+    "reset": {"connection"},
+    "reset-body": {"connection", "truncated"},  # as the reset or the end of the body is seen first
+    "stall": {"timeout"},
+    "truncated": {"bad_json"},
+    "no-choices": {"no_choices"},
+}
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", faults.TRANSPORT)
+async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> None:
+    """Everything that the embedded endpoint can do wrong on the wire is worth another try and no wrong address."""
+    endpoint = await start(Options(faults=FaultPlan(1.0, (kind,))))
+    try:
+        fault = await fault_of(Address(endpoint.url, KEY), CALL, 0.05 if kind == "stall" else HANGS)
+    finally:
+        await endpoint.close()
+    assert isinstance(fault, TransportFault)
+    assert fault.kind in KINDS[kind]
+    assert not fault.unreachable
+    assert (fault.retry_after is not None) == kind.startswith("429")
+    assert fault.retry_after is None or 0 < fault.retry_after <= faults.RETRY_AFTER + 1
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_whole_reply_is_the_completion() -> None:
+    """Over both loops the embedded endpoint's reply arrives with text, model and token counts."""
+    endpoint = await start(Options())
+    try:
+        found = await send(Address(endpoint.url), CALL)
+    finally:
+        await endpoint.close()
+    assert orjson.loads(found.text)["predicted_tags"]
+    assert (found.finish_reason, found.model) == ("stop", "baseline/recency")
+    assert found.prompt_tokens and found.completion_tokens
+
+
+# Addresses
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("form", "path"),
+    [
+        ("", "/v1/chat/completions"),
+        ("/", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/chat/completions/", "/v1/chat/completions"),
+        ("?api-version=2024-10-21", "/v1/chat/completions?api-version=2024-10-21"),
+        ("/proxy/中/v2", "/v1/proxy/%E4%B8%AD/v2/chat/completions"),
+    ],
+)
+async def test_every_form_of_an_address_posts_to_chat_completions(form: str, path: str) -> None:
+    """With or without slash, as base or as the whole path, with a query: the same request, its body untouched."""
+    body = orjson.dumps({"text": "标签\u2028"})
+    async with serving() as server:
+        assert await send(Address(server.url + form), body) == Completion("好")
+    assert server.heads[0].splitlines()[0] == f"POST {path} HTTP/1.1"
+    assert header(server.heads[0], "Content-Type") == "application/json"
+    assert server.bodies == [body]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://h.example/v1", "https://h.example/v1"),
+        ("https://h.example/v1/", "https://h.example/v1"),
+        ("http://h.example:8000", "http://h.example:8000"),
+        ("http://user:secret@h.example:8000/v1?key=secret#secret", "http://h.example:8000/v1"),
+        ("http://secret@[2001:db8::1]:80/v1", "http://[2001:db8::1]:80/v1"),
+        ("secret@h.example/v1", "(not an address)"),
+        ("https:/user:secret@h.example/v1", "(not an address)"),
+        ("http://user:se/cret@h.example/v1", "(not an address)"),
+        ("http://[secret", "(not an address)"),
+        ("", "(not an address)"),
+    ],
+)
+def test_public_address_has_no_credentials_and_no_query(url: str, shown: str) -> None:
+    """What files and displays show of an address is scheme, host, port and path; of a mistyped one, nothing."""
+    assert public_url(url) == shown
+    assert repr(Address(url, KEY)) == f"Address({shown!r})"
+
+
+@given(st.text(max_size=40) | st.from_regex(r"\Ahttps?://[!-~]{0,30}\Z"))
+def test_any_address_is_usable_or_bad_input(url: str) -> None:
+    """No text given as an address can raise anything but `BadInput`, and none can break its own representation."""
+    assert KEY not in repr(Address(url, KEY))
+    try:
+        check(Address(url))
+    except BadInput:
+        return
+    Client(Address(url), timeout=1.0, connections=1)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "relay.example/v1",
+        "localhost:8000/v1",
+        "ftp://relay.example/v1",
+        "http://",
+        "http:///v1",
+        "http://relay.example:port/v1",
+        "http://relay.example:0/v1",
+        "http://relay.example:99999/v1",
+        "http://relay..example/v1",
+        f"http://{'a' * 64}.example/v1",
+        "http://[::1/v1",
+        "http://re lay.example/v1",
+        "http://relay.example/v1 ",
+        "http://relay.example/v1\n",
+    ],
+)
+def test_address_that_cannot_be_used_is_bad_input_before_anything_is_sent(url: str) -> None:
+    """The sentence says what form an address has."""
+    with pytest.raises(BadInput, match=r"http\(s\)://HOST"):
+        Client(Address(url), timeout=1.0, connections=1)
+
+
+@pytest.mark.parametrize("key", ["sk-12 34", "sk-1234\n", "sk-一二三四", "sk-1234\x00", "“sk-1234”"])
+def test_key_that_no_header_can_carry_is_bad_input_and_not_shown(key: str) -> None:
+    """Line ends of a pasted key and typographic quotes are found before they become a strange error."""
+    with pytest.raises(BadInput, match="the key") as caught:
+        Client(Address("http://h.example/v1", key), timeout=1.0, connections=1)
+    assert "1234" not in str(caught.value)
+
+
+def test_key_beside_credentials_in_the_address_is_bad_input() -> None:
+    """Both would be the Authorization header; which one is meant is not for us to guess."""
+    with pytest.raises(BadInput, match="only one of them") as caught:
+        Client(Address("http://user:secret@h.example/v1", KEY), timeout=1.0, connections=1)
+    assert "secret" not in str(caught.value)
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_refused_connection_is_an_unreachable_address_by_name() -> None:
+    """Nobody listens: the fault names the address and doubts it."""
+    with socket.socket() as bound:  # bound, not listening: nobody else can take the port meanwhile
+        bound.bind(("127.0.0.1", 0))
+        fault = await fault_of(Address(f"http://127.0.0.1:{bound.getsockname()[1]}/v1", KEY))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("connect", True)
+    assert url in fault.detail
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_unknown_host_is_an_unreachable_address_by_name() -> None:
+    """A name that no resolver knows: the fault names the address and doubts it."""
+    fault = await fault_of(Address("http://model.invalid/v1?key=secret", KEY))
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("unknown_host", True)
+    assert "http://model.invalid/v1" in fault.detail
+    assert "secret" not in fault.detail
+
+
+@pytest.mark.anyio
+async def test_unknown_path_names_the_address() -> None:
+    """404 means the address, so it stands in the fault."""
+    async with serving(http(404, b'{"detail":"Not Found"}')) as server:
+        fault = await fault_of(Address(server.url, KEY))
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("http_404", True)
+    assert fault.detail == f"{server.url}/chat/completions answers 404: Not Found"
+
+
+@pytest.mark.anyio
+async def test_what_stops_a_run_names_the_address() -> None:
+    """Wrong key, no balance, unknown model: the sentence begins with where that was said."""
+    for status in (401, 402):
+        async with serving(http(status, b"")) as server:
+            error = await fault_of(Address(server.url, KEY))
+        assert isinstance(error, EndpointStopped)
+        assert str(error).startswith(f"{server.url}/chat/completions: ")
+
+
+# The key
+
+
+@pytest.mark.anyio
+async def test_key_is_sent_as_bearer_and_without_key_there_is_no_header() -> None:
+    """A local server without authentication is not bothered with an empty header."""
+    async with serving() as server:
+        await send(Address(server.url, KEY))
+        await send(Address(server.url))
+    assert header(server.heads[0], "Authorization") == f"Bearer {KEY}"
+    assert header(server.heads[1], "Authorization") is None
+
+
+@pytest.mark.anyio
+async def test_credentials_in_an_address_are_sent_and_never_shown() -> None:
+    """`http://user:password@host` is basic authentication; messages show the address without it."""
+    async with serving(http(500, b"")) as server:
+        url = server.url.replace("http://", "http://user:secret@")
+        fault = await fault_of(Address(url))
+    assert (header(server.heads[0], "Authorization") or "").startswith("Basic ")
+    assert "secret" not in str(fault)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirect_is_not_followed_and_takes_no_key_along(status: int) -> None:
+    """The run stops and names the other address; nothing was sent there."""
+    async with serving() as other, serving(http(status, b"", f"Location: {other.url}")) as server:
+        error = await fault_of(Address(server.url, KEY))
+    assert isinstance(error, EndpointStopped)
+    assert other.url in str(error)
+    assert other.heads == []
+    assert len(server.heads) == 1
+
+
+ECHO = f"Incorrect API key provided: {KEY}. 密钥{KEY}无效"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *[http(status, orjson.dumps({"error": {"message": ECHO}})) for status in (400, 401, 402, 404, 429, 500)],
+        http(401, ECHO.encode()),
+        http(200, orjson.dumps({"error": {"code": KEY, "message": ECHO}})),
+        http(307, b"", f"Location: https://h.example/v1?key={KEY}"),
+        http(500, ("长" * 270 + KEY).encode()),
+        http(500, ("x" * 290 + " " + KEY).encode()),
+        f"HTTP/1.1 {KEY} Bad\r\n\r\n".encode(),
+        f"HTTP/1.1 200 OK\r\nContent-Length: {KEY}\r\n\r\n".encode(),
+        f"{KEY}\r\n\r\n".encode(),
+    ],
+)
+async def test_key_that_an_endpoint_echoes_is_scrubbed(reply: bytes) -> None:
+    """Neither whole nor in part does the key come back in text, representation or details of an error."""
+    async with serving(reply) as server:
+        error = await fault_of(Address(server.url, KEY))
+    shown = " ".join([str(error), repr(error), repr(error.args), str(getattr(error, "detail", ""))])
+    assert KEY[:6] not in shown
+    assert error.__suppress_context__ and error.__cause__ is None
+
+
+@pytest.mark.anyio
+async def test_placeholder_of_a_local_server_is_not_taken_for_a_secret() -> None:
+    """`EMPTY` is what people give to servers that want some key; the word stays in messages."""
+    async with serving(http(500, b"EMPTY queue")) as server:
+        assert "EMPTY queue" in str(await fault_of(Address(server.url, "EMPTY")))
+
+
+@pytest.mark.anyio
+async def test_cookies_of_an_endpoint_are_not_sent_back() -> None:
+    """Requests are alike, whatever an endpoint or its gateway tries to remember."""
+    async with (
+        serving(http(200, GOOD, "Set-Cookie: session=7; Path=/")) as server,
+        Client(Address(server.url), timeout=HANGS, connections=1) as client,
+    ):
+        await client.send(b"{}")
+        await client.send(b"{}")
+    assert [header(head, "Cookie") for head in server.heads] == [None, None]
+
+
+# Broken transport
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (b"", "connection"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "bad_http"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "bad_http"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20000 + b"\r\n\r\n", "bad_http"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD, "truncated"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc", "truncated"),
+        (http(200, GOOD, "Content-Encoding: gzip"), "truncated"),
+        (http(200, GOOD[:20]), "bad_json"),
+        (http(200, b"\xff\xfe"), "bad_json"),
+    ],
+)
+async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(reply: bytes, kind: str) -> None:
+    """Closed connections, other protocols, and lies about length or encoding are tried again; nothing escapes."""
+    async with serving(reply) as server:
+        fault = await fault_of(Address(server.url + "?key=secret", KEY))
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == (kind, False)
+    assert "secret" not in str(fault)
+    assert "\n" not in str(fault)
+
+
+@pytest.mark.anyio
+async def test_refused_request_passes_through_with_the_endpoints_words() -> None:
+    """A parameter that the endpoint does not take is no fault: the words are all there is to go by."""
+    async with serving(http(400, b'{"error":{"message":"temperature must be 1","code":"bad"}}')) as server:
+        error = await fault_of(Address(server.url, KEY))
+    assert isinstance(error, Rejected)
+    assert str(error) == "http_400: bad, temperature must be 1"
+
+
+@pytest.mark.anyio
+async def test_cancelled_request_stays_cancelled() -> None:
+    """A run that stops cancels what is on the wire; that is nobody's fault."""
+    endpoint = await start(Options(faults=FaultPlan(1.0, ("stall",))))
+    try:
+        sending = asyncio.create_task(send(Address(endpoint.url), CALL))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+    finally:
+        await endpoint.close()
+
+
+PEER = SimpleNamespace(host="model.invalid", port=443, ssl=True, is_ssl=True)
+REFUSAL = OSError(111, "Connection refused")
+ASKED = SimpleNamespace(real_url="http://model.invalid/v1?key=secret")
+STOPS = "stops the run"
+
+DECISIONS: dict[type[aiohttp.ClientError], str] = {
+    aiohttp.ClientError: "connection",
+    aiohttp.ClientConnectionError: "connection",
+    aiohttp.ClientConnectionResetError: "connection",
+    aiohttp.ClientOSError: "connection",
+    aiohttp.ServerConnectionError: "connection",
+    aiohttp.ServerDisconnectedError: "connection",
+    aiohttp.ServerFingerprintMismatch: "connection",  # fingerprints are not used
+    aiohttp.client_exceptions.UploadAbortedError: "connection",
+    aiohttp.client_exceptions.RedirectClientError: "connection",  # redirects are not followed
+    aiohttp.ClientConnectorError: "connect",
+    aiohttp.client_exceptions.UnixClientConnectorError: "connect",
+    aiohttp.ClientSSLError: "connect",
+    aiohttp.ClientConnectorSSLError: "connect",  # a server that restarts fails a handshake too
+    aiohttp.ConnectionTimeoutError: "connect",
+    aiohttp.ClientConnectorDNSError: "unknown_host",
+    aiohttp.ServerTimeoutError: "timeout",
+    aiohttp.SocketTimeoutError: "timeout",
+    aiohttp.ClientPayloadError: "truncated",
+    aiohttp.ClientProxyConnectionError: "proxy",
+    aiohttp.ClientHttpProxyError: "proxy",
+    aiohttp.ClientResponseError: "bad_http",
+    aiohttp.ContentTypeError: "bad_http",
+    aiohttp.TooManyRedirects: "bad_http",
+    aiohttp.WSServerHandshakeError: "bad_http",
+    aiohttp.ClientConnectorCertificateError: STOPS,
+    aiohttp.InvalidURL: STOPS,
+    aiohttp.InvalidUrlClientError: STOPS,
+    aiohttp.InvalidUrlRedirectClientError: STOPS,
+    aiohttp.NonHttpUrlClientError: STOPS,
+    aiohttp.NonHttpUrlRedirectClientError: STOPS,
+}
+UNREACHABLE = {"connect", "unknown_host", "proxy"}
+
+
+def descendants(kind: type[aiohttp.ClientError]) -> set[type[aiohttp.ClientError]]:
+    return {kind}.union(*(descendants(child) for child in kind.__subclasses__()))
+
+
+def specimen(kind: Any) -> aiohttp.ClientError:
+    made: aiohttp.ClientError
+    if issubclass(kind, aiohttp.client_exceptions.UnixClientConnectorError):
+        made = kind("/run/socket", PEER, REFUSAL)
+    elif issubclass(kind, aiohttp.ClientConnectorError):
+        made = kind(PEER, REFUSAL)
+    elif issubclass(kind, aiohttp.ClientResponseError):
+        made = kind(ASKED, (), status=400, message="odd")
+    elif issubclass(kind, aiohttp.ServerFingerprintMismatch):
+        made = kind(b"a", b"b", "model.invalid", 443)
+    elif issubclass(kind, aiohttp.ServerDisconnectedError):
+        made = kind()
+    else:
+        made = kind("odd")
+    return made
+
+
+def test_every_error_of_aiohttp_is_decided_upon() -> None:
+    """A release of aiohttp with a new error fails here, until somebody has decided what it becomes."""
+    known = {kind for kind in descendants(aiohttp.ClientError) if kind.__module__.startswith("aiohttp")}
+    assert {kind.__name__ for kind in known ^ set(DECISIONS)} == set()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", DECISIONS, ids=lambda kind: kind.__name__)
+async def test_each_error_of_aiohttp_becomes_what_was_decided(
+    kind: type[aiohttp.ClientError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One table says for each foreign error its class, and whether it doubts the address."""
+
+    def broken(*ignored: object, **more: object) -> None:
+        raise specimen(kind)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "post", broken)
+    error = await fault_of(Address("http://model.invalid/v1?key=secret", KEY))
+    assert (error.kind if isinstance(error, TransportFault) else STOPS) == DECISIONS[kind]
+    assert getattr(error, "unreachable", False) == (DECISIONS[kind] in UNREACHABLE)
+    assert "secret" not in str(error)
+
+
+# Proxies
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}", "http://127.0.0.1:{}/"])
+async def test_proxy_of_the_environment_is_asked_for_the_whole_address(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An HTTP endpoint behind `HTTP_PROXY`, with or without its scheme: the proxy gets the absolute address."""
+    async with serving() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", form.format(proxy.url.rpartition(":")[2].removesuffix("/v1")))
+        assert await send(Address("http://model.invalid/v1", KEY)) == Completion("好")
+    assert proxy.heads[0].splitlines()[0] == "POST http://model.invalid/v1/chat/completions HTTP/1.1"
+    assert header(proxy.heads[0], "Proxy-Authorization") is None
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("excluded", ["model.invalid", ".invalid", "other.invalid,model.invalid:8080", "*"])
+async def test_host_in_no_proxy_is_asked_directly(excluded: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, domain, name with port, or all: the proxy hears nothing."""
+    async with serving() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        monkeypatch.setenv("NO_PROXY", excluded)
+        fault = await fault_of(Address("http://model.invalid:8080/v1", KEY))
+    assert isinstance(fault, TransportFault) and fault.kind == "unknown_host"
+    assert proxy.heads == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_loopback_never_goes_through_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy for the internet does not know this machine's own servers."""
+    async with serving() as proxy, serving() as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        await send(Address(server.url.replace("127.0.0.1", host), KEY))
+    assert (len(proxy.heads), len(server.heads)) == (0, 1)
+
+
+@pytest.mark.anyio
+async def test_proxy_that_does_not_answer_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the message must look at the proxy, and never sees its password."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HTTP_PROXY", f"http://user:secret@127.0.0.1:{bound.getsockname()[1]}")
+        fault = await fault_of(Address("http://model.invalid/v1", KEY))
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("proxy", True)
+    assert "http://model.invalid/v1" in fault.detail
+    assert "secret" not in fault.detail
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("credentials", ["", "user:hidden@"])
+async def test_proxy_that_refuses_a_tunnel_gets_no_key(credentials: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For HTTPS the proxy is asked for a tunnel only: what it refuses is a fault, what it saw held no key."""
+    async with serving(http(407, b"", 'Proxy-Authenticate: Basic realm="secret"')) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url.removesuffix("/v1").replace("//", f"//{credentials}"))
+        fault = await fault_of(Address("https://model.invalid/v1", KEY))
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("proxy", True)
+    assert "hidden" not in str(fault)
+    assert proxy.heads[0].splitlines()[0] == "CONNECT model.invalid:443 HTTP/1.1"
+    assert KEY not in proxy.heads[0]
+    assert (header(proxy.heads[0], "Proxy-Authorization") or "").startswith("Basic ") == bool(credentials)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "http://", "http://proxy:port", "http://a b:1"])
+def test_proxy_that_cannot_be_used_is_bad_input_naming_the_variable(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SOCKS address or a mistyped one is told at once, and not as a fault of the endpoint."""
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    with pytest.raises(BadInput, match="HTTP_PROXY"):
+        Client(Address("http://model.invalid/v1"), timeout=1.0, connections=1)
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def self_signed(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A server context with a certificate for 127.0.0.1 that nobody has signed but itself."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl command to make a certificate with")
+    folder: Path = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    made = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_self_signed_certificate_is_refused_saying_how_to_accept_it(self_signed: ssl.SSLContext) -> None:
+    """Nothing is sent, the run stops, and the message has cause, address and remedy."""
+    async with serving(tls=self_signed) as server:
+        error = await fault_of(Address(server.url, KEY))
+    assert isinstance(error, EndpointStopped)
+    assert server.url in str(error)
+    assert "self-signed certificate" in str(error).replace("self signed", "self-signed")
+    assert "LLM_INSECURE_TLS=1" in str(error)
+    assert server.heads == []
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_self_signed_certificate_is_accepted_when_told_so(self_signed: ssl.SSLContext) -> None:
+    """`LLM_INSECURE_TLS=1` turns the check off, and everything else is as before."""
+    async with serving(tls=self_signed) as server:
+        assert await send(Address(server.url, KEY, insecure_tls=True)) == Completion("好")
+    assert header(server.heads[0], "Authorization") == f"Bearer {KEY}"
+
+
+@pytest.mark.anyio
+async def test_https_to_a_server_that_speaks_http_doubts_the_address() -> None:
+    """A failed handshake is no matter of trust; before any success it means a wrong address."""
+
+    async def talk_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(http(400, b""))
+        await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(talk_at_once, "127.0.0.1", 0)
+    fault = await fault_of(Address(f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1", KEY))
+    listener.close()
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("connect", True)
+    assert "https://127.0.0.1" in fault.detail
+
+
+@pytest.mark.anyio
+async def test_key_passes_a_proxy_inside_the_tunnel_only(
+    self_signed: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the proxy can read of an HTTPS request is the name of the host."""
+    read_by_proxy: list[bytes] = []
+    async with serving(tls=self_signed) as server, tunnelling(server.url, read_by_proxy) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        found = await send(Address("https://model.invalid/v1", KEY, insecure_tls=True))
+    assert found == Completion("好")
+    assert header(server.heads[0], "Authorization") == f"Bearer {KEY}"
+    assert read_by_proxy[0].startswith(b"CONNECT model.invalid:443 ")
+    assert KEY.encode() not in b"".join(read_by_proxy)
+
+
+@asynccontextmanager
+async def tunnelling(target: str, read: list[bytes]) -> AsyncIterator[str]:
+    """A proxy whose every tunnel ends at the server of `target`; it keeps what it could read."""
+    port = int(target.rpartition(":")[2].removesuffix("/v1"))
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        read.append(await reader.readuntil(b"\r\n\r\n"))
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await asyncio.gather(_pass(reader, far_writer, read), _pass(far_reader, writer, []))
+
+    listener = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: list[bytes]) -> None:
+    try:
+        while chunk := await reader.read(65536):
+            seen.append(chunk)
+            writer.write(chunk)
+            await writer.drain()
+    except OSError:
+        pass  # either side has gone, which is how tunnels end
+    finally:
+        writer.close()

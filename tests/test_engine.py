@@ -1,0 +1,752 @@
+"""The engine of one process, over a small benchmark and a scripted endpoint, with real files."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import numpy as np
+import orjson
+import pytest
+
+from harness.endpoint.caller import Caller
+from harness.endpoint.limiter import FixedLimiter
+from harness.endpoint.wire import Sampling, digest
+from harness.engine import local
+from harness.engine.finish import finish
+from harness.engine.job import Job
+from harness.engine.local import LocalEngine
+from harness.errors import (
+    EndpointStopped,
+    HarnessError,
+    MachineError,
+    Rejected,
+    RunStopped,
+    TransportFault,
+)
+from harness.model import (
+    JSON,
+    Ask,
+    Completion,
+    Message,
+    Record,
+    Report,
+    Request,
+    RunFacts,
+    Snapshot,
+    Where,
+)
+from harness.store import log
+from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
+from harness.store.run import RunFiles, RunStore
+from harness.store.tasks import TaskIndex, open_index
+
+USERS = {f"用户{n}": 1 + n * 7 % 5 for n in range(12)}
+STEPS = sum(USERS.values())
+SAMPLING = Sampling("m")
+
+
+class CountingScorer:
+    def score(self, shard: Sequence[Record]) -> int:
+        return len(shard)
+
+    def merge(self, a: int, b: int) -> int:
+        return a + b
+
+    def running(self, merged: int) -> Mapping[str, float | None]:
+        return {"users": merged}
+
+    def summarise(self, merged: int, run: RunFacts) -> Report:
+        return Report({"users": merged, "expected": run.expected_users, "failed": run.failed_users}, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    key: str
+    steps: int
+
+
+class Chains:
+    """A benchmark whose tasks are `user steps` and whose every request holds the reply before."""
+
+    name = prompt = "chains"
+    prompt_version = parser_version = "1"
+    subsets: tuple[str, ...] = ("weibo",)
+    files: Mapping[str, bytes] = {}
+
+    def __init__(self) -> None:
+        self.in_play = self.most_in_play = self.started = 0
+
+    def identity(self) -> JSON:
+        return {}
+
+    def tasks_file(self, subset: str) -> str:
+        return "tasks.jsonl"
+
+    def parse(self, line: bytes, where: Where, subset: str) -> Chain:
+        key, steps = line.decode().split()
+        return Chain(key, int(steps))
+
+    def steps(self, task: Chain) -> int:
+        return task.steps
+
+    async def play(self, task: Chain, ask: Ask) -> list[str]:
+        self.started += 1
+        self.in_play += 1
+        self.most_in_play = max(self.most_in_play, self.in_play)
+        try:
+            replies = [""]
+            for _ in range(task.steps):
+                replies.append((await self.asked(ask, task.key, replies[-1])).text)
+            return replies[1:]
+        finally:
+            self.in_play -= 1
+
+    async def asked(self, ask: Ask, key: str, before: str) -> Completion:
+        return await ask(Request((Message("user", key), Message("assistant", before))))
+
+    def measure(self, task: Chain, answer: list[str]) -> int:
+        return len(answer)
+
+    def record(self, task: Chain, answer: list[str], metrics: int) -> JSON:
+        return {"user_id": task.key, "replies": answer, "length": metrics}
+
+    def rescore(self, task: Chain, data: JSON) -> JSON:
+        return data
+
+    def remark(self, task: Chain) -> str:
+        return ""
+
+    def scorer(self, subset: str) -> CountingScorer:
+        return CountingScorer()
+
+
+@dataclass
+class Endpoint:
+    """Replies are a digest of the request, after a number of turns of the loop that hangs on it. `script` is
+    awaited first with the user and how many requests of it came before; what it raises is the reply."""
+
+    script: Callable[[str, int], Awaitable[None]] | None = None
+    sent: list[str] = field(default_factory=list)
+    answered: Counter[str] = field(default_factory=Counter)
+    on_the_wire: int = 0
+    most_on_the_wire: int = 0
+
+    async def send(self, body: bytes) -> Completion:
+        user = orjson.loads(body)["messages"][0]["content"]
+        before = self.sent.count(user)
+        self.sent.append(user)
+        self.on_the_wire += 1
+        self.most_on_the_wire = max(self.most_on_the_wire, self.on_the_wire)
+        try:
+            if self.script is not None:
+                await self.script(user, before)
+            for _ in range(body[-5] % 4 + 1):
+                await anyio.lowlevel.checkpoint()
+        finally:
+            self.on_the_wire -= 1
+        self.answered[digest(body)] += 1
+        return Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="served")
+
+
+class Run:
+    """One folder and its tasks, played as often as a test wants, each time as a new process would."""
+
+    def __init__(
+        self, folder: Path, users: Mapping[str, int] = USERS, store: Callable[..., RunStore] = RunStore
+    ) -> None:
+        self.files = RunFiles(folder / "run", "weibo")
+        self.benchmark = Chains()
+        self.snapshots: list[Snapshot] = []
+        self.manifest = Manifest("weibo", {}, {}, {}, {}, {})
+        self._tasks = folder / "tasks.jsonl"
+        self._tasks.write_text("\n".join(f"{key} {steps}" for key, steps in users.items()), encoding="utf-8")
+        self._make_store = store
+
+    async def play(
+        self,
+        endpoint: Endpoint,
+        *,
+        limit: int = 3,
+        power: bool = False,
+        max_retries: int = 2,
+        observe: Callable[[Snapshot], None] = lambda snapshot: None,
+    ) -> HarnessError | None:
+        async def no_wait(seconds: float) -> None:
+            await anyio.lowlevel.checkpoint()
+
+        def observed(snapshot: Snapshot) -> None:
+            self.snapshots.append(snapshot)
+            observe(snapshot)
+
+        with self.open() as job:
+            self.job = job
+            caller = Caller(
+                endpoint,
+                FixedLimiter(limit),
+                max_retries=max_retries,
+                clock=anyio.current_time,
+                sleep=no_wait,
+                rng=random.Random(0),
+            )
+            engine = LocalEngine([job], caller, seed=1, power=power, clock=anyio.current_time, observe=observed)
+            ending = await engine.run()
+            if not isinstance(ending, MachineError):
+                self.report = finish(job, self.manifest, "run", stopped=ending is not None).data
+            return ending
+
+    def open(self) -> _Opened:
+        index = open_index(self._tasks, "chains", self._measured, self._tasks.parent / ".index")
+        return _Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"))
+
+    def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
+        task = self.benchmark.parse(line, where, "weibo")
+        return task.key, task.steps
+
+    @property
+    def recorded(self) -> list[str]:
+        return [log.unseal(line.text)["user_id"] for line in log.sound_lines(self.files.results)]
+
+    @property
+    def failures(self) -> list[tuple[str, str, int]]:
+        found = [log.unseal(line.text) for line in log.sound_lines(self.files.failures)]
+        return [(failure["user_id"], failure["kind"], failure["tries"]) for failure in found]
+
+    @property
+    def saved(self) -> Counter[str]:
+        """The requests whose responses are in the file."""
+        return Counter(log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses))
+
+
+class _Opened:
+    """A run's files, open for the time of a block."""
+
+    def __init__(self, benchmark: Chains, index: TaskIndex, store: RunStore) -> None:
+        self._benchmark, self._index, self._store = benchmark, index, store
+
+    def __enter__(self) -> Job:
+        done = self._store.open_logs(self._index)
+        everyone = np.ones(len(self._index), np.bool_)
+        return Job(self._benchmark, "weibo", SAMPLING, "http://x", self._index, self._store, everyone, done)
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+        self._index.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine looks around every millisecond, so that no test waits for it."""
+    monkeypatch.setattr(local, "TICK_SECONDS", 0.001)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+class Gate:
+    """Holds requests on the wire until the engine is seen to stop."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._open = anyio.Event()
+
+    async def wait(self) -> None:
+        self.held += 1
+        await self._open.wait()
+
+    def observe(self, snapshot: Snapshot) -> None:
+        if snapshot.stopping:
+            self._open.set()
+
+
+async def for_ever(user: str, before: int) -> None:
+    await anyio.sleep_forever()
+
+
+# A run that comes to its end
+
+
+@pytest.mark.anyio
+async def test_every_user_is_recorded(run: Run) -> None:
+    """Each user of the tasks file is played once, each request goes out once, and the run is complete."""
+    endpoint = Endpoint()
+    assert await run.play(endpoint) is None
+    assert run.recorded == list(USERS)
+    assert Counter(endpoint.sent) == USERS
+    assert run.manifest.state == COMPLETE
+    assert run.report == {"users": 12, "expected": 12, "failed": 0}
+    assert run.saved == endpoint.answered
+
+
+@pytest.mark.anyio
+async def test_no_more_than_the_limit_is_on_the_wire_or_twice_that_in_play(run: Run) -> None:
+    """The limit is reached and kept; so is twice the limit, by users that have started."""
+    endpoint = Endpoint()
+    await run.play(endpoint, limit=3)
+    assert endpoint.most_on_the_wire == 3
+    assert run.benchmark.most_in_play == 6
+
+
+@pytest.mark.anyio
+async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
+    """The last snapshot accounts for every user, step, request and token."""
+    await run.play(Endpoint())
+    last = run.snapshots[-1]
+    progress = last.subsets[0]
+    assert (progress.users, progress.done, progress.failed) == (12, 12, 0)
+    assert (progress.steps, progress.steps_done) == (STEPS, STEPS)
+    assert (last.requests, last.retries, last.in_flight, last.waiting, last.replayed) == (STEPS, 0, 0, 0, 0)
+    assert (last.prompt_tokens, last.completion_tokens) == (3 * STEPS, 2 * STEPS)
+
+
+@pytest.mark.anyio
+async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path: Path) -> None:
+    """One, three or sixteen at a time, with faults, or in two goes: the final file does not differ."""
+
+    async def flaky(user: str, before: int) -> None:
+        if before % 3 == 1:
+            raise TransportFault("http_503", "busy")
+
+    async def stops(user: str, before: int) -> None:
+        if user == "用户5":
+            raise EndpointStopped("no more")
+
+    contents = []
+    for name, limit, scripts in (
+        ("1", 1, [None]),
+        ("3", 3, [None]),
+        ("16", 16, [None]),
+        ("faults", 4, [flaky]),
+        ("goes", 2, [stops, None]),
+    ):
+        (tmp_path / name).mkdir()
+        run = Run(tmp_path / name)
+        for script in scripts:
+            await run.play(Endpoint(script), limit=limit)
+        assert run.manifest.state == COMPLETE
+        contents.append((run.files.results.read_bytes(), run.manifest.results_sha256))
+    assert len(set(contents)) == 1
+
+
+@pytest.mark.anyio
+async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> None:
+    """Users of each job go to the files of their own run."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    a, b = Run(tmp_path / "a", {"甲": 3, "乙": 1}), Run(tmp_path / "b", {"丙": 2, "甲": 1})
+    with a.open() as first, b.open() as second:
+        caller = Caller(Endpoint(), FixedLimiter(2), max_retries=0, clock=anyio.current_time)
+        jobs = [first, second]
+        engine = LocalEngine(jobs, caller, seed=0, power=False, clock=anyio.current_time, observe=a.snapshots.append)
+        assert await engine.run() is None
+    assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
+    assert [(part.done, part.steps_done) for part in a.snapshots[-1].subsets] == [(2, 4), (2, 3)]
+
+
+# Users that fail
+
+
+@pytest.mark.anyio
+async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Run) -> None:
+    """It becomes a failure with its tries; everyone else is recorded, and a later run owes that user alone."""
+
+    async def one_fails(user: str, before: int) -> None:
+        if user == "用户2" and before:  # its second request
+            raise TransportFault("http_503", "忙")
+
+    endpoint = Endpoint(one_fails)
+    assert await run.play(endpoint) is None
+    assert run.failures == [("用户2", "persistent_error", 3)]
+    assert sorted(run.recorded) == sorted(set(USERS) - {"用户2"})
+    assert run.manifest.state == INCOMPLETE
+    assert run.report == {"users": 11, "expected": 12, "failed": 1}
+    progress = run.snapshots[-1].subsets[0]
+    assert (progress.done, progress.failed, progress.steps_done) == (11, 1, STEPS)
+    again = Endpoint()
+    assert await run.play(again) is None
+    assert Counter(again.sent) == {"用户2": USERS["用户2"] - 1}
+    assert run.snapshots[-1].replayed == 1
+    assert run.manifest.state == COMPLETE and run.report["failed"] == 0
+
+
+@pytest.mark.anyio
+async def test_refused_requests_after_a_success_are_failures_of_their_users(run: Run) -> None:
+    """However many users an endpoint refuses, once it has served one it is not the configuration."""
+
+    async def refuses(user: str, before: int) -> None:
+        if user != "用户1" and endpoint.answered:
+            raise Rejected("http_400", "no such role")
+
+    endpoint = Endpoint(refuses)
+    assert await run.play(endpoint, limit=1) is None
+    assert len(run.failures) >= 9
+    assert {kind for _, kind, _ in run.failures} == {"http_400"}
+
+
+@pytest.mark.anyio
+async def test_refusals_before_any_success_stop_the_run(run: Run) -> None:
+    """The third user that is refused shows that all will be: the run ends and says with what."""
+
+    async def refuses(user: str, before: int) -> None:
+        raise Rejected("http_400", "unknown parameter")
+
+    endpoint = Endpoint(refuses)
+    ending = await run.play(endpoint, limit=1)
+    assert isinstance(ending, EndpointStopped) and "unknown parameter" in str(ending)
+    assert len(endpoint.sent) == 3
+
+
+# An endpoint that stops the run
+
+
+@pytest.mark.anyio
+async def test_endpoint_that_stops_the_run_loses_no_reply(run: Run) -> None:
+    """Nothing new goes out, what was on the wire is saved, and a later run asks for none of it again."""
+    gate = Gate()
+
+    async def stops(user: str, before: int) -> None:
+        if len(endpoint.sent) <= 8:
+            return
+        if gate.held < 3:
+            return await gate.wait()
+        raise EndpointStopped("quota exhausted")
+
+    endpoint = Endpoint(stops)
+    ending = await run.play(endpoint, limit=4, observe=gate.observe)
+    assert isinstance(ending, EndpointStopped)
+    assert len(endpoint.sent) == 12
+    assert run.saved == endpoint.answered and endpoint.answered.total() == 11
+    assert run.manifest.state == STOPPED
+    assert run.failures == []
+    again = Endpoint()
+    assert await run.play(again, limit=4) is None
+    assert again.answered.total() == STEPS - 11 and not again.answered & endpoint.answered
+    assert run.recorded == list(USERS) and run.manifest.state == COMPLETE
+
+
+@pytest.mark.anyio
+async def test_no_user_starts_in_a_run_that_is_stopping(tmp_path: Path) -> None:
+    """Users that end within the grace make room that nobody takes."""
+    gate, run = Gate(), Run(tmp_path, {str(n): 1 for n in range(9)})
+
+    async def stops(user: str, before: int) -> None:
+        if len(endpoint.sent) == 3:
+            raise EndpointStopped("quota exhausted")
+        await gate.wait()
+
+    endpoint = Endpoint(stops)
+    assert isinstance(await run.play(endpoint, limit=3, observe=gate.observe), EndpointStopped)
+    assert len(run.recorded) == 2
+    assert run.benchmark.started == 6
+
+
+@pytest.mark.anyio
+async def test_request_that_outlasts_the_grace_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the wire owes when the grace ends is owed; what it gave before is saved."""
+    monkeypatch.setattr(local, "GRACE_SECONDS", 0.01)
+
+    async def stops(user: str, before: int) -> None:
+        if len(endpoint.sent) == 5:
+            raise EndpointStopped("quota exhausted")
+        if len(endpoint.sent) > 2:
+            await anyio.sleep_forever()
+
+    endpoint = Endpoint(stops)
+    assert isinstance(await run.play(endpoint), EndpointStopped)
+    assert run.saved == endpoint.answered and endpoint.answered.total() == 2
+
+
+@pytest.mark.anyio
+async def test_user_that_backs_off_does_not_hold_up_the_end(run: Run) -> None:
+    """Whoever waits for another try, or for a slot, is not waited for."""
+
+    async def stops(user: str, before: int) -> None:
+        if len(endpoint.sent) == 6:
+            raise EndpointStopped("quota exhausted")
+        raise TransportFault("http_503", "busy")
+
+    endpoint = Endpoint(stops)
+    assert isinstance(await run.play(endpoint, max_retries=10**9), EndpointStopped)
+
+
+# A machine that stops the run
+
+
+class BreakingStore(RunStore):
+    """Takes a number of writes and refuses the others, as a full disk does."""
+
+    def __init__(self, writes: int, *args: Any) -> None:
+        super().__init__(*args)
+        self._writes = writes
+
+    def _spend(self) -> None:
+        self._writes -= 1
+        if self._writes < 0:
+            raise MachineError("disk full")
+
+    def save_response(self, *args: Any, **kwargs: Any) -> None:
+        self._spend()
+        super().save_response(*args, **kwargs)
+
+    def save_record(self, data: JSON, digest: str) -> Record:
+        self._spend()
+        return super().save_record(data, digest)
+
+    def save_failure(self, *args: Any, **kwargs: Any) -> None:
+        self._spend()
+        super().save_failure(*args, **kwargs)
+
+    def event(self, what: str, **details: Any) -> None:
+        self._spend()
+        super().event(what, **details)
+
+
+@pytest.mark.anyio
+async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved_intact(tmp_path: Path) -> None:
+    """Responses, records, failures and events: whichever write is the first to fail, the run ends with the
+    reason, and goes on from what was saved to the same results."""
+    users = {"甲": 2, "乙": 1, "丙": 2}
+
+    async def one_fault(user: str, before: int) -> None:
+        if user == "甲" and not before:
+            raise TransportFault("http_503", "busy")
+        if user == "乙":
+            raise Rejected("http_400", "never")
+
+    results, write = set(), 0
+    ending: HarnessError | None = MachineError()
+    while ending is not None:
+        folder = tmp_path / str(write)
+        folder.mkdir()
+        ending = await Run(folder, users, partial(BreakingStore, write)).play(Endpoint(one_fault), limit=2)
+        assert ending is None or str(ending) == "disk full"
+        run, again = Run(folder, users), Endpoint()
+        before = run.saved
+        assert await run.play(again) is None
+        assert not before & again.answered
+        results.add(run.files.results.read_bytes())
+        write += 1
+    assert write - 1 == 4 + 2 + 1 + 1  # responses, records, a failure and a retry
+    assert len(results) == 1
+
+
+@pytest.mark.anyio
+async def test_error_of_the_machine_waits_for_nobody(tmp_path: Path) -> None:
+    """When nothing more can be saved, requests on the wire are not waited for."""
+
+    async def one_answers(user: str, before: int) -> None:
+        if len(endpoint.sent) < 3:
+            await anyio.sleep_forever()
+
+    endpoint = Endpoint(one_answers)
+    with anyio.fail_after(5):
+        assert isinstance(await Run(tmp_path, store=partial(BreakingStore, 0)).play(endpoint), MachineError)
+
+
+@pytest.mark.anyio
+async def test_disk_that_fills_while_the_run_is_stopping_changes_no_reason(tmp_path: Path) -> None:
+    """That the end itself cannot be noted in the log is no reason to crash, or to tell another one."""
+
+    async def stops(user: str, before: int) -> None:
+        if len(endpoint.sent) == 3:
+            raise EndpointStopped("quota exhausted")
+        await anyio.sleep_forever()
+
+    endpoint = Endpoint(stops)
+    with anyio.fail_after(5):
+        assert str(await Run(tmp_path, store=partial(BreakingStore, 0)).play(endpoint)) == "quota exhausted"
+
+
+@pytest.mark.anyio
+async def test_lost_lock_ends_the_run(tmp_path: Path) -> None:
+    """A process whose run another has taken over writes no more."""
+
+    class Lost(RunStore):
+        def beat(self) -> None:
+            raise MachineError("taken over")
+
+    with anyio.fail_after(5):
+        assert str(await Run(tmp_path, store=Lost).play(Endpoint(for_ever))) == "taken over"
+
+
+# Signals
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)], ids=str
+)
+async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, code: int) -> None:
+    """No new request goes out, those on the wire are saved, and the exit code tells the signal."""
+    gate = Gate()
+
+    async def signalled(user: str, before: int) -> None:
+        if len(endpoint.sent) > 4:
+            if len(endpoint.sent) == 7:
+                os.kill(os.getpid(), number)
+            await gate.wait()
+
+    endpoint = Endpoint(signalled)
+    ending = await run.play(endpoint, observe=gate.observe)
+    assert isinstance(ending, RunStopped) and ending.exit_code == code
+    assert len(endpoint.sent) == 7 and run.saved == endpoint.answered and endpoint.answered.total() == 7
+    assert run.manifest.state == STOPPED
+    assert run.snapshots[-1].stopping == "stopped by a signal"
+    again = Endpoint()
+    assert await run.play(again) is None
+    assert not again.answered & endpoint.answered
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("first", ["signal", "endpoint"])
+async def test_signal_to_a_run_that_is_stopping_ends_it_at_once(run: Run, first: str) -> None:
+    """Who asks again does not wait for the grace; whatever it was that stopped the run first."""
+    asked_again: list[Snapshot] = []
+
+    async def stops(user: str, before: int) -> None:
+        if len(endpoint.sent) == 3:
+            if first == "endpoint":
+                raise EndpointStopped("quota exhausted")
+            os.kill(os.getpid(), signal.SIGTERM)
+        await anyio.sleep_forever()
+
+    def again(snapshot: Snapshot) -> None:
+        if snapshot.stopping and not asked_again:
+            asked_again.append(snapshot)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    endpoint = Endpoint(stops)
+    with anyio.fail_after(5):  # the grace is longer
+        ending = await run.play(endpoint, observe=again)
+    assert asked_again and isinstance(ending, RunStopped if first == "signal" else EndpointStopped)
+
+
+# Durability
+
+
+class WatchedStore(RunStore):
+    """Knows what the disk held when it was last synced, and how often that was."""
+
+    def __init__(self, opened: list[WatchedStore], *args: Any) -> None:
+        super().__init__(*args)
+        self.durable = {self.files.responses: b"", self.files.results: b""}
+        self.syncs = 0
+        opened.append(self)
+
+    def sync(self) -> None:
+        seen = {path: path.read_bytes() for path in self.durable}
+        self.under_way()
+        super().sync()
+        self.durable = seen
+        self.syncs += 1
+
+    def under_way(self) -> None:
+        pass
+
+
+@pytest.fixture
+def stores() -> list[WatchedStore]:
+    """The stores that a test has opened, by `watching(stores)`."""
+    return []
+
+
+def watching(stores: list[WatchedStore]) -> Callable[..., RunStore]:
+    return partial(WatchedStore, stores)
+
+
+@pytest.mark.anyio
+async def test_power_durability_shows_no_reply_before_it_is_on_the_disk(
+    tmp_path: Path, stores: list[WatchedStore]
+) -> None:
+    """`ask` returns, and a user counts as done, only after a sync that began when its line was in the file."""
+    run = Run(tmp_path, store=watching(stores))
+    replies_at_risk, users_at_risk = [], []
+
+    class Checked(Chains):
+        async def asked(self, ask: Ask, key: str, before: str) -> Completion:
+            completion = await super().asked(ask, key, before)
+            durable = stores[0].durable
+            replies_at_risk.append(completion.text.encode() not in durable[run.files.responses])
+            users_at_risk.append(run.job.users_done > durable[run.files.results].count(b"\n"))
+            return completion
+
+    run.benchmark = Checked()
+    assert await run.play(Endpoint(), power=True) is None
+    assert len(replies_at_risk) == STEPS
+    assert not any(replies_at_risk) and not any(users_at_risk)
+    assert stores[0].durable[run.files.results].count(b"\n") == 12
+
+
+@pytest.mark.anyio
+async def test_power_durability_syncs_for_many_at_once(tmp_path: Path, stores: list[WatchedStore]) -> None:
+    """Lines that come while a sync is under way share the next one."""
+    users = {str(n): 2 for n in range(64)}
+    assert await Run(tmp_path, users, watching(stores)).play(Endpoint(), limit=64, power=True) is None
+    assert 0 < stores[0].syncs < 3 * 64 / 2  # 128 responses and 64 records
+
+
+@pytest.mark.anyio
+async def test_power_durability_leaves_nothing_unsynced_when_it_is_stopped(
+    tmp_path: Path, stores: list[WatchedStore]
+) -> None:
+    """A reply that came while the last sync was under way, and waited for another, is on the disk at the end."""
+    syncing, paced, cancelled = anyio.Event(), threading.Event(), anyio.get_cancelled_exc_class()
+
+    class Slow(WatchedStore):
+        def under_way(self) -> None:
+            """The first sync lasts until nobody waits for it any more."""
+            if not self.syncs:
+                anyio.from_thread.run_sync(syncing.set)
+            with suppress(cancelled):
+                while not self.syncs:
+                    anyio.from_thread.check_cancelled()
+                    paced.wait(0.001)
+
+    async def stops(user: str, before: int) -> None:
+        number = len(endpoint.sent)
+        if number > 1:
+            await syncing.wait()
+        if number == 3:
+            while endpoint.answered.total() < 2:  # then the second reply is saved, and waits for another sync
+                await anyio.lowlevel.checkpoint()
+            raise EndpointStopped("quota exhausted")
+
+    run, endpoint = Run(tmp_path, {"甲": 1, "乙": 1, "丙": 1}, partial(Slow, stores)), Endpoint(stops)
+    assert isinstance(await run.play(endpoint, power=True), EndpointStopped)
+    assert run.saved == endpoint.answered and endpoint.answered.total() == 2
+    assert stores[0].durable[run.files.responses] == run.files.responses.read_bytes()
+
+
+@pytest.mark.anyio
+async def test_failed_sync_ends_the_run(tmp_path: Path) -> None:
+    """A disk that does not keep its word is not written to any longer."""
+
+    class Failing(RunStore):
+        def sync(self) -> None:
+            raise MachineError("cannot sync")
+
+    endpoint = Endpoint()
+    with anyio.fail_after(5):
+        assert str(await Run(tmp_path, store=Failing).play(endpoint, power=True)) == "cannot sync"
+    assert max(Counter(endpoint.sent).values()) == 1  # nobody was shown a reply
+
+
+@pytest.mark.anyio
+async def test_process_durability_never_waits_for_the_disk(tmp_path: Path, stores: list[WatchedStore]) -> None:
+    """Without `power` a line in the kernel is enough."""
+    assert await Run(tmp_path, store=watching(stores)).play(Endpoint()) is None
+    assert stores[0].syncs == 0

@@ -1,0 +1,245 @@
+"""The index of a tasks file: where each line stands, what of it is cached, and which users a share takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import BadInput, MachineError
+from harness.model import Where
+from harness.store.tasks import TaskIndex, line_digest, open_index
+
+WORD = "用户".encode()
+
+
+class Rules:
+    """Measures a line of the form `key steps`, and remembers what it was shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[bytes, Where]] = []
+
+    def __call__(self, line: bytes, where: Where) -> tuple[str, int]:
+        self.seen.append((line, where))
+        key, steps = line.decode().split()
+        if not steps.isdigit():
+            raise BadInput(f"{where}: field steps: expected a number")
+        return key, int(steps)
+
+
+@pytest.fixture
+def rules() -> Rules:
+    return Rules()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, rules: Rules) -> Callable[[bytes], TaskIndex]:
+    """Writes a tasks file, unless it is there with that content, and opens its index."""
+    path = tmp_path / "tasks.jsonl"
+
+    def open_it(content: bytes) -> TaskIndex:
+        if not path.exists() or path.read_bytes() != content:
+            path.write_bytes(content)
+        index = open_index(path, "test 1", rules, tmp_path / ".index")
+        index.close()
+        return index
+
+    return open_it
+
+
+def many(count: int) -> bytes:
+    return b"".join(b"u%d %d\n" % (n, n % 7 + 1) for n in range(count))
+
+
+def lines_of(path: Path, rules: Rules, cache: Path) -> list[bytes]:
+    index = open_index(path, "test 1", rules, cache)
+    try:
+        return [index.read(position) for position in range(len(index))]
+    finally:
+        index.close()
+
+
+FORMS = {
+    "plain": b"a 1\nb 2\nc 3\n",
+    "no last end": b"a 1\nb 2\nc 3",
+    "byte order mark": b"\xef\xbb\xbfa 1\nb 2\nc 3\n",
+    "CRLF": b"a 1\r\nb 2\r\nc 3\r\n",
+    "blank lines": b"\n\na 1\n  \t\nb 2\n\r\nc 3\n\n",
+    "white space around": b"  a 1 \n\tb 2\nc 3 \t\n",
+    "byte order mark on a blank line": b"\xef\xbb\xbf\na 1\nb 2\nc 3",
+}
+
+
+@pytest.mark.parametrize("content", FORMS.values(), ids=FORMS.keys())
+def test_every_form_of_a_file_gives_the_same_tasks(tmp_path: Path, rules: Rules, content: bytes) -> None:
+    """Marks, line ends and blank lines are no part of a task: lines, keys and digests are the same."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(content)
+    wanted = [b"a 1", b"b 2", b"c 3"]
+    assert lines_of(path, rules, tmp_path / ".index") == wanted
+    index = open_index(path, "test 1", rules, tmp_path / ".index")
+    assert [index.find(key) for key in "abcd"] == [0, 1, 2, None]
+    assert [index.digest(position) for position in range(3)] == [line_digest(line) for line in wanted]
+    assert index.steps.tolist() == [1, 2, 3]
+    raw_lines = content.replace(b"\xef\xbb\xbf", b"").split(b"\n")
+    numbers = [number for number, line in enumerate(raw_lines, 1) if line.strip()]
+    assert [index.where(position) for position in range(3)] == [Where(str(path), number) for number in numbers]
+    assert [where for _, where in rules.seen] == [index.where(position) for position in range(3)]
+    index.close()
+
+
+def test_bad_line_is_told_with_its_number(opened: Callable[[bytes], TaskIndex]) -> None:
+    """What the benchmark's rules say against a line names the file and the line."""
+    with pytest.raises(BadInput, match=r"tasks\.jsonl, line 3: field steps"):
+        opened(b"a 1\n\nb x\n")
+
+
+def test_repeated_user_is_told_with_both_lines(opened: Callable[[bytes], TaskIndex]) -> None:
+    """A user that stands in the file twice is refused; the error names the second line and the first."""
+    with pytest.raises(BadInput, match=r"line 4: field user_id: this user stands already in line 2$"):
+        opened(b"a 1\nb 2\n\nb 3\nc 1\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"], ids=["empty", "blank", "mark"])
+def test_file_without_tasks_is_refused(opened: Callable[[bytes], TaskIndex], content: bytes) -> None:
+    """There is nothing to run in a file that holds nothing."""
+    with pytest.raises(BadInput, match="holds no tasks"):
+        opened(content)
+
+
+def test_file_that_is_not_there_is_named(tmp_path: Path, rules: Rules) -> None:
+    """A wrong path, or a folder in its place, is the user's to mend."""
+    with pytest.raises(BadInput, match=r"cannot read .*gone\.jsonl: No such file"):
+        open_index(tmp_path / "gone.jsonl", "test 1", rules, tmp_path / ".index")
+    with pytest.raises(BadInput, match="is not a file"):
+        open_index(tmp_path, "test 1", rules, tmp_path / ".index")
+
+
+def test_unchanged_file_is_not_read_again(opened: Callable[[bytes], TaskIndex], rules: Rules) -> None:
+    """With the same size and time, the cached index is taken, and is the same."""
+    first = opened(many(5))
+    rules.seen.clear()
+    second = opened(many(5))
+    assert rules.seen == []
+    assert second.sha256 == first.sha256
+    assert [second.digest(n) for n in range(5)] == [first.digest(n) for n in range(5)]
+    assert second.steps.tolist() == first.steps.tolist()
+    assert [second.find(f"u{n}") for n in range(6)] == [0, 1, 2, 3, 4, None]
+
+
+def test_touched_file_is_known_by_its_hash(opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path) -> None:
+    """Where only the time differs (a copy, a checkout), the same content is not validated again."""
+    opened(many(5))
+    rules.seen.clear()
+    os.utime(tmp_path / "tasks.jsonl", ns=(1, 1))
+    opened(many(5))
+    assert rules.seen == []
+
+
+def test_change_that_neither_size_nor_time_tells_is_noticed_when_read(tmp_path: Path, rules: Rules) -> None:
+    """A cached index is taken by size and time without reading the file, and its digests catch what that misses."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(b"a 1\nb 2\n")
+    os.utime(path, ns=(1, 1))
+    lines_of(path, rules, tmp_path / ".index")
+    path.write_bytes(b"a 1\nb 3\n")
+    os.utime(path, ns=(1, 1))
+    rules.seen.clear()
+    with pytest.raises(MachineError, match="has changed"):
+        lines_of(path, rules, tmp_path / ".index")
+    assert rules.seen == []
+
+
+@pytest.mark.parametrize("content", [b"a 1\nb 2\nc 4\n", b"a 1\nb 2\n"], ids=["same size", "other size"])
+def test_changed_content_is_indexed_anew(
+    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path, content: bytes
+) -> None:
+    """A file with other content is another file, whatever its size."""
+    first = opened(b"a 1\nb 2\nc 3\n")
+    os.utime(tmp_path / "tasks.jsonl", ns=(1, 1))
+    rules.seen.clear()
+    second = opened(content)
+    assert [line for line, _ in rules.seen] == content.split(b"\n")[:-1]
+    assert second.sha256 != first.sha256
+    assert lines_of(tmp_path / "tasks.jsonl", rules, tmp_path / ".index") == content.split(b"\n")[:-1]
+
+
+def test_other_rules_do_not_take_each_others_cache(
+    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path
+) -> None:
+    """Another benchmark, subset or version of the rules validates for itself."""
+    opened(many(3))
+    rules.seen.clear()
+    open_index(tmp_path / "tasks.jsonl", "test 2", rules, tmp_path / ".index").close()
+    assert len(rules.seen) == 3
+
+
+def test_damaged_cache_is_made_again(opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path) -> None:
+    """Whichever byte of the cache is wrong, and wherever it ends, the index is right."""
+    wanted = opened(many(3))
+    cache = next((tmp_path / ".index").iterdir())
+    whole = cache.read_bytes()
+    directory = whole.index(b"PK\x01\x02")  # the archive's own, where every field matters
+    places = [*range(0, directory, 97), *range(directory, len(whole), 7)]
+    damaged = [whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :] for at in places]
+    for content in (*damaged, *(whole[:at] for at in range(0, len(whole), 311)), b"[]"):
+        cache.write_bytes(content)
+        index = opened(many(3))
+        assert [index.find(f"u{n}") for n in range(4)] == [0, 1, 2, None]
+        assert [index.digest(n) for n in range(3)] == [wanted.digest(n) for n in range(3)]
+        assert index.steps.tolist() == [1, 2, 3]
+
+
+def test_task_that_changes_while_it_is_used_is_noticed(tmp_path: Path, rules: Rules) -> None:
+    """A line read again is the line that was validated, or the run ends."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(b"a 1\nb 2\nc 3\n")
+    index = open_index(path, "test 1", rules, tmp_path / ".index")
+    with path.open("r+b") as file:
+        file.write(b"a 1\nb 9\n")
+        file.truncate()
+    assert index.read(0) == b"a 1"
+    for changed in (1, 2):
+        with pytest.raises(MachineError, match="has changed since this run began"):
+            index.read(changed)
+    index.close()
+
+
+def test_share_of_users_has_the_right_size(opened: Callable[[bytes], TaskIndex]) -> None:
+    """A share is rounded to whole users, is never empty and never more than all."""
+    index = opened(many(50))
+    sizes = {0.0: 1, 0.001: 1, 0.1: 5, 0.25: 12, 0.5: 25, 1.0: 50}
+    assert {ratio: int(index.select(ratio, 42).sum()) for ratio in sizes} == sizes
+
+
+@pytest.mark.parametrize("seed", [0, 42])
+def test_larger_share_holds_every_smaller_one(opened: Callable[[bytes], TaskIndex], seed: int) -> None:
+    """For one seed, growing the share adds users and takes none away."""
+    index = opened(many(200))
+    shares = [index.select(ratio / 20, seed) for ratio in range(1, 21)]
+    assert all(not (smaller & ~larger).any() for smaller, larger in pairwise(shares))
+
+
+def test_share_is_the_same_wherever_its_users_stand(opened: Callable[[bytes], TaskIndex]) -> None:
+    """Which users are taken hangs on who they are, not on the order of the file."""
+    lines = many(60).splitlines(keepends=True)
+    taken = []
+    for order in (lines, lines[::-1]):
+        index = opened(b"".join(order))
+        chosen = index.select(0.3, 7)
+        taken.append({key for key in (f"u{n}" for n in range(60)) if chosen[index.find(key) or 0]})
+    assert taken[0] == taken[1]
+
+
+def test_seeds_take_different_and_uniform_shares(opened: Callable[[bytes], TaskIndex]) -> None:
+    """Over seeds every user is taken about equally often, and two seeds agree as far as chance has it."""
+    index = opened(many(300))
+    shares = np.array([index.select(0.2, seed) for seed in range(300)])
+    often = shares.mean(axis=0)  # 300 draws of 0.2: the standard error is 0.023
+    assert often.min() > 0.2 - 5 * 0.023 and often.max() < 0.2 + 5 * 0.023
+    together = (shares[:-1] & shares[1:]).sum(axis=1).mean() / 60
+    assert abs(together - 0.2) < 0.02

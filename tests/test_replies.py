@@ -1,0 +1,448 @@
+"""What replies mean: every row of docs/design.md, section 6, that the endpoint's words decide."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.endpoint.replies import LONGEST_RETRY_AFTER, Unauthorised, completion, refused, retry_after
+from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
+from harness.model import Completion
+
+NOW = datetime(2025, 3, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def openai(message: str, code: str | None = None, kind: str = "invalid_request_error") -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def vllm(message: str, kind: str, code: int) -> bytes:
+    return orjson.dumps({"object": "error", "message": message, "type": kind, "param": None, "code": code})
+
+
+def settle(status: int, body: bytes, headers: dict[str, str] | None = None) -> Completion:
+    return refused(status, headers or {}, body, NOW)
+
+
+def reply(message: Any, finish_reason: Any = "stop", **more: Any) -> bytes:
+    return orjson.dumps({"choices": [{"index": 0, "message": message, "finish_reason": finish_reason}], **more})
+
+
+# Whole replies
+
+
+def test_whole_reply_is_read_with_usage_and_served_model() -> None:
+    """Text, finish reason, tokens and the served model come out as they stand in the reply."""
+    usage = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
+    body = reply({"role": "assistant", "content": '{"标签": "猫"}'}, usage=usage, model="qwen3-8b")
+    assert completion(body) == Completion('{"标签": "猫"}', "stop", 12, 3, "qwen3-8b")
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "refusal"),
+    [
+        ({"content": None}, "", None),
+        ({}, "", None),
+        ({"content": None, "refusal": "抱歉"}, "", "抱歉"),
+        ({"content": "好", "refusal": ""}, "好", None),
+        (
+            {"content": [{"type": "text", "text": "一"}, {"type": "thinking"}, {"type": "text", "text": "二"}]},
+            "一二",
+            None,
+        ),
+        ({"content": [{"type": "text", "text": None}, 7]}, "", None),
+    ],
+)
+def test_content_that_is_null_or_in_parts_is_still_a_completion(
+    message: dict[str, Any], text: str, refusal: str | None
+) -> None:
+    """An endpoint that answered, but without text or with text in parts, has answered."""
+    assert completion(reply(message)) == Completion(text, "stop", refusal=refusal)
+
+
+@pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": -1, "completion_tokens": "5"}, {"prompt_tokens": True}])
+def test_usage_that_is_no_count_is_unknown(usage: Any) -> None:
+    """Token counts that make no sense are left out and never guessed."""
+    found = completion(reply({"content": "好"}, usage=usage, model=7))
+    assert (found.prompt_tokens, found.completion_tokens, found.model) == (None, None, None)
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", None, 3])
+def test_finish_reason_is_the_endpoints_own_word(reason: Any) -> None:
+    """Length and filter are told by the finish reason, for the benchmark to judge; what is no word is unknown."""
+    assert completion(reply({"content": "半"}, reason)).finish_reason == (reason if type(reason) is str else None)
+
+
+@pytest.mark.parametrize("reason", ["insufficient_system_resource", "abort", "error"])
+def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str) -> None:
+    """A reply that the endpoint itself could not finish is tried again; it must not be scored."""
+    with pytest.raises(TransportFault) as caught:
+        completion(reply({"content": '{"predicted_tags": ['}, reason))
+    assert caught.value.kind == "broken_off"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "bad_json"),
+        (reply({"content": "好"})[:-9], "bad_json"),
+        (b"<html><body>502 Bad Gateway</body></html>", "bad_json"),
+        (b"[]", "bad_json"),
+        (b'"text"', "bad_json"),
+        (b"\xff\xfe", "bad_json"),
+        (b"{}", "no_choices"),
+        (b'{"choices": []}', "no_choices"),
+        (b'{"choices": null, "error": null}', "no_choices"),
+        (b'{"choices": ["text"]}', "no_choices"),
+        (b'{"choices": {"0": {}}}', "no_choices"),
+        (b'{"choices": [{}]}', "no_choices"),
+        (b'{"choices": [{"message": "text"}]}', "no_choices"),
+    ],
+)
+def test_reply_without_a_completion_is_a_fault(body: bytes, kind: str) -> None:
+    """Status 200 with half a body, with something else than JSON, or without a choice is worth another try."""
+    with pytest.raises(TransportFault) as caught:
+        completion(body)
+    assert (caught.value.kind, caught.value.unreachable) == (kind, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"code": 503, "message": "overloaded"}, "http_503"),
+        ({"code": "429", "message": "slow down"}, "http_429"),
+        ({"code": "server_error", "message": "try later"}, "http_502"),
+        ({"code": 200, "message": "odd"}, "http_502"),
+        ({"code": "9" * 5000, "message": "odd"}, "http_502"),
+        ({"code": "４２９", "message": "odd"}, "http_429"),
+        ("upstream timed out", "http_502"),
+    ],
+)
+@pytest.mark.parametrize("where", ["top", "beside_empty_choices", "in_the_choice"])
+def test_error_in_a_reply_of_status_200_counts_by_its_code(error: Any, kind: str, where: str) -> None:
+    """Relays send errors with status 200, beside or inside the choices: the code decides, a fault by default."""
+    bodies = {
+        "top": {"error": error},
+        "beside_empty_choices": {"error": error, "choices": []},
+        "in_the_choice": {"choices": [{"error": error, "finish_reason": "error", "message": {"content": ""}}]},
+    }
+    with pytest.raises(TransportFault) as caught:
+        completion(orjson.dumps(bodies[where]))
+    assert caught.value.kind == kind
+
+
+def test_error_in_a_reply_of_status_200_is_classed_by_what_it_says() -> None:
+    """Behind a relay too, a content filter settles the step, and an empty account or unknown model ends the run."""
+    filtered = completion(openai("Input data may contain inappropriate content.", "data_inspection_failed"))
+    assert filtered == Completion("", "content_filter")
+    with pytest.raises(EndpointStopped, match="quota"):
+        completion(openai("You exceeded your current quota", "insufficient_quota"))
+    with pytest.raises(EndpointStopped, match="--model"):
+        completion(openai("The model `x` does not exist", "model_not_found"))
+
+
+def test_empty_error_beside_choices_is_no_error() -> None:
+    """Endpoints that always carry the field, empty where all went well, have answered."""
+    assert completion(reply({"content": "好"}, error=None)).text == "好"
+
+
+# Other statuses: what settles the step
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (
+            400,
+            openai("Input data may contain inappropriate content.", "data_inspection_failed", "data_inspection_failed"),
+        ),
+        (400, b'{"code":"DataInspectionFailed","message":"Input data may contain ...","request_id":"7"}'),
+        (400, openai("Content Exists Risk", "invalid_request_error")),
+        (400, b'{"detail":"Content Exists Risk"}'),
+        (400, openai("The response was filtered", "content_filter")),
+        (403, openai("flagged", "content_policy_violation")),
+        (400, openai("may contain sensitive information", "InputTextSensitiveContentDetected", "BadRequest")),
+        (400, openai("系统检测到输入内容可能包含不安全或敏感内容", "1301")),
+        (422, openai("rejected", "content_filter")),
+    ],
+)
+def test_content_filter_settles_the_step_and_is_not_tried_again(status: int, body: bytes) -> None:
+    """The provider's filter, in the words of each provider, is an invalid answer of its own kind."""
+    assert settle(status, body) == Completion("", "content_filter")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, openai("This model's maximum context length is 65536 tokens.", "context_length_exceeded")),
+        (
+            400,
+            vllm(
+                "This model's maximum context length is 4096 tokens. However, you requested 5000",
+                "BadRequestError",
+                400,
+            ),
+        ),
+        (400, vllm("The input (9000 tokens) is longer than the model's context length (8192).", "BadRequest", 400)),
+        (
+            400,
+            orjson.dumps(
+                {"error": {"code": 400, "message": "the request exceeds the available context size", "type": "x"}}
+            ),
+        ),
+        (400, openai("<400> InvalidParameter: Range of input length should be [1, 129024]", "invalid_parameter_error")),
+        (422, openai("prompt is too long: 210000 tokens > 200000 maximum")),
+        (413, b"<html><head><title>413 Request Entity Too Large</title></head></html>"),
+        (413, b""),
+    ],
+)
+def test_prompt_or_body_that_is_too_long_settles_the_step(status: int, body: bytes) -> None:
+    """Too long is a fact of this step: an invalid answer of its own kind, and the user goes on."""
+    assert settle(status, body) == Completion("", "context_length")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+        "'max_tokens' or 'max_completion_tokens' is too large: 99999. This model's maximum context length is 32768",
+        "max_tokens 9999999 exceeds the maximum allowed",
+        "Range of max_tokens should be [1, 8192]",
+    ],
+)
+def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: str) -> None:
+    """A run with a wrong `--max-tokens` must not end as a table of empty predictions."""
+    with pytest.raises(Rejected):
+        settle(400, openai(message))
+
+
+# Other statuses: what ends the run
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (402, openai("Insufficient Balance", "invalid_request_error"), "quota"),
+        (402, b"", "quota"),
+        (429, openai("You exceeded your current quota, please check your plan", "insufficient_quota"), "quota"),
+        (400, openai("Access denied, please make sure your account is in good standing.", "Arrearage"), "quota"),
+        (400, b'{"code":"Arrearage","message":"Access denied."}', "quota"),
+        (404, openai("The model `x` does not exist or you do not have access to it.", "model_not_found"), "--model"),
+        (404, vllm("The model `x` does not exist.", "NotFoundError", 404), "--model"),
+        (404, openai('model "x" not found, try pulling it first', None, "api_error"), "--model"),
+        (400, openai("Model Not Exist", "invalid_request_error"), "--model"),
+        (403, openai("no such model for you", "model_not_found"), "--model"),
+        (307, b"", "redirects"),
+        (302, b"<html></html>", "redirects"),
+    ],
+)
+def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes, said: str) -> None:
+    """No balance, an unknown model and a moved address are no faults to wait for; the message says what to do."""
+    with pytest.raises(EndpointStopped, match=said) as caught:
+        settle(status, body)
+    assert not isinstance(caught.value, Unauthorised)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (401, openai("Incorrect API key provided: sk-***", "invalid_api_key")),
+        (401, b'{"error":"Unauthorized"}'),
+        (403, openai("Model access denied.", "access_denied")),
+        (403, b"<html>403 Forbidden</html>"),
+        (401, b""),
+    ],
+)
+def test_refused_key_is_a_class_of_its_own(status: int, body: bytes) -> None:
+    """401 and 403 are terminal at the start only, so the caller must be able to tell them."""
+    with pytest.raises(Unauthorised, match=f"status {status}"):
+        settle(status, body)
+
+
+def test_redirect_names_where_to() -> None:
+    """The address that the endpoint points to is in the message, for the user to judge."""
+    with pytest.raises(EndpointStopped, match=r"redirects to https://other\.example/v1"):
+        settle(308, b"", {"Location": "https://other.example/v1"})
+
+
+# Other statuses: what is tried again, and what is not
+
+
+@pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 520, 524, 529, 599, 999])
+@pytest.mark.parametrize(
+    "body",
+    [openai("busy", "rate_limit_exceeded"), b'{"detail":"busy"}', b"<html><h1>busy</h1></html>", b"", b"\xff\x00"],
+)
+def test_busy_or_broken_server_is_tried_again(status: int, body: bytes) -> None:
+    """Rate limits and server errors are faults, whatever their body looks like."""
+    with pytest.raises(TransportFault) as caught:
+        settle(status, body, {"Retry-After": "7"})
+    assert (caught.value.kind, caught.value.retry_after, caught.value.unreachable) == (f"http_{status}", 7.0, False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html><head><title>404 Not Found</title></head><body>nginx</body></html>",
+        b'{"detail":"Not Found"}',
+        b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}',
+        b"404 page not found",
+    ],
+)
+def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
+    """404 without a word of a model means the address; before any success the caller stops for it."""
+    with pytest.raises(TransportFault) as caught:
+        settle(404, body)
+    assert caught.value.unreachable
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, openai("Unsupported parameter: 'response_format'", "unsupported_parameter")),
+        (400, vllm("temperature must be at most 2", "BadRequestError", 400)),
+        (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"}]}'),
+        (405, b"Method Not Allowed"),
+        (204, b""),
+    ],
+)
+def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body: bytes) -> None:
+    """Wrong parameters stay wrong: neither a fault nor an answer."""
+    with pytest.raises(Rejected) as caught:
+        settle(status, body)
+    assert caught.value.kind == f"http_{status}"
+
+
+# The endpoint's own words
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (openai("慢一点", "rate_limit"), "rate_limit, invalid_request_error, 慢一点"),
+        (vllm("no", "BadRequestError", 400), "400, BadRequestError, no"),
+        (b'{"detail":"Not\\n  ready"}', "Not ready"),
+        (b'{"error":"overloaded"}', "overloaded"),
+        (b'{"status":500,"error":"Server Error","message":"out of memory"}', "Server Error, out of memory"),
+        (b'{"error":{"message":"same","code":"same","type":null}}', "same"),
+        (b'{"errors":["odd shape"]}', '{"errors":["odd shape"]}'),
+        (b"<h1>\n503</h1>", "<h1> 503</h1>"),
+        (b" \n ", "no explanation"),
+        (b"\x1b[2Jcleared\x07", "[2Jcleared"),
+    ],
+)
+def test_endpoints_words_are_shown_on_one_printable_line(body: bytes, shown: str) -> None:
+    """Each known shape of an error is told with its code first; any other body as it is, and no terminal codes."""
+    with pytest.raises(TransportFault) as caught:
+        settle(500, body)
+    assert caught.value.detail == shown
+
+
+def test_long_words_are_cut_before_a_word_and_never_inside_one() -> None:
+    """Half of an echoed key could not be recognised as the key any more, so a cut word goes as a whole."""
+    for filler in range(280, 300):
+        with pytest.raises(TransportFault) as caught:
+            settle(500, openai("长" * filler + "sk-0123456789abcdef" * 3, "x"))
+        assert "sk-0" not in caught.value.detail
+        assert caught.value.detail.endswith("长…")
+
+
+# Retry-After
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        ("0", 0.0),
+        ("1.5", 1.5),
+        ("  20 ", 20.0),
+        ("-3", 0.0),
+        ("999999999", LONGEST_RETRY_AFTER),
+        ("1e400", None),
+        ("nan", None),
+        ("inf", None),
+        ("", None),
+        ("soon", None),
+        ("1;2", None),
+        ("一分钟", None),
+        ("Sun, 06 Nov 99999999999999 08:49:37 GMT", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999999999", None),
+        (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
+        (format_datetime(NOW + timedelta(seconds=90)).replace("+0000", "-0000"), 90.0),
+        ((NOW + timedelta(hours=8, seconds=90)).strftime("%a, %d %b %Y %H:%M:%S +0800"), 90.0),
+        (format_datetime(NOW - timedelta(days=400), usegmt=True), 0.0),
+        (format_datetime(NOW + timedelta(days=2), usegmt=True), LONGEST_RETRY_AFTER),
+    ],
+)
+def test_retry_after_is_read_as_seconds_or_date_and_nonsense_is_ignored(
+    value: str | None, seconds: float | None
+) -> None:
+    """Seconds and HTTP dates are obeyed up to an hour, the past is now, and anything else is as if not sent."""
+    assert retry_after(value, NOW) == seconds
+
+
+DIGITS = st.text("0123456789", min_size=1, max_size=25)
+DATES = st.builds("Sun, {} Nov {} {}:{}:00 {}{}".format, DIGITS, DIGITS, DIGITS, DIGITS, st.sampled_from("+-"), DIGITS)
+
+
+@given(st.text(max_size=60) | DIGITS | DATES)
+def test_any_retry_after_is_none_or_bearable(value: str) -> None:
+    """No header can make a request wait for longer than an hour, for less than nothing, or fail."""
+    seconds = retry_after(value, NOW)
+    assert seconds is None or 0.0 <= seconds <= LONGEST_RETRY_AFTER
+
+
+# Anything at all
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=12)
+NAMES = st.sampled_from(
+    [
+        "choices",
+        "error",
+        "message",
+        "content",
+        "finish_reason",
+        "usage",
+        "prompt_tokens",
+        "refusal",
+        "code",
+        "type",
+        "text",
+    ]
+)
+WORDS = st.sampled_from(["", "404", "503", "content_filter", "context_length", "insufficient_quota", "model_not_found"])
+VALUES = st.recursive(
+    LEAVES | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+DEEP = st.integers(1, 1100).map(lambda depth: b'{"error":{"message":' + b"[" * depth + b"]" * depth + b"}}")
+BODIES = st.binary(max_size=60) | VALUES.map(orjson.dumps) | st.dictionaries(NAMES, VALUES).map(orjson.dumps) | DEEP
+
+
+@given(BODIES)
+def test_any_body_of_status_200_is_a_completion_or_an_error_of_ours(body: bytes) -> None:
+    """Whatever an endpoint sends, nothing but the two kinds of error that the engine knows comes out."""
+    try:
+        assert type(completion(body)) is Completion
+    except (CallError, EndpointStopped) as error:
+        assert str(error)
+
+
+@given(st.integers(100, 999), BODIES, st.text(max_size=30), st.text(max_size=30))
+def test_any_other_reply_is_settled_or_an_error_of_ours(status: int, body: bytes, after: str, where: str) -> None:
+    """The same for every other status, with any headers; only filter and length settle a step."""
+    try:
+        found = refused(status, {"Retry-After": after, "Location": where}, body, NOW)
+    except (CallError, EndpointStopped) as error:
+        assert str(error)
+    else:
+        assert found.finish_reason in ("content_filter", "context_length")
+        assert found.text == ""
