@@ -392,3 +392,24 @@ def test_defect_of_the_harness_is_one_sentence_and_a_file(
     error = capsys.readouterr().err
     assert "ZeroDivisionError" in error and len(error.splitlines()) == 1
     assert "Traceback" in next(tmp_path.glob("harness-error-*.txt")).read_text()
+
+
+def test_key_on_the_command_line_is_for_one_run_only(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`resume --api-key` with several unfinished runs would send the key to all their endpoints: it is refused."""
+    with serving(lambda request: (401, b"{}")) as server:
+        for name in ("one", "two"):
+            assert run(tasks, tmp_path / "out", "--api-url", server.url, "--name", name, model=name) == 3
+        before = len(server.bodies)
+        assert main(["resume", "--api-key", "sk-of-one", "--results-dir", str(tmp_path / "out")]) == 2
+        assert len(server.bodies) == before
+    assert "name it with --name (one, two)" in capsys.readouterr().err
+
+
+def test_parameter_that_no_body_can_carry_is_refused_at_once(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A seed beyond 64 bits is one sentence and exit 2, not a failure of every user."""
+    assert run(tasks, tmp_path / "out", "--seed", str(2**70)) == 2
+    assert "cannot be written as JSON" in capsys.readouterr().err

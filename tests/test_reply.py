@@ -80,7 +80,7 @@ def test_other_finish_reasons_do_not_matter(finish_reason: str | None) -> None:
         (GOOD.replace("]", ",]"), ("syntax",)),
         (GOOD.replace('"茶"]', '"茶"').replace("常写猫", "常写"), None),
         (GOOD.replace('"', "'"), ("syntax",)),
-        (GOOD.replace('"', "“"), None),
+        ("{“persona_summary”: “爱猫”, “predicted_tags”: [“猫”, “茶”], “reasoning”: “常写猫”}", ("syntax",)),
         (f"```json\n{GOOD[:-1]}\n```", ("fence", "syntax")),
     ],
 )

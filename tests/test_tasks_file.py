@@ -78,7 +78,7 @@ def test_a_good_line_becomes_a_task() -> None:
     assert task.given.steps[0].posts_text == "[1] Content: 早\nTags: 猫"
     assert task.given.steps[0].pool == ("猫", "狗", "茶", "书")
     truth = task.truth[0]
-    assert (truth.kept, truth.new, truth.listed) == ({"猫"}, {"狗"}, ("狗", "猫"))
+    assert (set(truth.kept), set(truth.new), truth.listed) == ({"猫"}, {"狗"}, ("狗", "猫"))
     assert truth.distractors == {
         "Error_Decay": {"茶"},
         "Error_Peer": {"书"},

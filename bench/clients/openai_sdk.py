@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import uvloop
 
@@ -17,9 +18,8 @@ import uvloop
 def client(url: str, in_flight: int, transport: str) -> openai.AsyncOpenAI:
     options: dict[str, Any] = {"api_key": "none", "base_url": url, "max_retries": 0, "timeout": 600}
     if transport == "aiohttp":
-        import httpx
-
-        options["http_client"] = openai.DefaultAioHttpClient(limits=httpx.Limits(max_connections=in_flight))
+        limits = httpx2.Limits(max_connections=in_flight)
+        options["http_client"] = openai.DefaultAioHttpClient(limits=limits)
     return openai.AsyncOpenAI(**options)
 
 

@@ -37,6 +37,11 @@ def execute(args: argparse.Namespace) -> int:
         console.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
         return 0
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
+    if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file):
+        raise BadInput(
+            f"{len(groups)} runs are unfinished, and a key or address is for one of them: name it with --name "
+            f"({', '.join(dict.fromkeys(group[0].name for group in groups))})"
+        )
     return max(_resume(group, args, console, alone=len(groups) == 1) for group in groups)
 
 

@@ -14,7 +14,7 @@ from harness.commands.launch import launch
 from harness.endpoint.client import check
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
-from harness.model import JSON
+from harness.model import JSON, Message, Request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +102,13 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
         raise BadInput("\n".join(missing))
     if found:
         check(found.address)
+    sampling = Sampling(args.model, args.temperature, args.top_p, args.seed, args.max_tokens, args.extra_body)
+    _check_encodable(sampling)
     return plan.Plan(
         name=options.run_name(args.name, args.model),
         benchmark=benchmark,
         settings=settings,
-        sampling=Sampling(args.model, args.temperature, args.top_p, args.seed, args.max_tokens, args.extra_body),
+        sampling=sampling,
         tasks=tasks,
         results=args.results_dir,
         found=found,
@@ -124,6 +126,14 @@ def _subsets(named: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]
     if unknown := wanted - set(known):
         raise BadInput(f"unknown platform {', '.join(sorted(unknown))}: known are {', '.join(known)}")
     return tuple(name for name in known if name in wanted)
+
+
+def _check_encodable(sampling: Sampling) -> None:
+    """Refuses values that no JSON body can carry before anything else is done."""
+    try:
+        sampling.encode(Request((Message("user", ""),)))
+    except TypeError as error:
+        raise BadInput(f"a request with these parameters cannot be written as JSON: {error}") from None
 
 
 def _json_object(text: str) -> JSON:

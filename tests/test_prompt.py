@@ -1,0 +1,439 @@
+"""Prompts: our own, a user's template, and the benchmark authors' builder (docs/design.md, section 8)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.benchmarks.streamprofile.platforms import PLATFORMS
+from harness.benchmarks.streamprofile.prompt import (
+    AUTHORS_SYSTEM,
+    OWN_PROMPT,
+    PLACES,
+    AuthorsPrompt,
+    TemplatePrompt,
+    load,
+    system_message,
+)
+from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.errors import BadInput
+from harness.model import Message
+
+POOL = ("猫", '带"引号"的', "看过影视:片名", "如何看待猫，为什么？", "狗", "茶")
+STEP = GivenStep(2, 5, "[1] Content: 早\nTags: 猫, 狗", POOL)
+USER = Given("we_1", "小明", "爱猫", (STEP,))
+VALUES = {
+    "platform_name": PLATFORMS["weibo"].name,
+    "platform_context": PLATFORMS["weibo"].context,
+    "username": "小明",
+    "bio": "爱猫",
+    "step_id": "2",
+    "total_steps": "5",
+    "persona": "此前画像",
+    "posts": STEP.posts_text,
+    "pool": '["猫","带\\"引号\\"的","看过影视:片名","如何看待猫，为什么？","狗","茶"]',
+    "asked": "2",
+}
+
+
+def template(folder: Path, text: str, name: str = "我的.txt") -> TemplatePrompt:
+    path = folder / name
+    path.write_text(text, encoding="utf-8", newline="")
+    return TemplatePrompt(path)
+
+
+def filled(prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像") -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in prompt.messages("weibo", USER, STEP, persona)]
+
+
+# Our own
+
+
+@pytest.mark.parametrize("subset", PLATFORMS)
+def test_our_prompt_carries_everything_that_is_given(subset: str) -> None:
+    """A system and a user message; platform, user, persona, posts, the pool as a JSON array, and the number asked."""
+    system, user = TemplatePrompt().messages(subset, USER, STEP, "此前画像")
+    assert (system.role, user.role) == ("system", "user")
+    for value in (
+        VALUES | {"platform_name": PLATFORMS[subset].name, "platform_context": PLATFORMS[subset].context}
+    ).values():
+        assert value in user.content
+    assert "最可能使用的 2 个" in user.content
+    assert "JSON" in system.content and "JSON" not in VALUES["posts"]
+    assert "${" not in system.content + user.content
+
+
+def test_the_pool_stands_as_a_json_array_that_decodes_to_the_pool() -> None:
+    """Quotes are escaped, Chinese is not."""
+    lines = TemplatePrompt().messages("zhihu", USER, STEP, "")[1].content.splitlines()
+    [pool] = [line for line in lines if line.startswith('["猫"')]
+    assert tuple(orjson.loads(pool)) == POOL
+
+
+def test_our_prompt_ends_in_the_form_of_the_reply() -> None:
+    """The last line is an object with the three fields of a reply."""
+    form = orjson.loads(filled(TemplatePrompt())[1][1].splitlines()[-1])
+    assert list(form) == ["persona_summary", "predicted_tags", "reasoning"]
+
+
+def test_what_is_not_there_is_said_in_words() -> None:
+    """No bio, and no persona at the first step."""
+    nobody = Given("we_1", "小明", "", (STEP,))
+    content = TemplatePrompt().messages("weibo", nobody, STEP, "")[1].content
+    assert "个人简介：（未填写）" in content and "（尚无画像，这是第一次见到该用户）" in content
+
+
+def test_every_platform_has_a_context_of_its_own() -> None:
+    """Five texts, one line each, that name their platform."""
+    assert list(PLATFORMS) == ["weibo", "xiaohongshu", "toutiao", "zhihu", "douban"]
+    assert len({platform.context for platform in PLATFORMS.values()}) == 5
+    for platform in PLATFORMS.values():
+        assert platform.name in platform.context and "标签" in platform.context and "\n" not in platform.context
+
+
+def test_our_prompt_is_known_by_its_bytes(tmp_path: Path) -> None:
+    """Named as a file, or from a run's folder, it is still our own, under the same name."""
+    ours = load(None)
+    assert (ours.source, ours.files) == ("own", {"prompt_own.txt": OWN_PROMPT.read_bytes()})
+    for name in ("prompt_own.txt", "抄来的.txt"):
+        (tmp_path / name).write_bytes(OWN_PROMPT.read_bytes())
+        again = load(tmp_path / name)
+        assert (again.source, again.files) == (ours.source, ours.files)
+
+
+# Templates
+
+
+def test_every_place_is_filled(tmp_path: Path) -> None:
+    """Each name alone gives its value; together they are all there are."""
+    assert set(VALUES) == PLACES
+    for name, value in VALUES.items():
+        assert filled(template(tmp_path, f"${{{name}}}")) == [("user", value)]
+
+
+LITERALS = st.one_of(
+    st.sampled_from(
+        ["$", "{", "}", "{}", "$$", "$ {", "{x}", "${x", '{"a": "${"}', "\\1", "%s", "\\$", "[user] ", "猫"]
+    ),
+    st.text(st.characters(exclude_characters="{}\r", exclude_categories=["Cs"]), max_size=8),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    parts=st.lists(st.one_of(LITERALS, st.sampled_from(sorted(PLACES)).map("${{{}}}".format)), min_size=1, max_size=12)
+)
+def test_a_template_cut_once_is_filled_as_by_plain_replacement(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
+) -> None:
+    """No value here looks like a place, so replacing name after name is the same."""
+    text = "猫" + "".join(parts) + "猫"
+    expected = text
+    for name, value in VALUES.items():
+        expected = expected.replace(f"${{{name}}}", value)
+    if "${" in expected:  # `${x` with a brace that another part brought: an unknown place, or none
+        return
+    assert filled(template(tmp_path_factory.getbasetemp(), text)) == [("user", expected)]
+
+
+def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
+    """What a user posts is never taken for a part of the template, nor for an escape."""
+    posts = "${pool} ${unknown} \\g<0> \\1 $asked {bio} %s"
+    step = GivenStep(1, 1, posts, POOL)
+    prompt = template(tmp_path, "${posts}|${persona}|${username}")
+    user = Given("x", "${bio}", "", (step,))
+    assert prompt.messages("weibo", user, step, "${posts}") == (Message("user", f"{posts}|${{posts}}|${{bio}}"),)
+
+
+@pytest.mark.parametrize("name", ["pol", "候选", "", "pool ", " pool", "ground_truth", "POOL", "pool.x", "pool-1"])
+def test_an_unknown_place_is_refused(tmp_path: Path, name: str) -> None:
+    """A slip in a name would send the slip to the model: the file, the name and the known ones are told."""
+    for text in (f"候选：${{{name}}}", f"[system]\n${{{name}}}\n[user]\n${{pool}}"):
+        with pytest.raises(BadInput) as caught:
+            template(tmp_path, text)
+        assert f"我的.txt: unknown place ${{{name}}}; known are asked, bio, persona" in str(caught.value)
+
+
+def test_braces_and_dollar_signs_are_text(tmp_path: Path) -> None:
+    """JSON examples, prices and lone brackets go through as they are."""
+    text = '{"predicted_tags": ["${asked}"]} $5 {pool} $pool ${ $${asked} }${\n}'
+    assert filled(template(tmp_path, text)) == [("user", text.replace("${asked}", "2"))]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_parts_are_headed_system_and_user(tmp_path: Path, end: str) -> None:
+    """Heads stand on lines of their own; white space around the parts is left off."""
+    text = end.join(["", "[system]  ", "", "你好 ${username}", "[user]", "", "${pool}", "[user]的简介"])
+    expected = end.join([VALUES["pool"], "[user]的简介"])
+    assert filled(template(tmp_path, text)) == [("system", "你好 小明"), ("user", expected)]
+
+
+@pytest.mark.parametrize("text", ["${pool}", "[user]\n${pool}", "\ufeff[user]\n${pool}\n", "[system]\n[user]\n${pool}"])
+def test_without_a_system_part_there_is_only_the_users(tmp_path: Path, text: str) -> None:
+    """No heads, only the user's head, or nothing under the system's."""
+    assert filled(template(tmp_path, text)) == [("user", VALUES["pool"])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[user]\n甲\n[system]\n乙",
+        "[system]\n甲",
+        "前言\n[system]\n甲\n[user]\n乙",
+        "[user]\n甲\n[user]\n乙",
+        "前\n[user]\n甲",
+    ],
+)
+def test_heads_in_another_order_are_refused(tmp_path: Path, text: str) -> None:
+    """Otherwise the heads themselves would be sent, or a part be lost."""
+    with pytest.raises(BadInput, match=r"我的\.txt: a prompt template has one part \[user\]"):
+        template(tmp_path, text)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "[system]\n甲\n[user]\n", "[system]\n甲\n[user]", "[user]"])
+def test_a_template_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    """An empty user message is refused by endpoints, after the run has begun."""
+    with pytest.raises(BadInput, match=r"我的\.txt: the prompt template has no text for the user message"):
+        template(tmp_path, text)
+
+
+def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Missing, a folder, or not UTF-8: one sentence with the file's name."""
+    with pytest.raises(BadInput, match=r"cannot read prompt .*none\.txt: No such file"):
+        load(tmp_path / "none.txt")
+    with pytest.raises(BadInput, match=r"cannot read prompt .*none\.py: No such file"):
+        load(tmp_path / "none.py")
+    with pytest.raises(BadInput, match="cannot read prompt"):
+        load(tmp_path)
+    (tmp_path / "gbk.txt").write_bytes("候选：${pool}".encode("gbk"))
+    with pytest.raises(BadInput, match=r"gbk\.txt: a prompt template must be UTF-8 text"):
+        load(tmp_path / "gbk.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "source"), [("我的.txt", "我的.txt"), ("own", "file own"), ("authors", "file authors")]
+)
+def test_a_kept_template_is_the_same_prompt_again(tmp_path: Path, name: str, source: str) -> None:
+    """The copy in a run's folder has another name but the same source and files; no name claims to be ours or theirs."""
+    first = template(tmp_path, "[user]\n${pool}", name)
+    assert first.source == source
+    assert first.files == {f"prompt_{name}": "[user]\n${pool}".encode()}
+    results = tmp_path / "results"
+    results.mkdir()
+    for kept, content in first.files.items():
+        (results / kept).write_bytes(content)
+    again = load(results / f"prompt_{name}")
+    assert (again.source, again.files) == (first.source, first.files)
+
+
+# The authors' builder
+
+BUILDER = """
+import json
+
+
+class BenchTaskBuilder:
+    def __init__(self, platform):
+        self.platform = platform
+
+    def format_prompt(self, username, bio, batch_n_posts, candidate_pool, step_id, total_steps, prev_persona):
+        if username == "坏":
+            raise KeyError(candidate_pool[0])
+        if username == "空":
+            return None
+        given = [self.platform, username, bio, batch_n_posts, candidate_pool, step_id, total_steps, prev_persona]
+        return json.dumps(given, ensure_ascii=False)
+"""
+RUNNER = '''
+"""Its imports need packages that nobody has here."""
+import package_that_does_not_exist
+
+raise RuntimeError("this file must not be run")
+
+
+class Client:
+    def ask(self, prompt):
+        return self.call(
+            messages=[
+                {"role": "system", "content": "第一句。" "Output valid JSON only."},
+                {"role": "user", "content": prompt},
+            ]
+        )
+
+
+EXAMPLE = {"role": "system", "content": "a later one, though less deep in the tree"}
+'''
+SYSTEM = "第一句。Output valid JSON only."
+
+
+def release(folder: Path, builder: str = BUILDER, runner: str | None = RUNNER) -> Path:
+    (folder / "bench_task.py").write_text(builder, encoding="utf-8")
+    if runner is not None:
+        (folder / "bench_inference.py").write_text(runner, encoding="utf-8")
+    return folder / "bench_task.py"
+
+
+def authors(folder: Path, builder: str = BUILDER, runner: str | None = RUNNER) -> AuthorsPrompt:
+    prompt = load(release(folder, builder, runner))
+    assert isinstance(prompt, AuthorsPrompt)
+    return prompt
+
+
+@pytest.mark.parametrize("subset", ["weibo", "douban"])
+def test_the_authors_builder_is_called_with_what_is_given(tmp_path: Path, subset: str) -> None:
+    """Every argument under the authors' name: the platform as they write it, the pool as a list, an empty bio as such."""
+    user = Given(7, "小明", "", (STEP,))
+    for persona in ("", "此前画像"):
+        system, message = authors(tmp_path).messages(subset, user, STEP, persona)
+        assert system == Message("system", SYSTEM)
+        assert message.role == "user"
+        assert orjson.loads(message.content) == [subset, "小明", "", STEP.posts_text, list(POOL), 2, 5, persona]
+
+
+def test_a_builder_cannot_change_the_task(tmp_path: Path) -> None:
+    """Code that shuffles its list shuffles a copy."""
+    prompt = authors(tmp_path, BUILDER.replace("        given =", "        candidate_pool.clear()\n        given ="))
+    assert orjson.loads(filled(prompt)[1][1])[4] == []
+    assert STEP.pool == POOL
+
+
+def test_their_runner_is_read_and_never_run(tmp_path: Path) -> None:
+    """The first system message in the order of the source is taken, though the file raises on import."""
+    assert filled(authors(tmp_path))[0] == ("system", SYSTEM)
+    assert "bench_inference" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        None,
+        "def broken(:\n",
+        "messages = []\n",
+        'm = {"role": "system", "content": SYSTEM}\n',
+        'm = {"role": "user", "content": "x"}\n',
+        'm = {**base, "role": "system", "content": 5}\n',
+        "x = '\x00'\n",
+    ],
+    ids=["no file", "not Python", "no message", "a name", "of the user", "a number", "a null byte"],
+)
+def test_without_their_system_message_the_prompt_is_not_called_the_authors(tmp_path: Path, runner: str | None) -> None:
+    """A stand-in is sent, and the source tells that scores do not compare with published ones."""
+    prompt = authors(tmp_path, runner=runner)
+    assert prompt.source == "bench_task.py without bench_inference.py"
+    assert set(prompt.files) == {"prompt_bench_task.py"}
+    assert filled(prompt)[0] == ("system", AUTHORS_SYSTEM)
+
+
+def test_an_empty_system_message_is_theirs_too(tmp_path: Path) -> None:
+    """What their file says is sent, whatever it is."""
+    prompt = authors(tmp_path, runner='m = {"role": "system", "content": ""}\n')
+    assert (prompt.source, filled(prompt)[0]) == ("authors", ("system", ""))
+
+
+def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> None:
+    """An exception in `format_prompt`, or in the constructor, is one sentence about their file."""
+    path, user = release(tmp_path), Given("we_9", "坏", "", (STEP,))
+    with pytest.raises(BadInput) as caught:
+        load(path).messages("weibo", user, STEP, "")
+    assert str(caught.value) == f"{path}: format_prompt failed for user we_9, step 2: KeyError: '猫'"
+    release(tmp_path, BUILDER.replace("self.platform = platform", "raise OSError('没有')"))
+    with pytest.raises(BadInput, match=r"bench_task\.py: .* user we_1, step 2: OSError: 没有"):
+        filled(authors(tmp_path, BUILDER.replace("self.platform = platform", "raise OSError('没有')")))
+
+
+def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
+    """The file and what it returned are told."""
+    with pytest.raises(BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"):
+        load(release(tmp_path)).messages("weibo", Given(1, "空", "", (STEP,)), STEP, "")
+
+
+@pytest.mark.parametrize(
+    ("builder", "told"),
+    [
+        ("def broken(:\n", "could not be loaded: SyntaxError"),
+        ("import package_that_does_not_exist\n", "could not be loaded: ModuleNotFoundError"),
+        ("1 / 0\n", "could not be loaded: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "could not be loaded: SystemExit: 3"),
+        ("x = '\x00'\n", "could not be loaded: "),
+        ("class Other: pass\n", "has no class BenchTaskBuilder"),
+        ("BenchTaskBuilder = None\n", "has no class BenchTaskBuilder"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_refused(tmp_path: Path, builder: str, told: str) -> None:
+    """Whatever its top level does, the sentence names the file; the search path is as it was."""
+    before = list(sys.path)
+    with pytest.raises(BadInput) as caught:
+        authors(tmp_path, builder)
+    assert str(caught.value).startswith(f"{tmp_path / 'bench_task.py'}: {told}")
+    assert sys.path == before
+
+
+def test_their_file_is_run_as_a_module_of_its_own(tmp_path: Path) -> None:
+    """It finds its neighbours and itself, its dataclasses work, and its annotations are evaluated as it says."""
+    (tmp_path / "neighbour_of_bench_task.py").write_text("GREETING = '你好'\n", encoding="utf-8")
+    builder = """
+from __future__ import annotations
+import pathlib
+from dataclasses import dataclass
+from neighbour_of_bench_task import GREETING
+
+@dataclass
+class BenchTaskBuilder:
+    platform: str
+
+    def format_prompt(self, *, prev_persona: Unknown, **rest: Any):
+        return GREETING + pathlib.Path(__file__).name
+"""
+    before = list(sys.path)
+    try:
+        assert filled(authors(tmp_path, builder))[1] == ("user", "你好bench_task.py")
+    finally:
+        sys.modules.pop("neighbour_of_bench_task", None)
+    assert sys.path == before
+
+
+def test_annotations_of_their_file_are_evaluated_unless_it_says_otherwise(tmp_path: Path) -> None:
+    """The settings of our own module do not leak into theirs."""
+    text = "class BenchTaskBuilder:\n    kind: int = 0\nassert BenchTaskBuilder.__annotations__['kind'] is int\n"
+    assert authors(tmp_path, text).source == "authors"
+
+
+def test_the_bytes_that_are_kept_are_those_that_ran(tmp_path: Path) -> None:
+    """A file changed within the clock's grain runs as it now stands: no compiled copy is written or used."""
+    first = authors(tmp_path, BUILDER)
+    second = authors(tmp_path, BUILDER.replace("[self.platform, username", "[username, self.platform"))
+    assert first.files != second.files
+    assert orjson.loads(filled(first)[1][1])[:2] == ["weibo", "小明"]
+    assert orjson.loads(filled(second)[1][1])[:2] == ["小明", "weibo"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bench_inference.py", "bench_task.py"]
+
+
+def test_kept_copies_are_the_authors_prompt_again(tmp_path: Path) -> None:
+    """Both files stand in a run's folder under kept names; the same source, files and messages come of them."""
+    first = authors(tmp_path)
+    assert first.source == "authors"
+    assert {name: content.decode() for name, content in first.files.items()} == {
+        "prompt_bench_task.py": BUILDER,
+        "prompt_bench_inference.py": RUNNER,
+    }
+    results = tmp_path / "results"
+    results.mkdir()
+    for name, content in first.files.items():
+        (results / name).write_bytes(content)
+    again = load(results / "prompt_bench_task.py")
+    assert (again.source, again.files) == (first.source, first.files)
+    assert again.messages("weibo", USER, STEP, "画像") == first.messages("weibo", USER, STEP, "画像")
+
+
+def test_system_message_looks_at_literal_text_only(tmp_path: Path) -> None:
+    """Keys in any order, other roles passed over, formatted text not guessed at."""
+    path = tmp_path / "bench_inference.py"
+    path.write_text(
+        'a = {"role": "system", "content": f"{x}"}\nb = {"content": "好", 1: 2, **c, "role": "system"}\n', "utf-8"
+    )
+    assert system_message(path) == "好"
