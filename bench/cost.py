@@ -123,7 +123,9 @@ def _peer_cpu(name: str, url: str, work: Workload, in_flight: int) -> float | No
     return us
 
 
-def throughput(folder: Path, settings: Sequence[tuple[int, float]], seconds: float, repeats: int) -> list[dict[str, Any]]:
+def throughput(
+    folder: Path, settings: Sequence[tuple[int, float]], seconds: float, repeats: int
+) -> list[dict[str, Any]]:
     """Answers a second of the whole harness and of the bare loop, against in flight / mean latency."""
     rows = []
     for in_flight, latency in settings:
@@ -143,5 +145,6 @@ def throughput(folder: Path, settings: Sequence[tuple[int, float]], seconds: flo
             "whole_of_bare": ratio,
         }
         rows.append(row)
-        print(f"  {in_flight} in flight, {latency:g} s: {row['whole_of_ideal']:.3f} of the ideal, {ratio:.3f} of the bare loop")
+        said = f"{row['whole_of_ideal']:.3f} of the ideal, {ratio:.3f} of the bare loop"
+        print(f"  {in_flight} in flight, {latency:g} s: {said}")
     return rows

@@ -28,17 +28,16 @@ def fast_endpoint(*options: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def _listening(command: list[str]) -> Iterator[str]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.search(r"listening on (\S+)", line)
-        if found is None:
-            raise RuntimeError(f"the endpoint did not start: {line!r}")
-        yield found[1]
-    finally:
-        process.terminate()
-        process.wait()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"listening on (\S+)", line)
+            if found is None:
+                raise RuntimeError(f"the endpoint did not start: {line!r}")
+            yield found[1]
+        finally:
+            process.terminate()
 
 
 def stats(url: str) -> dict[str, Any]:

@@ -413,3 +413,29 @@ def test_parameter_that_no_body_can_carry_is_refused_at_once(
     """A seed beyond 64 bits is one sentence and exit 2, not a failure of every user."""
     assert run(tasks, tmp_path / "out", "--seed", str(2**70)) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
+
+
+def test_one_name_is_one_configuration_on_all_platforms(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another temperature on another platform under the same name is refused; a restart takes all anew."""
+    write_tasks(tasks, 4, "zhihu")
+    both = ["run", "--model", "baseline/recency", "--platform", "weibo", "--platform", "zhihu"]
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
+    assert run(tasks, tmp_path / "out") == 0
+    assert main([*both, *where, "--temperature", "0.5"]) == 2
+    assert "sampling.temperature was 0.0, is now 0.5" in capsys.readouterr().err
+    assert main([*both, *where]) == 0
+    assert main([*both, *where, "--temperature", "0.5", "--restart"]) == 0
+
+
+def test_run_does_not_touch_results_of_another_program(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of the authors' runner is for `reeval`; a run of that name is refused and leaves it as it is."""
+    folder = tmp_path / "out" / "recency"
+    folder.mkdir(parents=True)
+    (folder / RESULTS).write_text('{"user_id": "a", "steps": []}\n')
+    assert run(tasks, tmp_path / "out") == 2
+    assert "another program wrote it" in capsys.readouterr().err
+    assert (folder / RESULTS).read_text() == '{"user_id": "a", "steps": []}\n'

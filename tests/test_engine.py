@@ -502,9 +502,9 @@ class BreakingStore(RunStore):
         self._spend()
         super().save_response(*args, **kwargs)
 
-    def save_record(self, data: JSON, digest: str) -> Record:
+    def save_record(self, *args: Any, **kwargs: Any) -> Record:
         self._spend()
-        return super().save_record(data, digest)
+        return super().save_record(*args, **kwargs)
 
     def save_failure(self, *args: Any, **kwargs: Any) -> None:
         self._spend()

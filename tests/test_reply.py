@@ -114,8 +114,9 @@ def test_thoughts_alone_are_no_answer() -> None:
     assert unreadable(f"<think>{GOOD}</think>\n我选猫。").kind == "no_json"
 
 
-def test_a_tag_that_names_the_end_of_thoughts_is_left_alone_in_a_clean_reply() -> None:
-    """Only a reply that is not JSON as it stands is taken apart."""
+def test_the_end_of_thoughts_or_a_fence_inside_an_object_is_text() -> None:
+    """A reply that is JSON is not taken apart, and one that begins as an object has no thoughts before it."""
+    assert readable('{"predicted_tags": ["</think>{x}", "猫",]}').tags == ("</think>{x}", "猫")
     assert readable('{"predicted_tags": ["```", "</think>{x}"]}').tags == ("```", "</think>{x}")
 
 
@@ -264,7 +265,9 @@ def test_a_broken_reply_without_measure_is_not_repaired(text: str) -> None:
 
 def test_white_space_without_end_in_a_string_of_tags_takes_no_time() -> None:
     """Models in JSON mode do fall into blanks; a separator that matches them too would look at each again and again."""
-    assert readable('{"predicted_tags": "猫' + " " * 1_000_000 + ',狗"}').tags == ("猫", "狗")
+    blanks = " " * 1_000_000
+    assert readable(f'{{"predicted_tags": "猫{blanks},狗"}}').tags == ("猫", "狗")
+    assert readable(f'{{"predicted_tags": "猫{blanks}狗"}}').tags == (f"猫{blanks}狗",)
 
 
 @pytest.mark.parametrize("depth", [100, 300, 900, 1000])

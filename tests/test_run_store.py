@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
@@ -83,12 +84,12 @@ def save(store: RunStore, index: TaskIndex, *keys: str) -> None:
     for key in keys:
         position = index.find(key)
         assert position is not None
-        store.save_record({"user_id": key, "步": [1, 2]}, index.digest(position))
+        store.save_record({"user_id": key, "步": [1, 2]}, index, position)
 
 
 def finished(store: RunStore, index: TaskIndex) -> tuple[str, list[str]]:
     seen: list[Record] = []
-    return store.finish(index, seen.append), [record.key for record in seen]
+    return store.finish(seen.append), [record.key for record in seen]
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -105,7 +106,7 @@ def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
     save(store, index, "丙", "甲")
     store = opened()
     assert store.open_logs(index).tolist() == [True, False, True, False]
-    records = list(store.records(index))
+    records = list(store.records())
     assert [record.key for record in records] == ["甲", "丙"]
     assert records[0].data == {"user_id": "甲", "步": [1, 2], "task": index.digest(0), "format": 1}
 
@@ -118,11 +119,11 @@ def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callabl
     save(store, before, "甲", "乙")
     store = opened()
     assert store.open_logs(after).tolist() == [False, True]
-    assert store.outside(after) == 1
+    assert store.outside() == 1
     save(store, after, "甲")
     store = opened()
     assert store.open_logs(after).tolist() == [True, True]
-    assert [record.data["task"] for record in store.records(after)] == [after.digest(0), after.digest(1)]
+    assert [record.data["task"] for record in store.records()] == [after.digest(0), after.digest(1)]
 
 
 def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
@@ -214,9 +215,10 @@ def test_failures_are_counted_until_their_user_is_done(
     save(store, index, "乙")
     store = opened()
     store.open_logs(index)
-    assert store.failed_users(index) == 2
+    assert store.failed_users(index, np.ones(len(index), np.bool_)) == 2
+    assert store.failed_users(index, np.array([True, False, False, False])) == 1
     store.open_logs(index_of("甲 乙"))
-    assert store.failed_users(index_of("甲 乙")) == 1
+    assert store.failed_users(index_of("甲 乙"), np.ones(2, np.bool_)) == 1
     first = log.unseal(next(log.lines(files.failures)).text)
     assert first == {
         "user_id": "甲",
@@ -274,7 +276,7 @@ def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files:
     save(store, index, "丁", "乙", "甲", "丙")
     grown = files.results.read_bytes()
     with pytest.raises(Death):
-        store.finish(index, die)
+        store.finish(die)
     assert files.results.read_bytes() == grown
     files.folder.joinpath("inference_results_weibo.jsonl.new").write_bytes(grown[:40])
     store = opened()
@@ -295,7 +297,7 @@ def test_finish_keeps_records_of_users_that_have_gone(
     assert store.open_logs(after).all()
     assert finished(store, after)[1] == ["丙", "甲"]
     assert files.results.with_name(files.results.name + ".before-later").read_bytes() == grown
-    assert store.outside(after) == 0
+    assert store.outside() == 0
 
 
 @pytest.mark.parametrize("hardlinks", [True, False])

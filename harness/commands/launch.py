@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import anyio
 import orjson
@@ -22,42 +24,61 @@ from harness.endpoint.limiter import FixedLimiter
 from harness.engine.finish import finish
 from harness.engine.job import Job
 from harness.engine.local import LocalEngine
-from harness.errors import HarnessError, MachineError, RunStopped
+from harness.errors import BadInput, HarnessError, MachineError, RunStopped
 from harness.model import Benchmark, Report, Snapshot, Where
 from harness.report import text
 from harness.serve.app import Options, start
 from harness.store import atomic
-from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
-from harness.store.run import RunFiles, RunStore, same_identity
+from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
+from harness.store.run import RunFiles, RunStore, runs_in, same_identity
 from harness.store.tasks import TaskIndex, open_index
 from harness.ui.progress import display, percent
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
+"""For text that holds names and paths: printed as it is."""
 
 
 def launch(plan: Plan, console: Console) -> int:
     """Runs a plan to an end of some kind; returns the exit code."""
-    indexes = {subset: index_file(plan.benchmark, subset, path, plan.results) for subset, path in plan.tasks.items()}
-    opened: list[tuple[Job, Manifest]] = []
-    try:
-        for subset, index in indexes.items():
-            opened.append(_open(plan, subset, index, console))
-        owing = [(job, manifest) for job, manifest in opened if len(job.owed)]
-        _check_disk(plan, [job for job, _ in owing])
+    with ExitStack() as held:
+        indexes = {subset: _index(plan, subset, held) for subset in plan.tasks}
+        stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
+        if plan.restart:
+            for store in stores.values():
+                store.set_aside_everything()
+        for earlier in runs_in(plan.folder):
+            same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
+        runs = [_open(plan, indexes[subset], stores[subset], console) for subset in plan.tasks]
+        owing = [run for run in runs if len(run.job.owed)]
+        _check_disk(plan, [run.job for run in owing])
         started = time.monotonic()
-        ending = _play(plan, [job for job, _ in owing], console) if owing else None
+        ending = _play(plan, [run.job for run in owing], console) if owing else None
         seconds = time.monotonic() - started
-        for job, manifest in opened:
-            if len(job.owed) or manifest.state != COMPLETE or (job, manifest) in owing:
-                _close(plan, job, manifest, ending, seconds, console)
+        for run in runs:
+            if run in owing or run.manifest.state != COMPLETE:
+                _close(plan, run, ending, seconds, console)
             else:
-                console.print(f"{job.subset}: complete; report: {job.store.files.report('txt')}", highlight=False)
-        return _ended(plan, [job for job, _ in opened], ending, console)
-    finally:
-        for job, _ in opened:
-            job.store.close()
-        for index in indexes.values():
-            index.close()
+                console.print(f"{run.job.subset}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
+        return _ended(plan, [run.job for run in runs], ending, console)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    job: Job
+    manifest: Manifest
+
+
+def _index(plan: Plan, subset: str, held: ExitStack) -> TaskIndex:
+    index = index_file(plan.benchmark, subset, plan.tasks[subset], plan.results)
+    held.callback(index.close)
+    return index
+
+
+def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
+    store = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
+    held.callback(store.close)
+    return store
 
 
 def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
@@ -71,29 +92,26 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
     return open_index(path, kind, measured, results / ".index")
 
 
-def _open(plan: Plan, subset: str, index: TaskIndex, console: Console) -> tuple[Job, Manifest]:
-    """A run's files, locked, checked and repaired, and what it owes."""
-    store = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
-    try:
-        if plan.restart:
-            store.set_aside_everything()
-        old = store.manifest()
-        if old is not None:
-            same_identity(old, plan.identity(), plan.allowed, plan.folder)
-            _tell_changes(old, plan, subset, console)
-        done = store.open_logs(index)
-        expected = index.select(plan.ratio, plan.sample_seed) | done
-        manifest = _manifest(plan, subset, index, old)
-        job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected, done)
-        _tell_state(plan, job, old, console)
-        if len(job.owed):
-            manifest.state = RUNNING
-            store.keep_files(plan.benchmark.files)
-            manifest.save(store.files.manifest)
-    except BaseException:
-        store.close()
-        raise
-    return job, manifest
+def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _Run:
+    """A run's files, checked and repaired, and what it owes."""
+    subset, old = store.files.subset, store.manifest()
+    if old is not None:
+        _tell_changes(old, plan, subset, console)
+    elif store.files.results.exists() and store.files.results.stat().st_size:
+        raise BadInput(
+            f"{store.files.results} is there without a manifest: another program wrote it (`reeval` scores it), "
+            "so give this run a --name of its own"
+        )
+    done = store.open_logs(index)
+    expected = index.select(plan.ratio, plan.sample_seed) | done
+    manifest = _manifest(plan, subset, index, old)
+    job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected, done)
+    _tell_state(plan, job, old, console)
+    if len(job.owed):
+        manifest.state = RUNNING
+        store.keep_files(plan.benchmark.files)
+        manifest.save(store.files.manifest)
+    return _Run(job, manifest)
 
 
 def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
@@ -147,17 +165,16 @@ async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], No
             await embedded.close()
 
 
-def _close(
-    plan: Plan, job: Job, manifest: Manifest, ending: HarnessError | None, seconds: float, console: Console
-) -> None:
+def _close(plan: Plan, run: _Run, ending: HarnessError | None, seconds: float, console: Console) -> None:
     """The final file, the report and the manifest of one subset."""
+    job, manifest = run.job, run.manifest
     if isinstance(ending, MachineError):
         return  # a disk that is full takes no report either; everything saved is intact
     report = finish(job, manifest, plan.name, stopped=ending is not None)
     write_report(job.store.files, report)
     manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
     manifest.save(job.store.files.manifest)
-    console.print(_headline(job, report), highlight=False, soft_wrap=True, markup=False)
+    console.print(_headline(job, report), **PLAIN)
 
 
 def write_report(files: RunFiles, report: Report) -> None:
@@ -179,12 +196,12 @@ def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Co
     failed = sum(job.failed for job in jobs)
     if ending is not None:
         word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}"
-        console.print(f"{word}; {owed} users are owed", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{word}; {owed} users are owed", **PLAIN)
     elif failed:
         kinds = f"{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
-        console.print(kinds, highlight=False, soft_wrap=True, markup=False)
+        console.print(kinds, **PLAIN)
     if owed:
-        console.print(f"to go on: {_resume_command(plan)}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"to go on: {_resume_command(plan)}", **PLAIN)
     if ending is not None:
         return ending.exit_code
     return FAILURES_EXIT if owed else COMPLETE_EXIT
@@ -198,18 +215,16 @@ def _resume_command(plan: Plan) -> str:
 def _tell_changes(old: Manifest, plan: Plan, subset: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
         if name != "prompt_path":
-            console.print(
-                f"{subset}: note: {name} was {before}, is now {after}", highlight=False, markup=False, soft_wrap=True
-            )
+            console.print(f"{subset}: note: {name} was {before}, is now {after}", **PLAIN)
 
 
 def _tell_state(plan: Plan, job: Job, old: Manifest | None, console: Console) -> None:
     def say(words: str) -> None:
-        console.print(f"{job.subset}: {words}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{job.subset}: {words}", **PLAIN)
 
     if job.store.torn:
         say(f"{job.store.torn} torn lines were set aside in *.torn; what they held is owed again")
-    outside = job.store.outside(job.index)
+    outside = job.store.outside()
     if outside:
         say(f"{outside} records are of users whose task has changed or gone; they are not counted")
     extra = int((job.done & ~job.index.select(plan.ratio, plan.sample_seed)).sum())

@@ -67,7 +67,7 @@ def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> None:
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.save(run.files.manifest)
-        about = facts(job, run.name, store.failed_users(index))
+        about = facts(job, run.name, store.failed_users(index, expected))
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
         _tell(run.files, report, again.notes(), console)
@@ -87,7 +87,7 @@ class _Again:
             job.store.load_responses(job.index)
 
     def records(self) -> Iterator[JSON]:
-        for record in self._job.store.records(self._job.index):
+        for record in self._job.store.records():
             position = self._job.index.find(record.key)
             assert position is not None  # `records` yields users of the index only
             task = self._job.task(position)

@@ -42,14 +42,14 @@ def finish(job: Job, manifest: Manifest, name: str, stopped: bool) -> Report:
     """
     scores = ReportScores(job.benchmark.scorer(job.subset))
     if job.users_done == job.users:
-        manifest.results_sha256 = job.store.finish(job.index, scores.add)
+        manifest.results_sha256 = job.store.finish(scores.add)
         manifest.state = COMPLETE
     else:
-        for record in job.store.records(job.index):
+        for record in job.store.records():
             scores.add(record)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
-    failed = job.store.failed_users(job.index)
+    failed = job.store.failed_users(job.index, job.expected)
     manifest.counts = {"users": job.users, "done": job.users_done, "failed": failed, "torn_lines": job.store.torn}
     return scores.report(facts(job, name, failed))
 

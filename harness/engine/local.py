@@ -166,7 +166,7 @@ class LocalEngine:
             self._fail(part, task.key, position, error)
         else:
             metrics = job.benchmark.measure(task, answer)
-            record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index.digest(position))
+            record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index, position)
             await self._commit.saved()
             job.done[position] = True
             part.done += 1
@@ -227,6 +227,7 @@ class LocalEngine:
                 self._users.cancel_scope.cancel()  # whoever is left waits for a slot that will not come
             for part in self._parts:
                 part.job.store.beat()
+            self._room.set()  # the limit may have grown
             self._observe(self._snapshot())
 
     async def _score_live(self) -> None:

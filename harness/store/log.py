@@ -124,24 +124,28 @@ class AppendLog:
         self.dirty = False
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._size = os.fstat(self._fd).st_size
         except OSError as error:
             raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
 
-    def append(self, data: JSON) -> None:
-        line = seal(data)
+    def append(self, data: JSON) -> int:
+        """Appends the line of an object; returns its offset in bytes. Nobody else writes to the file meanwhile."""
+        line, offset = seal(data), self._size
         try:
             written = os.write(self._fd, line)
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
         if written != len(line):
-            self._take_back(written)
+            self._take_back()
             raise MachineError(f"cannot write {self.path}: the disk took only a part; everything saved is intact")
+        self._size += written
         self.dirty = True
+        return offset
 
-    def _take_back(self, size: int) -> None:
+    def _take_back(self) -> None:
         """Cuts off a part of a line, so that whatever is appended before the process ends does not run into it."""
         with suppress(OSError):  # then the next start sets the part aside
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - size)
+            os.ftruncate(self._fd, self._size)
 
     def sync(self) -> None:
         """Waits until what was appended is on the disk."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,14 @@ class RunFiles:
 
 def runs(results_folder: Path) -> Iterator[RunFiles]:
     """Every run that has a manifest below a results folder, by name and subset."""
-    for path in sorted(results_folder.glob("*/run_*.json")):
-        yield RunFiles(path.parent, path.stem.removeprefix("run_"))
+    for folder in sorted(path for path in results_folder.glob("*") if path.is_dir()):
+        yield from runs_in(folder)
+
+
+def runs_in(folder: Path) -> Iterator[RunFiles]:
+    """The runs of one name, by subset."""
+    for path in sorted(folder.glob("run_*.json")):
+        yield RunFiles(folder, path.stem.removeprefix("run_"))
 
 
 class RunStore:
@@ -82,6 +88,7 @@ class RunStore:
         self._lock = RunLock(files.lock, clock)
         self._logs: list[log.AppendLog] = []
         self._saved: dict[str, list[tuple[int, int]]] = {}
+        self._records = 0
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
 
@@ -135,9 +142,9 @@ class RunStore:
         self._saved = self._find_responses(index, done)
         return done
 
-    def outside(self, index: TaskIndex) -> int:
+    def outside(self) -> int:
         """Records in the file of users or contents that the tasks file no longer has, and superseded ones."""
-        return sum(1 for _ in log.sound_lines(self.files.results)) - int((self._results_at >= 0).sum())
+        return self._records - int((self._results_at >= 0).sum())
 
     def responses_of(self, key: str) -> dict[tuple[str, int], Completion]:
         """The saved responses of a user by request digest and how many times that was asked before."""
@@ -163,13 +170,15 @@ class RunStore:
         """Makes `responses_of` know the responses of done users too, to play them again."""
         self._saved = self._find_responses(index, np.zeros(len(index), np.bool_))
 
-    def failed_users(self, index: TaskIndex) -> int:
-        """Users in the failures file, as their tasks now stand, that are not done."""
+    def failed_users(self, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
+        """Expected users in the failures file, as their tasks now stand, that are not done."""
         failed = set()
         for line in log.sound_lines(self.files.failures):
             data = orjson.loads(line.text)
             position = index.find(str(data["user_id"]))
-            if position is not None and self._results_at[position] < 0 and index.digest(position) == data["task"]:
+            if position is None or not expected[position] or self._results_at[position] >= 0:
+                continue
+            if index.digest(position) == data["task"]:
                 failed.add(position)
         return len(failed)
 
@@ -181,7 +190,7 @@ class RunStore:
                 "user_id": key,
                 "request": request,
                 "nth": nth,
-                "completion": asdict(completion),
+                "completion": completion,
                 "seconds": round(seconds, 4),
                 "tries": tries,
                 "endpoint": endpoint,
@@ -189,11 +198,13 @@ class RunStore:
             }
         )
 
-    def save_record(self, data: JSON, digest: str) -> Record:
-        data = {**data, "task": digest, "format": RECORD_FORMAT}
-        self._results.append(data)
-        self._saved.pop(str(data["user_id"]), None)
-        return Record(str(data["user_id"]), data)
+    def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
+        data = {**data, "task": index.digest(position), "format": RECORD_FORMAT}
+        self._results_at[position] = self._results.append(data)
+        self._records += 1
+        key = str(data["user_id"])
+        self._saved.pop(key, None)
+        return Record(key, data)
 
     def save_failure(self, failure: Failure, digest: str) -> None:
         self._failures.append(
@@ -217,51 +228,65 @@ class RunStore:
         for opened in self._logs:
             opened.sync()
 
-    def records(self, index: TaskIndex) -> Iterator[Record]:
+    def records(self) -> Iterator[Record]:
         """Every done task's record, in the order of the tasks file."""
-        self._results_at = self._find_done(index)
-        yield from self._in_order()
+        for line in self._lines_in_order():
+            data = log.unseal(line)
+            yield Record(str(data["user_id"]), data)
 
-    def finish(self, index: TaskIndex, records: Callable[[Record], None]) -> str:
+    def finish(self, records: Callable[[Record], None]) -> str:
         """Rewrites the results in input order and returns the file's SHA-256; `records` sees each on the way.
 
         Restartable: until the new file takes the old one's place, the old one is whole. Lines that are left out,
         of users whose task has changed or gone, stay behind in a set-aside copy of the old file.
         """
-        self._results_at = self._find_done(index)
         whole = hashlib.sha256()
-        if self.outside(index):
+        if self.outside():
             keep_old(self.files.results, self._stamp)
+        rewritten = np.full_like(self._results_at, -1)
         with replacing(self.files.results) as file:
-            for line in self._lines_in_order():
+            for position, line in zip(np.flatnonzero(self._results_at >= 0), self._lines_in_order(), strict=True):
+                rewritten[position] = file.tell()
                 whole.update(line + b"\n")
                 file.write(line + b"\n")
                 data = log.unseal(line)
                 records(Record(str(data["user_id"]), data))
+        self._take_up(rewritten)
         return whole.hexdigest()
+
+    def _take_up(self, results_at: NDArray[np.int64]) -> None:
+        """Goes on with the results file that has taken the old one's place."""
+        self._results.close()
+        self._results = self._logs[0] = log.AppendLog(self.files.results)
+        self._results_at = results_at
+        self._records = int((results_at >= 0).sum())
 
     def replace_results(self, records: Iterator[JSON]) -> str:
         """Writes records anew, keeping the old file set aside; returns the new file's SHA-256."""
         return replace_results(self.files.results, records, self._stamp)
 
-    def _in_order(self) -> Iterator[Record]:
-        for line in self._lines_in_order():
-            data = log.unseal(line)
-            yield Record(str(data["user_id"]), data)
-
     def _lines_in_order(self) -> Iterator[bytes]:
+        """The records' lines. Raises `MachineError` for one that was changed under this process."""
         try:
             with self.files.results.open("rb") as file:
-                for offset in self._results_at[self._results_at >= 0]:
-                    file.seek(int(offset))
-                    yield file.readline().rstrip(b"\n")
+                for offset in self._results_at[self._results_at >= 0].tolist():
+                    self.beat()
+                    file.seek(offset)
+                    line = file.readline().rstrip(b"\n")
+                    if not log.sound(line):
+                        raise MachineError(
+                            f"{self.files.results} was changed by another program: run again to repair it"
+                        )
+                    yield line
         except OSError as error:
             raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
 
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
         """Where each task's record stands in the results file; -1 where it has none of its present content."""
         found = np.full(len(index), -1, np.int64)
+        self._records = 0
         for line in log.sound_lines(self.files.results):
+            self._records += 1
             data = orjson.loads(line.text)
             position = index.find(str(data.get("user_id")))
             if position is not None and index.digest(position) == data.get("task"):
@@ -321,9 +346,10 @@ def _free_name(path: Path, stamp: str) -> Path:
     return next(free for free in map(path.with_name, names) if not free.exists())
 
 
-def same_identity(old: Manifest, identity: JSON, allowed: frozenset[str], where: Path) -> None:
+def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str], where: Path) -> None:
     """Refuses, field by field, to go on with a run as another configuration."""
-    found = {name: pair for name, pair in manifest.differences(old.identity, identity).items() if name not in allowed}
+    differing = manifest.differences(old.identity, identity) if old else {}
+    found = {name: pair for name, pair in differing.items() if name not in allowed}
     if found:
         told = "; ".join(f"{name} was {_shown(a)}, is now {_shown(b)}" for name, (a, b) in found.items())
         raise BadInput(

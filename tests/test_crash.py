@@ -1,0 +1,69 @@
+"""Processes that are killed or asked to stop, and what is left of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bench.kill_and_resume import campaign
+from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
+from harness.store.log import sound_lines
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path, durability: str) -> None:
+    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again."""
+    found = campaign(kills=4, users=30, steps=6.0, concurrency=4, seed=3, folder=tmp_path, durability=durability)
+    assert (found.kills, found.identical) == (4, found.runs)
+    assert found.extra <= found.allowed
+
+
+def wait_for_responses(path: Path, count: int) -> None:
+    """Polls until the run is in the middle of its work."""
+    while sum(1 for _ in sound_lines(path)) < count:
+        pass
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
+def test_signal_stops_cleanly_and_resume_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Requests on the wire are answered and saved, the resume command is printed and works, nothing is paid twice."""
+    tasks, results = tmp_path / "tasks", tmp_path / "results"
+    synthesise(tasks, "--users", "20", "--platform", "weibo")
+    with endpoint("--latency", "0.2") as url:
+        options = ("--platform", "weibo", "--concurrency", "4", "--name", "run")
+        process = subprocess.Popen(run_command(url, tasks, results, *options), stdout=subprocess.PIPE, text=True)
+        wait_for_responses(results / "run" / "responses_weibo.jsonl", 8)
+        process.send_signal(number)
+        shown, _ = process.communicate(timeout=30)
+        assert process.returncode == code
+        (command,) = [line for line in shown.splitlines() if line.startswith("to go on: python -m harness ")]
+        assert orjson.loads((results / "run/run_weibo.json").read_bytes())["state"] == "stopped"
+        seen = stats(url)
+        assert seen["requests"] == seen["completed"]
+        again = [*HARNESS, *command.removeprefix("to go on: python -m harness ").split()]
+        subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+        assert stats(url)["requests"] == stats(url)["distinct_bodies"]
+    subprocess.run([*HARNESS, "verify", "--results-dir", str(results)], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_second_run_on_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    """One writer: the second says who holds the folder, exits with 4, and changes nothing."""
+    tasks, results = tmp_path / "tasks", tmp_path / "results"
+    synthesise(tasks, "--users", "10", "--platform", "weibo")
+    with endpoint("--latency", "0.3") as url:
+        command = run_command(url, tasks, results, "--platform", "weibo", "--concurrency", "2", "--name", "run")
+        first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            wait_for_responses(results / "run" / "responses_weibo.jsonl", 2)
+            second = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert second.returncode == 4
+            assert f"in use by process {first.pid}" in second.stderr
+        finally:
+            first.terminate()
+            first.wait()
