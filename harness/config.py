@@ -31,11 +31,38 @@ EMBEDDED = "embedded"
 OPENAI_URL = "https://api.openai.com/v1"
 
 
+AUTO_START, AUTO_FLOOR, AUTO_CEILING = 16, 1, 1024
+"""Requests at once that `--concurrency auto` begins with, and between which it stays."""
+
+OTHER_FILES = 64
+"""Open files that a run needs beside its connections, about."""
+
+MAX_OUTAGE_SECONDS = 15 * 60.0
+
+GC_THRESHOLD = (50_000, 50, 50)
+"""For the length of a run: thousands of live requests make the default's many collections cost a sixth of the CPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What may change between a run and its resume. Times in seconds."""
+    """What may change between a run and its resume. Times in seconds.
 
-    concurrency: int = CONCURRENCY
+    `concurrency` is None where it is to be found out, beginning with `start`, between `floor` and `ceiling`.
+    `rpm` and `tpm` are requests and tokens a minute, None for no limit.
+    """
+
+    concurrency: int | None = CONCURRENCY
+    start: int = AUTO_START
+    floor: int = AUTO_FLOOR
+    ceiling: int = AUTO_CEILING
+    rpm: float | None = None
+    tpm: float | None = None
     timeout: float = TIMEOUT_SECONDS
     max_retries: int = MAX_RETRIES
+    max_outage: float = MAX_OUTAGE_SECONDS
     durability: str = DURABILITY
+
+    @property
+    def most(self) -> int:
+        """Requests that can be on the wire at once."""
+        return self.ceiling if self.concurrency is None else self.concurrency

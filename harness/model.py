@@ -144,6 +144,7 @@ class RunFacts:
     expected_users: int
     failed_users: int
     notes: tuple[str, ...] = ()
+    schedule: JSON | None = None
 
 
 class Scorer(Protocol):
@@ -235,13 +236,23 @@ class SubsetProgress:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a schedule at one moment, for displays. Times in seconds, tokens and requests as counts."""
+    """The state of a schedule at one moment, for displays. Times in seconds, tokens and requests as counts.
+
+    True concurrency: `requested` is what the user asked for (None for auto), `limit` what is admitted now, `in_flight`
+    what is on the wire, and `held_by` why that is less than would be ready to go. `outage` is its age, 0 without one;
+    `lag` how late the event loop ran, and `slowest_write` how long the disk took at worst, since the last snapshot.
+    """
 
     model: str
     seconds: float
     subsets: tuple[SubsetProgress, ...]
+    requested: int | None
     limit: int
     in_flight: int
+    held_by: str | None
+    outage: float
+    lag: float
+    slowest_write: float
     waiting: int
     backing_off: int
     requests: int

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import anyio
 import orjson
 from rich.console import Console
 
 from harness import config
 from harness.commands.plan import Plan
-from harness.endpoint.caller import Caller
-from harness.endpoint.client import Address, Client
-from harness.endpoint.limiter import FixedLimiter
+from harness.commands.session import Played, play
 from harness.engine.finish import finish
 from harness.engine.job import Job
-from harness.engine.local import LocalEngine
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
-from harness.model import Benchmark, Report, Snapshot, Where
+from harness.model import Benchmark, Report, Where
 from harness.report import text
-from harness.serve.app import Options, start
 from harness.store import atomic
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity
 from harness.store.tasks import TaskIndex, open_index
-from harness.ui.progress import display, percent
+from harness.ui.progress import percent
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
@@ -53,11 +46,11 @@ def launch(plan: Plan, console: Console) -> int:
         owing = [run for run in runs if len(run.job.owed)]
         _check_disk(plan, [run.job for run in owing])
         started = time.monotonic()
-        ending = _play(plan, [run.job for run in owing], console) if owing else None
-        seconds = time.monotonic() - started
+        played = play(plan, [run.job for run in owing], console) if owing else Played(None, None, None)
+        ending, seconds = played.ending, time.monotonic() - started
         for run in runs:
             if run in owing or run.manifest.state != COMPLETE:
-                _close(plan, run, ending, seconds, console)
+                _close(plan, run, played, seconds, console)
             else:
                 console.print(f"{run.job.subset}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
         return _ended(plan, [run.job for run in runs], ending, console)
@@ -126,53 +119,24 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
         times={"created": now(), "seconds": 0.0},
     )
     if old is not None:
+        made.tuning |= {name: old.tuning[name] for name in ("learned_limit",) if name in old.tuning}
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
     return made
 
 
-def _play(plan: Plan, jobs: list[Job], console: Console) -> HarnessError | None:
-    with display(console) as observe:
-        uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-        return anyio.run(_session, plan, jobs, observe, backend_options={"use_uvloop": uvloop})
-
-
-async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], None]) -> HarnessError | None:
-    """The endpoint, the client and the engine, for as long as the run lasts."""
-    embedded = None
-    if plan.found is None:
-        embedded = await start(Options())
-        address = Address(embedded.url)
-    else:
-        address = plan.found.address
-    try:
-        connections = plan.tuning.concurrency
-        async with Client(address, timeout=plan.tuning.timeout, connections=connections) as client:
-            caller = Caller(
-                client, FixedLimiter(connections), max_retries=plan.tuning.max_retries, clock=time.monotonic
-            )
-            engine = LocalEngine(
-                jobs,
-                caller,
-                seed=plan.sample_seed,
-                power=plan.tuning.durability == "power",
-                clock=time.monotonic,
-                observe=observe,
-            )
-            return await engine.run()
-    finally:
-        if embedded is not None:
-            await embedded.close()
-
-
-def _close(plan: Plan, run: _Run, ending: HarnessError | None, seconds: float, console: Console) -> None:
+def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Console) -> None:
     """The final file, the report and the manifest of one subset."""
     job, manifest = run.job, run.manifest
-    if isinstance(ending, MachineError):
+    if isinstance(played.ending, MachineError):
         return  # a disk that is full takes no report either; everything saved is intact
-    report = finish(job, manifest, plan.name, stopped=ending is not None)
-    write_report(job.store.files, report)
     manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
+    if played.schedule is not None:
+        manifest.times["schedule"] = played.schedule
+    if played.learned is not None:
+        manifest.tuning["learned_limit"] = played.learned
+    report = finish(job, manifest, plan.name, stopped=played.ending is not None)
+    write_report(job.store.files, report)
     manifest.save(job.store.files.manifest)
     console.print(_headline(job, report), **PLAIN)
 

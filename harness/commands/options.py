@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from harness import config
 from harness.errors import BadInput
@@ -43,24 +45,21 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 def add_tuning(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tuning (free to change on resume)")
-    group.add_argument(
-        "--concurrency",
-        type=positive_int,
-        metavar="N",
-        help=f"requests in flight at most (default: BENCH_MAX_WORKERS or {config.CONCURRENCY})",
-    )
-    group.add_argument(
-        "--timeout",
-        type=positive_float,
-        metavar="S",
-        help=f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})",
-    )
-    group.add_argument(
-        "--max-retries",
-        type=natural,
-        metavar="N",
-        help=f"other tries of a request after the first (default: {config.MAX_RETRIES})",
-    )
+
+    def add(flag: str, kind: Callable[[str], object], metavar: str, told: str) -> None:
+        group.add_argument(flag, type=kind, metavar=metavar, help=told)
+
+    concurrency = f"requests in flight at most, or `auto` (default: BENCH_MAX_WORKERS or {config.CONCURRENCY})"
+    add("--concurrency", concurrency_value, "N", concurrency)
+    add("--auto-start", positive_int, "N", f"what auto begins with (default: what it learned, or {config.AUTO_START})")
+    add("--auto-floor", positive_int, "N", f"the least that auto goes down to (default: {config.AUTO_FLOOR})")
+    add("--auto-ceiling", positive_int, "N", f"the most that auto goes up to (default: {config.AUTO_CEILING})")
+    add("--rpm", positive_float, "N", "requests a minute at most")
+    add("--tpm", positive_float, "N", "tokens a minute at most, prompts and completions")
+    add("--timeout", positive_float, "S", f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})")
+    add("--max-retries", natural, "N", f"other tries of a request after the first (default: {config.MAX_RETRIES})")
+    outage = f"seconds without any answer until the run stops (default: {config.MAX_OUTAGE_SECONDS:g})"
+    add("--max-outage", positive_float, "S", outage)
     group.add_argument(
         "--durability",
         choices=("process", "power"),
@@ -68,23 +67,42 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def tuning(args: argparse.Namespace) -> config.Tuning:
-    return config.Tuning(
-        concurrency=args.concurrency or _concurrency_of_environment(),
+AUTO = "auto"
+
+
+def tuning(args: argparse.Namespace, learned: int | None = None) -> config.Tuning:
+    """The tuning of a command; `learned` is the limit that an earlier process of the run had found."""
+    concurrency = args.concurrency or _concurrency_of_environment()
+    made = config.Tuning(
+        concurrency=None if concurrency == AUTO else concurrency,
+        start=args.auto_start or learned or config.AUTO_START,
+        floor=args.auto_floor or config.AUTO_FLOOR,
+        ceiling=args.auto_ceiling or config.AUTO_CEILING,
+        rpm=args.rpm,
+        tpm=args.tpm,
         timeout=args.timeout or config.TIMEOUT_SECONDS,
         max_retries=config.MAX_RETRIES if args.max_retries is None else args.max_retries,
+        max_outage=args.max_outage or config.MAX_OUTAGE_SECONDS,
         durability=args.durability or config.DURABILITY,
     )
+    if made.floor > made.ceiling:
+        raise BadInput(f"--auto-floor {made.floor} is above --auto-ceiling {made.ceiling}")
+    return made
 
 
-def _concurrency_of_environment() -> int:
+def _concurrency_of_environment() -> Any:
     value = os.environ.get("BENCH_MAX_WORKERS")
     if not value:
         return config.CONCURRENCY
     try:
-        return positive_int(value)
+        return concurrency_value(value)
     except argparse.ArgumentTypeError as error:
         raise BadInput(f"BENCH_MAX_WORKERS: {error}") from None
+
+
+def concurrency_value(text: str) -> Any:
+    """A whole number from 1, or `auto`."""
+    return AUTO if text == AUTO else positive_int(text)
 
 
 def natural(text: str) -> int:

@@ -67,7 +67,7 @@ def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> None:
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.save(run.files.manifest)
-        about = facts(job, run.name, store.failed_users(index, expected))
+        about = facts(job, manifest, run.name, store.failed_users(index, expected))
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
         _tell(run.files, report, again.notes(), console)

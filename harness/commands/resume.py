@@ -85,7 +85,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
         tasks={run.files.subset: run.tasks for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args),
+        tuning=options.tuning(args, manifest.tuning.get("learned_limit")),
         ratio=manifest.selection["ratio"],
         sample_seed=manifest.selection["sample_seed"],
         allowed=frozenset(args.allow),

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import anyio
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
-from tenacity.wait import wait_base
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from harness.endpoint.client import Sender
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.replies import Unauthorised
+from harness.endpoint.outage import SILENCE, Outage
+from harness.endpoint.replies import Denied
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
 
@@ -28,6 +28,9 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+
+Warn = Callable[[TransportFault, int], None]
+"""Hears of every failed try of a request and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,12 @@ class Traffic:
     completion_tokens: int = 0
 
 
-class FullJitter(wait_base):
-    """A uniform draw up to 0.5 s · 2^n, at most 60 s; never less than the endpoint asked for."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a caller does not do for ever: other tries of one request; seconds without any answer at all."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-
-    def __call__(self, retry_state: RetryCallState) -> float:
-        bound = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(retry_state.attempt_number - 1, 16))
-        wait = self._rng.uniform(0.0, bound)
-        fault = retry_state.outcome.exception() if retry_state.outcome else None
-        asked = fault.retry_after if isinstance(fault, TransportFault) else None
-        return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
+    max_retries: int
+    max_outage: float
 
 
 class Caller:
@@ -72,61 +69,68 @@ class Caller:
         self,
         sender: Sender,
         limiter: Limiter,
+        limits: Limits,
         *,
-        max_retries: int,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
     ) -> None:
         self.traffic = Traffic()
         self.limiter = limiter
+        self.outage = Outage(clock())
         self._sender = sender
-        self._max_retries = max_retries
+        self._limits = limits
         self._clock = clock
         self._sleep = sleep
-        self._wait = FullJitter(rng or random.Random())
+        self._rng = rng or random.Random()
         self._unreachable_since: float | None = None
+        self._denied_at: float | None = None
 
-    async def complete(self, body: bytes, rank: int, warn: Callable[[TransportFault, int], None]) -> Reply:
-        """The settled reply. `warn` hears of every failed try and its number.
+    async def complete(self, body: bytes, rank: int, user: str, warn: Warn) -> Reply:
+        """The settled reply to one of a user's requests.
 
         Raises `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
         try:
-            return await self._try(body, rank, 1)
+            return await self._try(body, rank, user, 1)
         except TransportFault as fault:
-            return await self._again(body, rank, fault, warn)
+            return await self._again(body, rank, user, fault, warn)
 
-    async def _try(self, body: bytes, rank: int, number: int) -> Reply:
-        await self.limiter.acquire(rank)
-        fault, start = None, self._clock()
+    async def _try(self, body: bytes, rank: int, user: str, number: int) -> Reply:
+        limiter, clock, rates = self.limiter, self._clock, self.limiter.rates
+        tokens = rates.estimate(body) if rates else 0.0
+        admitted = await limiter.acquire(rank, tokens)
+        fault, completion, start = None, None, clock()
         self.traffic.requests += 1
         try:
             completion = await self._sender.send(body)
         except TransportFault as error:
             fault = error
-            self._judge_address(error, start)
+        except Denied as error:
+            fault = self._denied(error, start)
+        except EndpointStopped:
+            limiter.close()  # before the slot goes to somebody else
             raise
-        except Unauthorised as error:
-            if not self.traffic.successes:
-                raise
-            fault = TransportFault("unauthorised", str(error))
-            raise fault from error
         finally:
-            seconds = self._clock() - start
-            self.limiter.release(seconds, fault)
-        self._count(completion)
-        return Reply(completion, seconds, number)
+            now = clock()
+            limiter.release(admitted, now - start, fault)
+            if rates:
+                rates.correct(tokens, *_used(completion, fault), now)
+        if completion is None:
+            assert fault is not None
+            self._failed(fault, user, start, now)
+            raise fault
+        self._succeeded(completion, now)
+        return Reply(completion, now - start, number)
 
-    async def _again(
-        self, body: bytes, rank: int, first: TransportFault, warn: Callable[[TransportFault, int], None]
-    ) -> Reply:
+    async def _again(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
         """The tries after a failed first one, which stands as the first attempt so that the pauses count right."""
+        record = _Failures(self, self._limits.max_retries)
         tries = AsyncRetrying(
             retry=retry_if_exception_type(TransportFault),
-            stop=stop_after_attempt(self._max_retries + 1),
-            wait=self._wait,
+            stop=record.exhausted,
+            wait=record.wait,
             sleep=self._pause,
             reraise=True,
         )
@@ -135,18 +139,18 @@ class Caller:
             async for attempt in tries:
                 with attempt:
                     number = attempt.retry_state.attempt_number
-                    if number == 1:
-                        warn(first, number)
-                        raise first
-                    self.traffic.retries += 1
                     try:
-                        return await self._try(body, rank, number)
+                        if number == 1:
+                            raise first
+                        self.traffic.retries += 1
+                        return await self._try(body, rank, user, number)
                     except TransportFault as fault:
+                        record.add(self._clock())
                         warn(fault, number)
                         raise
         except TransportFault as last:
             if self._unreachable_since is not None and last.unreachable:
-                _wrong_address(last)
+                self._wrong_address(last)
             raise GaveUp("persistent_error", f"{last.kind}: {last.detail}", number) from last
         raise AssertionError("tenacity ends in a reply or an error")
 
@@ -159,6 +163,35 @@ class Caller:
         finally:
             self.traffic.backing_off -= 1
 
+    def _succeeded(self, completion: Completion, now: float) -> None:
+        self._unreachable_since = self._denied_at = None
+        if self.outage.succeeded(now):
+            self.limiter.recover()
+        self.traffic.successes += 1
+        self.traffic.prompt_tokens += completion.prompt_tokens or 0
+        self.traffic.completion_tokens += completion.completion_tokens or 0
+
+    def _failed(self, fault: TransportFault, user: str, start: float, now: float) -> None:
+        self._judge_address(fault, start)
+        if not self.outage.failed(now, user):
+            return
+        lasted = self.outage.lasted(now)
+        if lasted >= self._limits.max_outage:
+            self._stop(
+                f"the endpoint has not answered for {lasted / 60:.0f} minutes ({fault.kind}: {fault.detail}): "
+                "resume when it is back"
+            )
+        self.limiter.probe(self.outage.next_probe())
+
+    def _denied(self, error: Denied, start: float) -> TransportFault:
+        """401, 403 or an empty account after successes: passing, unless a try begun after the first says so too."""
+        if not self.traffic.successes or (self._denied_at is not None and start >= self._denied_at):
+            self.limiter.close()
+            raise error
+        if self._denied_at is None:
+            self._denied_at = self._clock()
+        return TransportFault("denied", str(error))
+
     def _judge_address(self, fault: TransportFault, start: float) -> None:
         """Stops the run when nothing has ever succeeded and the address itself does not answer.
 
@@ -170,15 +203,51 @@ class Caller:
         if self._unreachable_since is None:
             self._unreachable_since = start
         if fault.kind == "http_404" or self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
-            _wrong_address(fault)
+            self._wrong_address(fault)
 
-    def _count(self, completion: Completion) -> None:
-        self.traffic.successes += 1
-        self._unreachable_since = None
-        self.traffic.prompt_tokens += completion.prompt_tokens or 0
-        self.traffic.completion_tokens += completion.completion_tokens or 0
+    def _wrong_address(self, fault: TransportFault) -> NoReturn:
+        hint = "; does the address need a /v1 at its end?" if fault.kind == "http_404" else ""
+        self._stop(f"the endpoint has never answered: {fault.detail}{hint}")
+
+    def _stop(self, why: str) -> NoReturn:
+        self.limiter.close()
+        raise EndpointStopped(why)
 
 
-def _wrong_address(fault: TransportFault) -> NoReturn:
-    hint = "; does the address need a /v1 at its end?" if fault.kind == "http_404" else ""
-    raise EndpointStopped(f"the endpoint has never answered: {fault.detail}{hint}") from fault
+class _Failures:
+    """The failed tries of one request: when they were, and which of them count."""
+
+    def __init__(self, caller: Caller, max_retries: int) -> None:
+        self._caller = caller
+        self._max_retries = max_retries
+        self._times: list[float] = []
+
+    def add(self, time: float) -> None:
+        self._times.append(time)
+
+    def exhausted(self, state: RetryCallState) -> bool:
+        """Whether the tries outside outages are used up; while nobody succeeds, one may be about to be declared."""
+        outage, now = self._caller.outage, self._caller._clock()
+        if self._counted() <= self._max_retries:
+            return False
+        return outage.last_success > self._times[0] or now - outage.last_success >= SILENCE
+
+    def wait(self, state: RetryCallState) -> float:
+        """A uniform draw up to 0.5 s · 2^n, at most 60 s ("full jitter"); never less than the endpoint asked for."""
+        bound = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, self._counted() - 1), 16))
+        wait = self._caller._rng.uniform(0.0, bound)
+        fault = state.outcome.exception() if state.outcome else None
+        asked = fault.retry_after if isinstance(fault, TransportFault) else None
+        return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
+
+    def _counted(self) -> int:
+        return sum(not self._caller.outage.covers(time) for time in self._times)
+
+
+def _used(completion: Completion | None, fault: TransportFault | None) -> tuple[float | None, float | None]:
+    """Tokens of a try and of its completion; none of a failed one; unknown where no usage is told."""
+    if completion is None:
+        return 0.0, None
+    if completion.prompt_tokens is None or completion.completion_tokens is None:
+        return None, None
+    return float(completion.prompt_tokens + completion.completion_tokens), float(completion.completion_tokens)

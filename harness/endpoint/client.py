@@ -7,6 +7,7 @@ followed, so that a key goes only to the address it was given for.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -93,6 +94,7 @@ class Client:
             self._headers["Authorization"] = f"Bearer {address.key}"
         self._timeout = timeout
         self._patience = min(CONNECT_SECONDS, timeout)
+        self.on_exhausted: Callable[[float], None] = lambda seconds: None
         self._connections = connections
 
     async def __aenter__(self) -> Client:
@@ -115,6 +117,8 @@ class Client:
                 self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
             ) as response:
                 content = await response.read()
+            if "x-ratelimit-remaining-requests" in response.headers and (wait := replies.exhausted(response.headers)):
+                self.on_exhausted(wait)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._scrubbed(self._mapped(error)) from None
         try:

@@ -1,92 +1,152 @@
-"""How many requests may be on the wire.
+"""Who may send, and when: slots, rates and pauses in one place.
 
-`Limiter` is what a caller needs of any limit, fixed or adaptive: a slot to send in, given back with
-what came of it. A request that waits between tries holds no slot (docs/design.md, section 6).
+A `Limiter` hands out slots in the order of rank. How many there are is its `Control`'s to say; `Rates` say how soon
+one may follow another; pauses come from the endpoint (Retry-After, exhausted quotas) and from outages, in which one
+request at a time goes out as a probe. A request that waits between tries holds no slot (docs/design.md, section 6).
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from itertools import count
-from typing import Protocol
 
+from harness.endpoint.control import Control
+from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
-
-class Limiter(Protocol):
-    @property
-    def limit(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-
-    async def acquire(self, rank: int) -> None:
-        """Returns once a slot is held; among those waiting the highest rank goes first, then who came first."""
-        ...
-
-    def release(self, seconds: float, fault: TransportFault | None) -> None:
-        """Gives a slot back: how long the try took, and how it failed if it did."""
-        ...
-
-    def close(self) -> None:
-        """Hands out no more slots: whoever waits, now or later, waits until cancelled."""
-        ...
+REFUSED = "http_429"
 
 
-class FixedLimiter:
-    """A fixed number of slots. Without contention, taking one costs a comparison."""
+class Limiter:
+    """Without contention, taking a slot costs some comparisons. `clock` is in seconds, monotonic."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._in_flight = 0
-        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
+    def __init__(self, control: Control, clock: Callable[[], float], rates: Rates | None = None) -> None:
+        self.in_flight = 0
+        self.rates = rates
+        self._control = control
+        self._clock = clock
+        self._queue: list[tuple[int, int, float, asyncio.Future[int]]] = []
         self._order = count()
         self._closed = False
+        self._probing = False
+        self._not_before = float("-inf")
+        self._refused_in_row = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def limit(self) -> int:
-        return self._limit
-
-    @property
-    def in_flight(self) -> int:
-        return self._in_flight
+        """Requests that may be on the wire now."""
+        return 1 if self._probing else self._control.limit
 
     @property
     def waiting(self) -> int:
-        return sum(not future.done() for _, _, future in self._queue)
+        return sum(not future.done() for *_, future in self._queue)
 
-    async def acquire(self, rank: int) -> None:
-        if self._in_flight < self._limit and not self._closed:
-            self._in_flight += 1
-            return
-        await self._turn(rank)
+    @property
+    def held_by(self) -> str | None:
+        """Why no more requests are on the wire although some wait, in a word; None where none waits."""
+        if not self.waiting:
+            return None
+        if self._closed:
+            return "stopping"
+        if self._probing:
+            return "outage"
+        if self.in_flight >= self._control.limit:
+            return "limit"
+        return "pause" if self._clock() < self._not_before else "rate"
+
+    async def acquire(self, rank: int, tokens: float = 0.0) -> int:
+        """Returns once a slot is held: the number of requests in flight, this one included.
+
+        Among those waiting the highest rank goes first, then who came first. `tokens` is what it may use.
+        """
+        if not self._queue and self._delay(tokens) == 0.0:
+            return self._grant(tokens)
+        admitted = await self._turn(rank, tokens)
         while self._closed:  # closed between the grant and now: the slot goes back
-            self._pass_on()
-            await self._turn(rank)
+            self.in_flight -= 1
+            admitted = await self._turn(rank, tokens)
+        return admitted
 
-    def release(self, seconds: float, fault: TransportFault | None) -> None:
-        self._pass_on()
+    def release(self, admitted: int, seconds: float, fault: TransportFault | None) -> None:
+        """Gives a slot back: the number it was admitted as, how long the try took, how it failed if it did."""
+        self.in_flight -= 1
+        now = self._clock()
+        if fault is None:
+            self._refused_in_row = 0
+            self._control.answered(now, seconds, bool(self._queue))
+        elif fault.kind == REFUSED:
+            self._control.refused(now, admitted)
+            self._refused_in_row += 1
+            if fault.retry_after and self._refused_in_row > self._control.limit:
+                self.pause(fault.retry_after)  # more refusals than requests it could hold: it counts them by time
+        self._pump()
+
+    def pause(self, seconds: float) -> None:
+        """Nothing goes out for so long."""
+        self._not_before = max(self._not_before, self._clock() + seconds)
+
+    def probe(self, seconds: float) -> None:
+        """One request at a time, the next one after so many seconds, until `recover`."""
+        self._probing = True
+        self.pause(seconds)
+
+    def recover(self) -> None:
+        self._probing = False
+        self._not_before = float("-inf")
+        self._pump()
 
     def close(self) -> None:
+        """Hands out no more slots: whoever waits, now or later, waits until cancelled."""
         self._closed = True
 
-    async def _turn(self, rank: int) -> None:
+    def _delay(self, tokens: float) -> float:
+        """Seconds until a slot may be granted; infinite where only an event can tell."""
+        if self._closed or self.in_flight >= self.limit:
+            return float("inf")
+        if self.rates is None and self._not_before == float("-inf"):
+            return 0.0
+        now = self._clock()
+        pause = max(0.0, self._not_before - now)
+        return max(pause, self.rates.wait(tokens, now)) if self.rates else pause
+
+    def _grant(self, tokens: float) -> int:
+        self.in_flight += 1
+        if self.rates:
+            self.rates.take(tokens, self._clock())
+        return self.in_flight
+
+    async def _turn(self, rank: int, tokens: float) -> int:
         """Waits until a slot is handed over."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (-rank, next(self._order), future))
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (-rank, next(self._order), tokens, future))
+        self._pump()
         try:
-            await future
+            return await future
         except asyncio.CancelledError:
             if not future.cancelled():  # the slot came together with the cancellation
-                self._pass_on()
+                self.in_flight -= 1
+                self._pump()
             raise
 
-    def _pass_on(self) -> None:
-        while self._queue and not self._closed:
-            future = heapq.heappop(self._queue)[2]
-            if not future.done():
-                future.set_result(None)
-                return
-        self._in_flight -= 1
+    def _pump(self) -> None:
+        """Grants what may be granted now, and comes back when the first in the queue may go."""
+        while self._queue:
+            _, _, tokens, future = self._queue[0]
+            if future.done():
+                heapq.heappop(self._queue)
+                continue
+            delay = self._delay(tokens)
+            if delay > 0.0:
+                return self._come_back(delay)
+            heapq.heappop(self._queue)
+            future.set_result(self._grant(tokens))
+
+    def _come_back(self, delay: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if delay < float("inf"):
+            self._timer = asyncio.get_running_loop().call_later(delay, self._pump)

@@ -58,6 +58,9 @@ UNKNOWN_MODEL = ("model_not_found", "model not exist", "unknown model", "invalid
 BROKEN_OFF = frozenset({"insufficient_system_resource", "abort", "error"})
 """Finish reasons of a reply that the endpoint broke off itself: DeepSeek; vLLM and SGLang; OpenRouter."""
 
+DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
+DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,9})?")
+
 SHOWN = 300
 """Characters of an endpoint's own words in a message."""
 
@@ -119,15 +122,13 @@ def _error(
     status: int, kind: str, said: str, low: str, headers: Mapping[str, str], now: datetime
 ) -> CallError | EndpointStopped:
     if status == 402 or _any(QUOTA, low):
-        return EndpointStopped(
+        return Denied(
             f"the endpoint says that the account's quota or balance is used up ({said}): top it up, then resume"
         )
     if status in (400, 403, 404) and _names_no_model(low):
         return EndpointStopped(f"the endpoint does not know this model ({said}): check --model")
     if status in (401, 403):
-        return Unauthorised(
-            f"the endpoint refuses the key with status {status} ({said}): check the key and what it may use"
-        )
+        return Denied(f"the endpoint refuses the key with status {status} ({said}): check the key and what it may use")
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         return EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
@@ -142,8 +143,9 @@ def _names_no_model(low: str) -> bool:
     return _any(UNKNOWN_MODEL, low) or ("model" in low and ("not found" in low or "does not exist" in low))
 
 
-class Unauthorised(EndpointStopped):
-    """401 or 403: terminal before any success, a passing fault of the endpoint after one."""
+class Denied(EndpointStopped):
+    """401, 403 or a quota that is used up: terminal before any success; after one it may be a passing fault of the
+    endpoint, or (some say it so) a limit of tokens a minute, until a later try is denied too."""
 
 
 def retry_after(value: str | None, now: datetime) -> float | None:
@@ -159,6 +161,24 @@ def retry_after(value: str | None, now: datetime) -> float | None:
             return None
         seconds = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
     return min(max(seconds, 0.0), LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None
+
+
+def exhausted(headers: Mapping[str, str]) -> float | None:
+    """Seconds until requests or tokens are to be had again, by the `x-ratelimit-*` headers; None while there are."""
+    waits = [
+        _duration(headers.get(f"x-ratelimit-reset-{what}", ""))
+        for what in ("requests", "tokens")
+        if headers.get(f"x-ratelimit-remaining-{what}", "").strip() == "0"
+    ]
+    return min(max(waits), LONGEST_RETRY_AFTER) if waits else None
+
+
+def _duration(text: str) -> float:
+    """Seconds in words like `6m0s`, `1.5s`, `20ms`, or a bare number of seconds; 0 for anything else."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+    if not DURATION.fullmatch(text.strip()):
+        return 0.0
+    return sum(float(number) * units[unit] for number, unit in DURATION_PART.findall(text))
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

@@ -51,10 +51,10 @@ def finish(job: Job, manifest: Manifest, name: str, stopped: bool) -> Report:
         manifest.state = STOPPED if stopped else INCOMPLETE
     failed = job.store.failed_users(job.index, job.expected)
     manifest.counts = {"users": job.users, "done": job.users_done, "failed": failed, "torn_lines": job.store.torn}
-    return scores.report(facts(job, name, failed))
+    return scores.report(facts(job, manifest, name, failed))
 
 
-def facts(job: Job, name: str, failed: int) -> RunFacts:
+def facts(job: Job, manifest: Manifest, name: str, failed: int) -> RunFacts:
     return RunFacts(
         subset=job.subset,
         model=job.sampling.model,
@@ -62,5 +62,6 @@ def facts(job: Job, name: str, failed: int) -> RunFacts:
         prompt=job.benchmark.prompt,
         expected_users=job.users,
         failed_users=failed,
+        schedule=manifest.times.get("schedule"),
         notes=tuple(filter(None, (job.benchmark.remark(job.task(0)),))),
     )

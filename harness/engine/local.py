@@ -8,10 +8,7 @@ at once, since nothing more can be saved. Asked twice: at once. In all of them w
 from __future__ import annotations
 
 import signal
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import anyio
 import numpy as np
@@ -21,7 +18,7 @@ from harness.endpoint.caller import Caller, Reply
 from harness.engine.commit import GroupCommit
 from harness.engine.conversation import Conversation
 from harness.engine.job import Job
-from harness.engine.live import LiveScores
+from harness.engine.progress import Part, Progress, parts
 from harness.engine.schedule import Schedule
 from harness.errors import (
     BadInput,
@@ -33,37 +30,17 @@ from harness.errors import (
     RunStopped,
     TransportFault,
 )
-from harness.model import Failure, Snapshot, SubsetProgress
+from harness.model import JSON, Failure, Snapshot
 
 TICK_SECONDS = 0.25
-RATE_SECONDS, RATE_STEPS = 30.0, 20
 LIVE_SCORE_SECONDS = 2.0
+NOTE_SECONDS = 10.0
+"""Between two lines of the log that tell the true concurrency."""
+
 REJECTIONS_TO_STOP = 3
 """Refused requests of different users, before any success, that mean a wrong configuration."""
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
-
-
-@dataclass(slots=True)
-class _Part:
-    """One job in the schedule: where its owed users begin in it, and its progress."""
-
-    job: Job
-    first: int
-    positions: Any
-    live: LiveScores
-    steps: int
-    steps_done: int
-    done: int
-    failed: int = 0
-
-
-@dataclass(slots=True)
-class _Totals:
-    replayed: int = 0
-    rejected: int = 0
-    last_warning: str | None = None
-    finished_at: deque[tuple[float, int]] = field(default_factory=deque)
 
 
 class LocalEngine:
@@ -75,6 +52,7 @@ class LocalEngine:
         caller: Caller,
         *,
         seed: int,
+        requested: int | None,
         power: bool,
         clock: Callable[[], float],
         observe: Callable[[Snapshot], None],
@@ -83,14 +61,13 @@ class LocalEngine:
         self._clock = clock
         self._observe = observe
         self._commit = GroupCommit([job.store for job in jobs], power)
-        self._parts, steps = _parts(jobs)
+        self._parts, steps = parts(jobs)
         self._firsts = [part.first for part in self._parts]
         self._schedule = Schedule(steps, seed)
         self._steps = steps
         self._in_play = 0
         self._room = anyio.Event()
-        self._totals = _Totals()
-        self._started = clock()
+        self._progress = Progress(self._parts, caller, requested, clock)
         self._ending: HarnessError | None = None
         self._users = anyio.create_task_group()
 
@@ -108,6 +85,10 @@ class LocalEngine:
             await self._guarded(self._commit.flush)
         self._observe(self._snapshot())
         return self._ending
+
+    def schedule(self) -> JSON:
+        """How close the run came to the shortest time possible; for the report, once it has ended."""
+        return self._progress.schedule()
 
     async def _start_users(self) -> None:
         while self._schedule and self._ending is None:
@@ -138,21 +119,23 @@ class LocalEngine:
         except (BadInput, EndpointStopped) as error:
             self._stop(error, grace=GRACE_SECONDS)
 
-    async def _play(self, part: _Part, position: int, steps: int) -> None:
+    async def _play(self, part: Part, position: int, steps: int) -> None:
         """One user, from its line to its record or failure."""
         job = part.job
         task = job.task(position)
-        counted = 0
+        counted, busy = 0, 0.0
+
+        def warn(fault: TransportFault, number: int) -> None:
+            self._warn(job, task.key, fault, number)
 
         async def call(body: bytes, rank: int) -> Reply:
-            return await self._caller.complete(
-                body, rank, lambda fault, number: self._warn(job, task.key, fault, number)
-            )
+            return await self._caller.complete(body, rank, task.key, warn)
 
         async def save(request: str, nth: int, reply: Reply) -> None:
             job.store.save_response(task.key, request, nth, reply.completion, reply.seconds, reply.tries, job.endpoint)
             await self._commit.saved()
-            nonlocal counted
+            nonlocal counted, busy
+            busy += reply.seconds
             if counted < steps:
                 counted += 1
                 self._advance(part, 1)
@@ -172,30 +155,31 @@ class LocalEngine:
             part.done += 1
             part.live.add(record)
         finally:
-            self._totals.replayed += conversation.replayed
+            self._progress.replayed += conversation.replayed
+            self._progress.user_ended(busy)
             if self._ending is None:
                 self._advance(part, steps - counted)
 
-    def _advance(self, part: _Part, steps: int) -> None:
+    def _advance(self, part: Part, steps: int) -> None:
         part.steps_done += steps
         self._schedule.done(steps)
 
-    def _fail(self, part: _Part, key: str, position: int, error: GaveUp | Rejected) -> None:
+    def _fail(self, part: Part, key: str, position: int, error: GaveUp | Rejected) -> None:
         """Records a user given up on; refusals before any success mean that no user will do better."""
         tries = error.tries if isinstance(error, GaveUp) else 1
         failure = Failure(key, "endpoint", error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
         part.job.failed += 1
         part.failed += 1
-        self._totals.last_warning = f"{key}: {error}"
+        self._progress.last_warning = f"{key}: {error}"
         if isinstance(error, Rejected):
-            self._totals.rejected += 1
-            if self._totals.rejected >= REJECTIONS_TO_STOP and not self._caller.traffic.successes:
+            self._progress.rejected += 1
+            if self._progress.rejected >= REJECTIONS_TO_STOP and not self._caller.traffic.successes:
                 self._stop(EndpointStopped(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
         job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)
-        self._totals.last_warning = f"{fault.kind}: {fault.detail}"
+        self._progress.last_warning = f"{fault.kind}: {fault.detail}"
 
     def _stop(self, reason: HarnessError, grace: float) -> None:
         """Ends the run: the first reason is the one that is told, a later one can only shorten the grace."""
@@ -221,14 +205,35 @@ class LocalEngine:
                 self._stop(RunStopped(SIGNALS[number]), grace=0.0 if again else GRACE_SECONDS)
 
     async def _tick(self) -> None:
+        noted = self._clock()
         while True:
+            due = self._clock() + TICK_SECONDS
             await anyio.sleep(TICK_SECONDS)
+            self._progress.tick(max(0.0, self._clock() - due))
             if self._ending is not None and not self._caller.limiter.in_flight:
                 self._users.cancel_scope.cancel()  # whoever is left waits for a slot that will not come
             for part in self._parts:
                 part.job.store.beat()
             self._room.set()  # the limit may have grown
-            self._observe(self._snapshot())
+            snapshot = self._snapshot()
+            self._observe(snapshot)
+            if self._clock() - noted >= NOTE_SECONDS:
+                noted = self._clock()
+                self._note_concurrency(snapshot)
+
+    def _note_concurrency(self, snapshot: Snapshot) -> None:
+        for part in self._parts:
+            part.job.store.event(
+                "concurrency",
+                requested=snapshot.requested or "auto",
+                admitted=snapshot.limit,
+                on_the_wire=snapshot.in_flight,
+                waiting=snapshot.waiting,
+                held_by=snapshot.held_by,
+                outage_seconds=round(snapshot.outage, 1),
+                loop_lag_ms=round(1e3 * snapshot.lag, 1),
+                slowest_write_ms=round(1e3 * snapshot.slowest_write, 1),
+            )
 
     async def _score_live(self) -> None:
         last = self._clock()
@@ -242,67 +247,4 @@ class LocalEngine:
                 last = self._clock()
 
     def _snapshot(self) -> Snapshot:
-        seconds = self._clock() - self._started
-        traffic, limiter = self._caller.traffic, self._caller.limiter
-        done = sum(part.steps_done for part in self._parts)
-        rate = self._rate(done)
-        return Snapshot(
-            model=self._parts[0].job.sampling.model,
-            seconds=seconds,
-            subsets=tuple(_progress(part) for part in self._parts),
-            limit=limiter.limit,
-            in_flight=limiter.in_flight,
-            waiting=limiter.waiting,
-            backing_off=traffic.backing_off,
-            requests=traffic.requests,
-            replayed=self._totals.replayed,
-            retries=traffic.retries,
-            prompt_tokens=traffic.prompt_tokens,
-            completion_tokens=traffic.completion_tokens,
-            rate=rate,
-            eta=self._schedule.remaining_steps / rate if rate else None,
-            last_warning=self._totals.last_warning,
-            stopping=str(self._ending) if self._ending else None,
-        )
-
-    def _rate(self, done: int) -> float:
-        """Steps a second over about the last half minute, or further back where those were few."""
-        now, history = self._clock(), self._totals.finished_at
-        history.append((now, done))
-        while len(history) > 2 and now - history[1][0] > RATE_SECONDS and done - history[1][1] > RATE_STEPS:
-            history.popleft()
-        start, before = history[0]
-        return (done - before) / (now - start) if now > start else 0.0
-
-
-def _parts(jobs: list[Job]) -> tuple[list[_Part], Any]:
-    """The jobs laid end to end in one schedule, and the remaining steps of all owed users.
-
-    A user with saved responses has that many steps fewer to go, though never none.
-    """
-    parts, lengths, first = [], [], 0
-    for job in jobs:
-        positions = job.owed
-        saved = np.zeros(len(job.index), np.int32)
-        for key, count in job.store.saved_counts().items():
-            saved[job.index.find(key)] = count
-        steps = np.maximum(1, job.index.steps[positions] - saved[positions])
-        total = int(job.index.steps[job.expected].sum())
-        live = LiveScores(job.benchmark.scorer(job.subset))
-        parts.append(_Part(job, first, positions, live, total, total - int(steps.sum()), job.users_done))
-        lengths.append(steps)
-        first += len(positions)
-    return parts, np.concatenate(lengths)
-
-
-def _progress(part: _Part) -> SubsetProgress:
-    return SubsetProgress(
-        subset=part.job.subset,
-        users=part.job.users,
-        done=part.done,
-        failed=part.failed,
-        steps=part.steps,
-        steps_done=part.steps_done,
-        scores=part.live.figures,
-        scored_users=part.live.users,
-    )
+        return self._progress.snapshot(self._schedule.remaining_steps, str(self._ending) if self._ending else None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from zlib import crc32
 
 import orjson
@@ -122,6 +123,7 @@ class AppendLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.dirty = False
+        self.slowest = 0.0
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             self._size = os.fstat(self._fd).st_size
@@ -130,9 +132,10 @@ class AppendLog:
 
     def append(self, data: JSON) -> int:
         """Appends the line of an object; returns its offset in bytes. Nobody else writes to the file meanwhile."""
-        line, offset = seal(data), self._size
+        line, offset, start = seal(data), self._size, perf_counter()
         try:
             written = os.write(self._fd, line)
+            self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
         if written != len(line):

@@ -223,6 +223,13 @@ class RunStore:
     def event(self, what: str, **details: Any) -> None:
         self._events.append({"time": round(self._clock(), 3), "what": what, **details})
 
+    def slowest_write(self) -> float:
+        """Seconds that the slowest append took since this was last asked."""
+        slowest = max(opened.slowest for opened in self._logs)
+        for opened in self._logs:
+            opened.slowest = 0.0
+        return slowest
+
     def sync(self) -> None:
         """Waits until all that was appended is on the disk; for a thread of its own."""
         for opened in self._logs:

@@ -15,6 +15,10 @@ from rich.text import Text
 from harness.model import Snapshot, SubsetProgress
 
 PLAIN_SECONDS = 5.0
+SLOW_LOOP, SLOW_DISK = 0.1, 0.05
+"""Seconds from which a late event loop and a slow write are worth a word."""
+
+HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
 
 
 class Display(Protocol):
@@ -101,11 +105,25 @@ def view(snapshot: Snapshot) -> RenderableType:
 def traffic(snapshot: Snapshot) -> str:
     s = snapshot
     return (
-        f"in flight {s.in_flight}/{s.limit}, waiting {s.waiting}, backing off {s.backing_off} | "
+        f"in flight {concurrency(s)}, waiting {s.waiting}, backing off {s.backing_off} | "
         f"{speed(s.rate)} | requests {s.requests}, retries {s.retries}, from saved {s.replayed} | "
         f"tokens {count(s.prompt_tokens)} in, {count(s.completion_tokens)} out | "
         f"{duration(s.seconds)} gone, {duration(s.eta) if s.eta is not None else '?'} to go"
     )
+
+
+def concurrency(s: Snapshot) -> str:
+    """On the wire / admitted of requested, and why fewer are on the wire than are ready to go."""
+    asked = "auto" if s.requested is None else s.requested
+    of = f" of {asked}" if asked != s.limit else ""
+    reasons = [HELD[s.held_by]] if s.held_by in HELD else []
+    if s.outage:
+        reasons.append(f"no answer for {duration(s.outage)}")
+    if s.lag > SLOW_LOOP:
+        reasons.append(f"busy loop {1e3 * s.lag:.0f} ms")
+    if s.slowest_write > SLOW_DISK:
+        reasons.append(f"slow disk {1e3 * s.slowest_write:.0f} ms")
+    return f"{s.in_flight}/{s.limit}{of}{' (' + ', '.join(reasons) + ')' if reasons else ''}"
 
 
 def line(snapshot: Snapshot) -> str:

@@ -72,6 +72,7 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
         "cohort_curve": _curve(scores, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
         "ceiling": {name: means["ceiling", name]._asdict() for name in (*GAINS, F1)},
         "diagnostics": _diagnostics(scores),
+        "schedule": run.schedule,
         "usage": {name: counts[name] for name in ("prompt_tokens", "completion_tokens", "requests")},
         "bootstrap": {"method": intervals.method, "resamples": RESAMPLES, "seed": SEED},
         "notes": list(run.notes),
@@ -333,6 +334,13 @@ def _footing(data: JSON) -> Iterator[Block]:
         f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, "
         f"{usage['completion_tokens']} completion tokens."
     )
+    if data["schedule"] and data["schedule"]["ratio"] is not None:
+        took = data["schedule"]
+        yield Paragraph(
+            f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
+            f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
+            "and the longest user's chain)."
+        )
     if data["notes"]:
         yield Heading("Notes")
         yield from map(Paragraph, data["notes"])
