@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 JSON = dict[str, Any]
@@ -166,12 +167,22 @@ class Scorer(Protocol):
 
 
 class Benchmark(Protocol):
-    """Plays a task by asking; never sees network, disk, clock or concurrency."""
+    """Plays a task by asking; never sees network, disk, clock or concurrency.
+
+    `prompt_version` is part of what a run is, `parser_version` is recorded, `task_version` is that of the rules by
+    which task lines are validated.
+    """
 
     name: str
     prompt_version: str
     parser_version: str
+    task_version: str
     subsets: tuple[str, ...]
+
+    @property
+    def source(self) -> Path | None:
+        """The file of a prompt or agent that the user named, None where none was."""
+        ...
 
     @property
     def files(self) -> Mapping[str, bytes]:

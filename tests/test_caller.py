@@ -9,19 +9,21 @@ from types import FrameType
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
-from tenacity import Future, RetryCallState, Retrying
 
 from harness.endpoint.caller import (
     LONGEST_WAIT,
     PATIENCE_WITH_AN_ADDRESS,
     WAIT_FOR_AN_ADDRESS,
     Caller,
-    FullJitter,
+    Limits,
     Reply,
+    full_jitter,
 )
-from harness.endpoint.limiter import FixedLimiter
-from harness.endpoint.replies import Unauthorised
+from harness.endpoint.control import FixedControl
+from harness.endpoint.limiter import Limiter
+from harness.endpoint.replies import Denied
 from harness.errors import EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
 from harness.model import Completion
 
@@ -29,37 +31,46 @@ GOOD = Completion("好", prompt_tokens=7, completion_tokens=2)
 BUSY = TransportFault("http_503", "busy")
 REFUSED = TransportFault("connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True)
 UNKNOWN_PATH = TransportFault("http_404", "http://127.0.0.1:9/v1 answers 404: not found", unreachable=True)
-WRONG_KEY = Unauthorised("http://127.0.0.1:9/v1: the endpoint refuses the key with status 401")
-NO_QUOTA = EndpointStopped("quota")
+WRONG_KEY = Denied("http://127.0.0.1:9/v1: the endpoint refuses the key with status 401")
+NO_QUOTA = Denied("quota")
+UNKNOWN_MODEL = EndpointStopped("no such model")
 BAD_REQUEST = Rejected("http_400", "temperature")
+
+OTHERS = b"others"
 
 Script = Iterable[Completion | HarnessError]
 
 
 class Stage:
-    """A caller whose sender answers from a queue, the last entry for ever; each try takes `seconds` of a fake clock."""
+    """A caller whose sender answers from a queue, the last entry for ever; each try takes `seconds` of a fake clock.
 
-    def __init__(self, script: Script, *, max_retries: int = 8, slots: int = 1, seconds: float = 0.25) -> None:
+    With `others` a request of another user succeeds in every pause.
+    """
+
+    def __init__(self, script: Script, *, max_retries: int = 8, seconds: float = 0.25, others: bool = False) -> None:
         self.now = 0.0
         self.sent: list[bytes] = []
         self.pauses: list[float] = []
         self.held_in_pauses: list[int] = []
         self.backing_off: list[int] = []
         self.warned: list[tuple[str, int]] = []
-        self.limiter = FixedLimiter(slots)
+        self.limiter = Limiter(FixedControl(1), lambda: self.now)
         self._seconds = seconds
+        self._others = others
         self._script = list(script)
         self.caller = Caller(
             self,
             self.limiter,
-            max_retries=max_retries,
+            Limits(max_retries, max_outage=900.0),
             clock=lambda: self.now,
             sleep=self._sleep,
             rng=random.Random(7),
         )
 
     async def send(self, body: bytes) -> Completion:
-        assert self.limiter.in_flight >= 1
+        assert self.limiter.in_flight == 1
+        if body == OTHERS:
+            return GOOD
         self.sent.append(body)
         self.now += self._seconds
         entry = self._script.pop(0) if len(self._script) > 1 else self._script[0]
@@ -72,9 +83,13 @@ class Stage:
         self.held_in_pauses.append(self.limiter.in_flight)
         self.backing_off.append(self.caller.traffic.backing_off)
         self.now += seconds
+        if self._others:
+            await self.caller.complete(OTHERS, 1, "others", lambda fault, number: None)
 
     async def call(self) -> Reply:
-        return await self.caller.complete(b"{}", 1, lambda fault, number: self.warned.append((fault.kind, number)))
+        return await self.caller.complete(
+            b"{}", 1, "user", lambda fault, number: self.warned.append((fault.kind, number))
+        )
 
 
 @pytest.mark.anyio
@@ -121,10 +136,11 @@ async def test_fault_is_tried_again_until_it_passes() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("max_retries", [0, 1, 3, 8])
-async def test_request_is_given_up_after_its_retries(max_retries: int) -> None:
+@pytest.mark.parametrize("max_retries", [1, 3, 8])
+async def test_request_is_given_up_after_its_retries_while_others_pass(max_retries: int) -> None:
     """`--max-retries` are tries after the first; the error names the last fault and how many tries there were."""
-    stage = Stage([BUSY] * max_retries + [TransportFault("http_500", "the end")], max_retries=max_retries)
+    script = [BUSY] * max_retries + [TransportFault("http_500", "the end")]
+    stage = Stage(script, max_retries=max_retries, others=True)
     with pytest.raises(GaveUp) as caught:
         await stage.call()
     assert (caught.value.kind, caught.value.detail) == ("persistent_error", "http_500: the end")
@@ -137,27 +153,20 @@ async def test_request_is_given_up_after_its_retries(max_retries: int) -> None:
 @pytest.mark.anyio
 async def test_pauses_are_full_jitter_under_a_doubling_bound() -> None:
     """Each pause is drawn from nothing up to 0.5 s, 1 s, 2 s ... 60 s."""
-    stage = Stage([BUSY], max_retries=12)
+    stage = Stage([BUSY], max_retries=12, others=True)
     with pytest.raises(GaveUp):
         await stage.call()
     bounds = [min(60.0, 0.5 * 2**n) for n in range(12)]
     assert all(0.0 <= pause <= bound for pause, bound in zip(stage.pauses, bounds, strict=True))
 
 
-def wait_of(attempt: int, retry_after: float | None, seed: int) -> float:
-    state = RetryCallState(Retrying(), None, (), {})
-    state.attempt_number = attempt
-    state.outcome = Future(attempt)
-    state.outcome.set_exception(TransportFault("http_429", "slow down", retry_after=retry_after))
-    return FullJitter(random.Random(seed))(state)
-
-
 @pytest.mark.parametrize(
-    ("attempt", "bound"), [(1, 0.5), (2, 1.0), (7, 32.0), (8, 60.0), (9, 60.0), (5000, LONGEST_WAIT)]
+    ("failures", "bound"), [(0, 0.5), (1, 0.5), (2, 1.0), (7, 32.0), (8, 60.0), (9, 60.0), (5000, LONGEST_WAIT)]
 )
-def test_jitter_is_even_over_its_whole_range(attempt: int, bound: float) -> None:
+def test_jitter_is_even_over_its_whole_range(failures: int, bound: float) -> None:
     """Full jitter, not a fixed pause with some noise: draws have half the bound as mean and reach its ends."""
-    draws = [wait_of(attempt, None, seed) for seed in range(1000)]
+    rng = random.Random(7)
+    draws = [full_jitter(failures, None, rng) for _ in range(1000)]
     assert 0.0 <= min(draws) < bound * 0.02
     assert bound * 0.98 < max(draws) <= bound
     assert sum(draws) / 1000 == pytest.approx(bound / 2, rel=0.1)
@@ -167,7 +176,7 @@ def test_jitter_is_even_over_its_whole_range(attempt: int, bound: float) -> None
 def test_retry_after_is_never_undercut_nor_does_it_hurry(asked: float) -> None:
     """What the endpoint asked for is the least; `0` and dates in the past do not shorten the pause of the backoff."""
     for seed in range(50):
-        plain, wait = wait_of(6, None, seed), wait_of(6, asked, seed)
+        plain, wait = full_jitter(6, None, random.Random(seed)), full_jitter(6, asked, random.Random(seed))
         assert wait >= asked
         assert wait >= plain
         assert wait <= max(asked + 0.1 * plain, plain)
@@ -175,7 +184,8 @@ def test_retry_after_is_never_undercut_nor_does_it_hurry(asked: float) -> None:
 
 def test_those_told_the_same_time_do_not_come_back_together() -> None:
     """A hundred requests that were told 30 s are spread out behind it."""
-    waits = [wait_of(6, 30.0, seed) for seed in range(100)]
+    rng = random.Random(7)
+    waits = [full_jitter(6, 30.0, rng) for _ in range(100)]
     assert len(set(waits)) == 100
     assert max(waits) - min(waits) > 1.0
 
@@ -212,17 +222,19 @@ async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
         stage = Stage([BUSY])
         sender = type("Hangs", (), {"send": staticmethod(for_ever)})() if part == "_sender" else stage
         sleep = for_ever if part == "_sleep" else stage._sleep
-        caller = Caller(sender, stage.limiter, max_retries=8, clock=lambda: 0.0, sleep=sleep)  # type: ignore[arg-type]
+        caller = Caller(sender, stage.limiter, Limits(8, 900.0), clock=lambda: 0.0, sleep=sleep)  # type: ignore[arg-type]
         reached = anyio.Event()
         async with anyio.create_task_group() as group:
-            group.start_soon(caller.complete, b"{}", 1, lambda fault, number: None)
+            group.start_soon(caller.complete, b"{}", 1, "user", lambda fault, number: None)
             await reached.wait()
             group.cancel_scope.cancel()
         assert (stage.limiter.in_flight, caller.traffic.backing_off) == (0, 0)
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("error", [BAD_REQUEST, NO_QUOTA, WRONG_KEY], ids=["rejected", "stopped", "unauthorised"])
+@pytest.mark.parametrize(
+    "error", [BAD_REQUEST, UNKNOWN_MODEL, NO_QUOTA, WRONG_KEY], ids=["rejected", "model", "quota", "key"]
+)
 @pytest.mark.parametrize("before", [[], [BUSY]], ids=["at_once", "after_a_fault"])
 async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, before: list[HarnessError]) -> None:
     """A refused request, an endpoint that will not serve, a wrong key at the start: one try more is none too few."""
@@ -271,6 +283,14 @@ async def test_other_answer_renews_the_patience_with_an_address() -> None:
 
 
 @pytest.mark.anyio
+async def test_address_that_said_503_is_not_wrong_because_the_last_try_was_refused() -> None:
+    """A server that was loading and then crashed costs a user, not the run, until its patience is used up as well."""
+    stage = Stage([*[BUSY] * 4, REFUSED], max_retries=4, seconds=4.0)
+    with pytest.raises(GaveUp, match="connect"):
+        await stage.call()
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("fault", [REFUSED, UNKNOWN_PATH], ids=["refused", "404"])
 async def test_address_that_has_answered_once_is_believed_in(fault: TransportFault) -> None:
     """After a success the same faults are tried again like any other, and end as a failure of their user only."""
@@ -282,23 +302,61 @@ async def test_address_that_has_answered_once_is_believed_in(fault: TransportFau
 
 
 @pytest.mark.anyio
-async def test_key_refused_after_a_success_is_a_passing_fault() -> None:
+@pytest.mark.parametrize("denied", [WRONG_KEY, NO_QUOTA], ids=["key", "quota"])
+async def test_denial_after_a_success_is_a_passing_fault(denied: Denied) -> None:
     """A gateway that loses its mind for a moment must not end a run that it has served."""
-    stage = Stage([GOOD, WRONG_KEY, GOOD])
+    stage = Stage([GOOD, denied, GOOD, denied, GOOD])
     await stage.call()
     assert (await stage.call()).tries == 2
-    assert stage.warned == [("unauthorised", 1)]
+    assert (await stage.call()).tries == 2  # each time anew
+    assert stage.warned == [("denied", 1)] * 2
     assert stage.limiter.in_flight == 0
 
 
 @pytest.mark.anyio
-async def test_key_refused_for_good_after_a_success_is_given_up_as_such() -> None:
-    """The failure of the user names the refusal, not something general."""
-    stage = Stage([GOOD, WRONG_KEY], max_retries=2)
+@pytest.mark.parametrize("denied", [WRONG_KEY, NO_QUOTA], ids=["key", "quota"])
+async def test_denial_that_another_try_confirms_stops_the_run(denied: Denied) -> None:
+    """The key has been revoked, or the account is empty: the second try says so, and the error is the endpoint's."""
+    stage = Stage([GOOD, denied], max_retries=2)
     await stage.call()
-    with pytest.raises(GaveUp, match=r"unauthorised.*status 401") as caught:
+    with pytest.raises(Denied) as caught:
         await stage.call()
-    assert caught.value.tries == 3
+    assert caught.value is denied
+    assert len(stage.sent) == 3
+    assert stage.limiter.in_flight == 0
+
+
+@pytest.mark.anyio
+async def test_only_a_try_begun_after_the_first_denial_confirms_it() -> None:
+    """Requests that were on the wire together are denied together by the same hiccup: that stops nothing."""
+    limiter = Limiter(FixedControl(3), lambda: now)
+    on_the_wire, answer, now, denials = 0, anyio.Event(), 0.0, 3
+
+    class Hiccup:
+        async def send(self, body: bytes) -> Completion:
+            nonlocal on_the_wire, denials, now
+            if not caller.traffic.successes:
+                return GOOD
+            on_the_wire += 1
+            now += 1.0
+            if on_the_wire == 3:
+                answer.set()
+            await answer.wait()
+            now += 1.0
+            if denials:
+                denials -= 1
+                raise WRONG_KEY
+            return GOOD
+
+    async def no_wait(seconds: float) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    caller = Caller(Hiccup(), limiter, Limits(8, 900.0), clock=lambda: now, sleep=no_wait)
+    await caller.complete(b"{}", 1, "first", lambda fault, number: None)
+    async with anyio.create_task_group() as group:
+        for user in "abc":
+            group.start_soon(caller.complete, b"{}", 1, user, lambda fault, number: None)
+    assert (caller.traffic.successes, caller.traffic.requests) == (4, 7)
 
 
 @pytest.mark.anyio
@@ -306,17 +364,17 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
     """An adaptive limit learns from seconds and faults: None for a reply, the fault itself for anything passing."""
     told: list[tuple[float, str | None]] = []
 
-    class Noting(FixedLimiter):
+    class Noting(Limiter):
         def release(self, seconds: float, fault: TransportFault | None) -> None:
             told.append((seconds, fault.kind if fault else None))
             super().release(seconds, fault)
 
     stage = Stage([GOOD, BUSY, WRONG_KEY, GOOD, BAD_REQUEST])
-    caller = Caller(stage, Noting(1), max_retries=8, clock=lambda: stage.now, sleep=stage._sleep)
-    stage.limiter = caller.limiter  # type: ignore[assignment]
-    await caller.complete(b"{}", 1, lambda fault, number: None)
-    await caller.complete(b"{}", 1, lambda fault, number: None)
+    stage.limiter = Noting(FixedControl(1), lambda: stage.now)
+    caller = Caller(stage, stage.limiter, Limits(8, 900.0), clock=lambda: stage.now, sleep=stage._sleep)
+    await caller.complete(b"{}", 1, "user", lambda fault, number: None)
+    await caller.complete(b"{}", 1, "user", lambda fault, number: None)
     with pytest.raises(Rejected):
-        await caller.complete(b"{}", 1, lambda fault, number: None)
-    assert [kind for _, kind in told] == [None, "http_503", "unauthorised", None, None]
+        await caller.complete(b"{}", 1, "user", lambda fault, number: None)
+    assert [kind for _, kind in told] == [None, "http_503", "denied", None, None]
     assert [seconds for seconds, _ in told] == pytest.approx([0.25] * 5)

@@ -367,6 +367,45 @@ async def test_cookies_of_an_endpoint_are_not_sent_back() -> None:
     assert [header(head, "Cookie") for head in server.heads] == [None, None]
 
 
+# Quotas that are used up for now
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 429])
+@pytest.mark.parametrize("what", ["Requests", "Tokens"])
+async def test_used_up_quota_is_told_with_the_time_until_its_reset(status: int, what: str) -> None:
+    """Whether this very request was served or not; the reply itself is what it would have been."""
+    headers = f"X-RateLimit-Remaining-{what}: 0", f"X-RateLimit-Reset-{what}: 1m30s"
+    told: list[float] = []
+    async with (
+        serving(http(status, GOOD, *headers)) as server,
+        Client(Address(server.url), timeout=HANGS, connections=1) as client,
+    ):
+        client.on_exhausted = told.append
+        if status == 200:
+            assert await client.send(b"{}") == Completion("好")
+        else:
+            with pytest.raises(TransportFault):
+                await client.send(b"{}")
+    assert told == [90.0]
+
+
+@pytest.mark.anyio
+async def test_quota_with_something_left_is_not_told() -> None:
+    """Nor is one that is used up without a time that makes sense."""
+    told: list[float] = []
+    for remaining, reset in (("1", "90s"), ("0", "soon")):
+        async with (
+            serving(
+                http(200, GOOD, f"x-ratelimit-remaining-requests: {remaining}", f"x-ratelimit-reset-requests: {reset}")
+            ) as server,
+            Client(Address(server.url), timeout=HANGS, connections=1) as client,
+        ):
+            client.on_exhausted = told.append
+            await client.send(b"{}")
+    assert told == []
+
+
 # Broken transport
 
 

@@ -21,8 +21,9 @@ import numpy as np
 import orjson
 import pytest
 
-from harness.endpoint.caller import Caller
-from harness.endpoint.limiter import FixedLimiter
+from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.control import FixedControl
+from harness.endpoint.limiter import Limiter
 from harness.endpoint.wire import Sampling, digest
 from harness.engine import local
 from harness.engine.finish import finish
@@ -195,13 +196,15 @@ class Run:
             self.job = job
             caller = Caller(
                 endpoint,
-                FixedLimiter(limit),
-                max_retries=max_retries,
+                Limiter(FixedControl(limit), anyio.current_time),
+                Limits(max_retries, max_outage=900.0),
                 clock=anyio.current_time,
                 sleep=no_wait,
                 rng=random.Random(0),
             )
-            engine = LocalEngine([job], caller, seed=1, power=power, clock=anyio.current_time, observe=observed)
+            engine = LocalEngine(
+                [job], caller, seed=1, requested=limit, power=power, clock=anyio.current_time, observe=observed
+            )
             ending = await engine.run()
             if not isinstance(ending, MachineError):
                 self.report = finish(job, self.manifest, "run", stopped=ending is not None).data
@@ -237,9 +240,9 @@ class _Opened:
         self._benchmark, self._index, self._store = benchmark, index, store
 
     def __enter__(self) -> Job:
-        done = self._store.open_logs(self._index)
+        self._store.open_logs(self._index)
         everyone = np.ones(len(self._index), np.bool_)
-        return Job(self._benchmark, "weibo", SAMPLING, "http://x", self._index, self._store, everyone, done)
+        return Job(self._benchmark, "weibo", SAMPLING, "http://x", self._index, self._store, everyone)
 
     def __exit__(self, *_: object) -> None:
         self._store.close()
@@ -349,9 +352,10 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
     (tmp_path / "b").mkdir()
     a, b = Run(tmp_path / "a", {"甲": 3, "乙": 1}), Run(tmp_path / "b", {"丙": 2, "甲": 1})
     with a.open() as first, b.open() as second:
-        caller = Caller(Endpoint(), FixedLimiter(2), max_retries=0, clock=anyio.current_time)
+        clock = anyio.current_time
+        caller = Caller(Endpoint(), Limiter(FixedControl(2), clock), Limits(0, 900.0), clock=clock)
         jobs = [first, second]
-        engine = LocalEngine(jobs, caller, seed=0, power=False, clock=anyio.current_time, observe=a.snapshots.append)
+        engine = LocalEngine(jobs, caller, seed=0, requested=2, power=False, clock=clock, observe=a.snapshots.append)
         assert await engine.run() is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
     assert [(part.done, part.steps_done) for part in a.snapshots[-1].subsets] == [(2, 4), (2, 3)]

@@ -1,4 +1,7 @@
-"""The fixed limiter: how many, who first, and that no slot is ever lost. Order is forced by turns of the loop."""
+"""The limiter: how many, who first, when not, and that no slot is ever lost.
+
+Order is forced by turns of the loop, and pauses pass in virtual time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.endpoint.limiter import FixedLimiter
+from harness.endpoint.control import FixedControl
+from harness.endpoint.limiter import Limiter
+from harness.errors import TransportFault
+from tests import virtual
+
+
+def fixed(slots: int) -> Limiter:
+    return Limiter(FixedControl(slots), asyncio.get_running_loop().time)
 
 
 async def settle(turns: int = 4) -> None:
@@ -21,7 +31,7 @@ async def settle(turns: int = 4) -> None:
 class Crowd:
     """Tasks that take a slot and note it, until they are told to give it back."""
 
-    def __init__(self, limiter: FixedLimiter) -> None:
+    def __init__(self, limiter: Limiter) -> None:
         self.limiter = limiter
         self.holding: list[str] = []
         self.order: list[str] = []
@@ -68,7 +78,7 @@ class Crowd:
 @pytest.mark.anyio
 async def test_no_more_than_the_limit_hold_a_slot() -> None:
     """Three of five get in; the counts say so."""
-    limiter = FixedLimiter(3)
+    limiter = fixed(3)
     crowd = Crowd(limiter)
     for name in "abcde":
         await crowd.join(name)
@@ -81,7 +91,7 @@ async def test_no_more_than_the_limit_hold_a_slot() -> None:
 @pytest.mark.anyio
 async def test_highest_rank_goes_first_and_equals_in_the_order_they_came() -> None:
     """The user with most steps left must not wait behind short ones; equals are served fairly."""
-    crowd = Crowd(FixedLimiter(1))
+    crowd = Crowd(fixed(1))
     await crowd.join("first")
     for name, rank in (("low1", 1), ("high1", 9), ("low2", 1), ("mid", 5), ("high2", 9)):
         await crowd.join(name, rank)
@@ -93,7 +103,7 @@ async def test_highest_rank_goes_first_and_equals_in_the_order_they_came() -> No
 @pytest.mark.anyio
 async def test_slot_given_back_goes_to_who_waits_and_not_to_who_comes() -> None:
     """A newcomer of the same turn cannot slip in before one that was handed the slot."""
-    crowd = Crowd(FixedLimiter(1))
+    crowd = Crowd(fixed(1))
     await crowd.join("holder")
     await crowd.join("waiter", 1)
     crowd.leave_soon("holder")
@@ -105,7 +115,7 @@ async def test_slot_given_back_goes_to_who_waits_and_not_to_who_comes() -> None:
 @pytest.mark.anyio
 async def test_cancelled_waiter_leaves_the_queue_and_no_slot_is_lost() -> None:
     """Who is cancelled while waiting is neither counted nor served, and the next one is."""
-    limiter = FixedLimiter(1)
+    limiter = fixed(1)
     crowd = Crowd(limiter)
     await crowd.join("holder")
     await crowd.join("gone", 9)
@@ -123,7 +133,7 @@ async def test_cancelled_waiter_leaves_the_queue_and_no_slot_is_lost() -> None:
 @pytest.mark.parametrize("granted_first", [True, False])
 async def test_waiter_cancelled_at_the_very_moment_of_its_grant_passes_the_slot_on(granted_first: bool) -> None:
     """Grant and cancellation in one turn of the loop, in either order: the slot goes to the next in line."""
-    limiter = FixedLimiter(1)
+    limiter = fixed(1)
     await limiter.acquire(0)
     crowd = Crowd(limiter)
     await crowd.join("gone", 9)
@@ -144,7 +154,7 @@ async def test_waiter_cancelled_at_the_very_moment_of_its_grant_passes_the_slot_
 @pytest.mark.anyio
 async def test_last_waiter_cancelled_at_its_grant_frees_the_slot() -> None:
     """With nobody to pass it on to, the slot is free for whoever comes."""
-    limiter = FixedLimiter(1)
+    limiter = fixed(1)
     await limiter.acquire(0)
     crowd = Crowd(limiter)
     await crowd.join("gone")
@@ -159,7 +169,7 @@ async def test_last_waiter_cancelled_at_its_grant_frees_the_slot() -> None:
 @pytest.mark.anyio
 async def test_after_close_nobody_gets_a_slot() -> None:
     """Neither who waits nor who comes later, though slots are free; they can only be cancelled."""
-    limiter = FixedLimiter(2)
+    limiter = fixed(2)
     crowd = Crowd(limiter)
     for name in "abc":
         await crowd.join(name)
@@ -176,7 +186,7 @@ async def test_after_close_nobody_gets_a_slot() -> None:
 @pytest.mark.anyio
 async def test_slot_granted_in_the_turn_of_the_close_is_given_back() -> None:
     """The request that stops a run gives its slot back first: whoever was handed it must not send any more."""
-    limiter = FixedLimiter(1)
+    limiter = fixed(1)
     crowd = Crowd(limiter)
     await crowd.join("stops the run")
     await crowd.join("waiter")
@@ -198,7 +208,7 @@ def test_any_schedule_keeps_the_limit_serves_everybody_and_loses_no_slot(limit: 
 
 
 async def _random_schedule(limit: int, rng: random.Random, closes: bool) -> None:
-    limiter = FixedLimiter(limit)
+    limiter = fixed(limit)
     crowd = Crowd(limiter)
     for number in range(40):
         if crowd.names() and rng.random() < 0.6:
@@ -225,3 +235,239 @@ async def _random_schedule(limit: int, rng: random.Random, closes: bool) -> None
     assert closes or not crowd.names()
     await crowd.end()
     assert (limiter.in_flight, limiter.waiting) == (0, 0)
+
+
+# Pauses, in virtual time
+
+
+class Refusing(TransportFault):
+    def __init__(self, retry_after: float | None) -> None:
+        super().__init__("http_429", "slow down", retry_after=retry_after)
+
+
+async def refuse(limiter: Limiter, times: int, retry_after: float | None) -> None:
+    """So many requests go out one after the other, and each is refused at once."""
+    for _ in range(times):
+        await limiter.acquire(1)
+        limiter.release(0.0, Refusing(retry_after))
+
+
+def test_nothing_goes_out_in_a_pause_and_everything_after_it() -> None:
+    """Slots are free, but nobody gets one before the time is over; then all that fit do, in the order of rank."""
+
+    async def main() -> None:
+        limiter = fixed(2)
+        crowd = Crowd(limiter)
+        limiter.pause(360.0)
+        for rank in (1, 2, 3):
+            await crowd.join(str(rank), rank)
+        assert (crowd.holding, limiter.held_by) == ([], "pause")
+        await asyncio.sleep(359.0)
+        assert crowd.holding == []
+        await asyncio.sleep(1.1)
+        assert (crowd.holding, limiter.held_by) == (["3", "2"], "limit")
+        await crowd.end()
+
+    virtual.run(main)
+
+
+def test_longest_of_several_pauses_counts() -> None:
+    """A shorter one that is announced later does not end a longer one; a longer one prolongs it."""
+
+    async def main() -> list[float]:
+        limiter, ends = fixed(1), []
+        for pauses in ((10.0, 1.0), (1.0, 10.0)):
+            began = virtual.now()
+            limiter.pause(pauses[0])
+            waiting = asyncio.create_task(limiter.acquire(1))
+            await settle()
+            limiter.pause(pauses[1])
+            await waiting
+            limiter.release(0.0, None)
+            ends.append(virtual.now() - began)
+        return ends
+
+    assert virtual.run(main) == pytest.approx([10.0, 10.0])
+
+
+@pytest.mark.parametrize("slots", [1, 5])
+def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots: int) -> None:
+    """An endpoint that refuses more than it could ever hold counts by time: whoever comes next waits, too."""
+
+    async def main() -> tuple[float, float]:
+        limiter = fixed(slots)
+        await refuse(limiter, slots, 30.0)
+        before = virtual.now()
+        await refuse(limiter, 1, 30.0)
+        await limiter.acquire(1)
+        return before, virtual.now()
+
+    assert virtual.run(main) == pytest.approx((0.0, 30.0))
+
+
+@pytest.mark.parametrize(("retry_after", "answers"), [(30.0, True), (None, False), (0.0, False)])
+def test_refusals_with_an_answer_between_or_without_retry_after_pause_nobody(
+    retry_after: float | None, answers: bool
+) -> None:
+    """While some are answered, a refusal is about the number in flight; and without a time there is none to wait."""
+
+    async def main() -> float:
+        limiter = fixed(3)
+        for _ in range(5):
+            await refuse(limiter, 3, retry_after)
+            if answers:
+                await limiter.acquire(1)
+                limiter.release(0.0, None)
+        await limiter.acquire(1)
+        return virtual.now()
+
+    assert virtual.run(main) == 0.0
+
+
+# Outages, in virtual time
+
+
+def test_probes_go_out_one_at_a_time_and_apart() -> None:
+    """However many slots there are, one request is on the wire, and the next only when it is time."""
+
+    async def main() -> list[tuple[str, float]]:
+        limiter, sent = fixed(8), []
+
+        async def fails(name: str, wait: float) -> None:
+            await limiter.acquire(1)
+            sent.append((name, virtual.now()))
+            assert (limiter.in_flight, limiter.limit) == (1, 1)
+            await asyncio.sleep(0.5)
+            limiter.probe(wait)
+            limiter.release(0.5, TransportFault("http_503", "down"))
+
+        limiter.probe(1.0)
+        await virtual.all_of(*(fails(name, wait) for name, wait in (("a", 2.0), ("b", 4.0), ("c", 8.0))))
+        return sent
+
+    assert virtual.run(main) == [("a", pytest.approx(1.0)), ("b", pytest.approx(3.5)), ("c", pytest.approx(8.0))]
+
+
+def test_no_request_is_every_probe() -> None:
+    """One that always fails must not keep an outage going by its rank: probes go out in the order they came."""
+
+    async def main() -> list[str]:
+        limiter, sent = fixed(8), []
+
+        async def fails(name: str, rank: int) -> None:
+            for _ in range(3):
+                await limiter.acquire(rank)
+                sent.append(name)
+                limiter.probe(1.0)
+                limiter.release(0.0, TransportFault("http_503", "down"))
+
+        limiter.probe(1.0)
+        await virtual.all_of(fails("low", 1), fails("high", 9), fails("mid", 5))
+        return sent
+
+    assert virtual.run(main) == ["low", "high", "mid"] * 3
+
+
+def test_recovery_lets_everybody_go_at_once_and_by_rank_again() -> None:
+    """The slots are what they were, and no pause is left over from the outage or before it."""
+
+    async def main() -> None:
+        limiter = fixed(2)
+        crowd = Crowd(limiter)
+        limiter.pause(600.0)
+        limiter.probe(5.0)
+        for rank in (1, 2, 3):
+            await crowd.join(str(rank), rank)
+        assert (crowd.holding, limiter.held_by, limiter.limit) == ([], "outage", 1)
+        limiter.recover()
+        await settle()
+        assert (crowd.holding, limiter.held_by, limiter.limit) == (["3", "2"], "limit", 2)
+        assert virtual.now() == 0.0
+        await crowd.end()
+
+    virtual.run(main)
+
+
+# What the display is told
+
+
+def test_reason_is_told_only_while_somebody_waits() -> None:
+    """A pause that nobody meets, or slots that are all taken and wanted by nobody, hold nobody back."""
+
+    async def main() -> None:
+        limiter = fixed(1)
+        limiter.pause(5.0)
+        assert limiter.held_by is None
+        await limiter_after(5.0, limiter)
+        assert (limiter.in_flight, limiter.held_by) == (1, None)
+        waiting = asyncio.create_task(limiter.acquire(1))
+        await settle()
+        assert limiter.held_by == "limit"
+        limiter.close()
+        assert limiter.held_by == "stopping"
+        waiting.cancel()
+        await settle()
+        assert limiter.held_by is None
+
+    async def limiter_after(seconds: float, limiter: Limiter) -> None:
+        await asyncio.sleep(seconds)
+        await limiter.acquire(1)
+
+    virtual.run(main)
+
+
+# What an adaptive limit is told
+
+
+class Noting:
+    """A control that writes down what it is told."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.answers: list[tuple[float, float, bool]] = []
+        self.refusals: list[tuple[float, int]] = []
+
+    def answered(self, now: float, seconds: float, pressed: bool) -> None:
+        self.answers.append((now, seconds, pressed))
+
+    def refused(self, now: float, in_flight: int) -> None:
+        self.refusals.append((now, in_flight))
+
+
+def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come() -> None:
+    """The first request of a burst may be the one that is refused, so the number as which it went says nothing."""
+
+    async def main() -> None:
+        control = Noting(8)
+        limiter = Limiter(control, virtual.now)
+        for _ in range(8):
+            await limiter.acquire(1)
+        limiter.release(0.1, Refusing(None))
+        limiter.release(0.2, TransportFault("http_503", "busy"))
+        limiter.release(0.3, Refusing(None))
+        limiter.release(0.4, None)
+        assert control.refusals == [(0.0, 8), (0.0, 6)]
+        assert [seconds for _, seconds, _ in control.answers] == [0.4]
+
+    virtual.run(main)
+
+
+def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
+    """Pressed is who fills every slot or has somebody waiting; a limit that is not used must not grow."""
+
+    async def main() -> None:
+        control = Noting(2)
+        limiter = Limiter(control, virtual.now)
+        await limiter.acquire(1)
+        limiter.release(1.0, None)  # one of two
+        await limiter.acquire(1)
+        await limiter.acquire(1)
+        limiter.release(1.0, None)  # two of two
+        limiter.pause(5.0)
+        waiting = asyncio.create_task(limiter.acquire(1))
+        await settle()
+        limiter.release(1.0, None)  # one of two, and one waits
+        assert [pressed for *_, pressed in control.answers] == [False, True, True]
+        await waiting
+
+    virtual.run(main)

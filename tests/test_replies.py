@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.endpoint.replies import LONGEST_RETRY_AFTER, Unauthorised, completion, refused, retry_after
+from harness.endpoint.replies import LONGEST_RETRY_AFTER, Denied, completion, exhausted, refused, retry_after
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
 from harness.model import Completion
 
@@ -243,10 +243,13 @@ def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: 
     ],
 )
 def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes, said: str) -> None:
-    """No balance, an unknown model and a moved address are no faults to wait for; the message says what to do."""
+    """No balance, an unknown model and a moved address are no faults to wait for; the message says what to do.
+
+    Only an empty account may be a passing state, which the caller must be able to tell.
+    """
     with pytest.raises(EndpointStopped, match=said) as caught:
         settle(status, body)
-    assert not isinstance(caught.value, Unauthorised)
+    assert isinstance(caught.value, Denied) == (said == "quota")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +264,7 @@ def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes,
 )
 def test_refused_key_is_a_class_of_its_own(status: int, body: bytes) -> None:
     """401 and 403 are terminal at the start only, so the caller must be able to tell them."""
-    with pytest.raises(Unauthorised, match=f"status {status}"):
+    with pytest.raises(Denied, match=f"status {status}"):
         settle(status, body)
 
 
@@ -397,6 +400,74 @@ def test_any_retry_after_is_none_or_bearable(value: str) -> None:
     """No header can make a request wait for longer than an hour, for less than nothing, or fail."""
     seconds = retry_after(value, NOW)
     assert seconds is None or 0.0 <= seconds <= LONGEST_RETRY_AFTER
+
+
+# Quotas that are used up for now
+
+
+def left(
+    requests: str | None, requests_reset: str, tokens: str | None = None, tokens_reset: str = ""
+) -> dict[str, str]:
+    headers = {
+        "x-ratelimit-remaining-requests": requests,
+        "x-ratelimit-reset-requests": requests_reset,
+        "x-ratelimit-remaining-tokens": tokens,
+        "x-ratelimit-reset-tokens": tokens_reset,
+    }
+    return {name: value for name, value in headers.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("reset", "seconds"),
+    [
+        ("6m0s", 360.0),
+        ("20ms", 0.02),
+        ("1.5s", 1.5),
+        ("1s", 1.0),
+        ("1m30.5s", 90.5),
+        ("59m59s", 3599.0),
+        ("8h3m0s", LONGEST_RETRY_AFTER),
+        ("7", 7.0),
+        (" 0.25 ", 0.25),
+        ("0s", 0.0),
+        ("", 0.0),
+        ("soon", 0.0),
+        ("6m0", 0.0),
+        ("-5s", 0.0),
+        ("1e9s", 0.0),
+        ("5 s", 0.0),
+        ("1d", 0.0),
+        ("1740830400", 0.0),  # a date in seconds
+        ("2025-03-01T12:00:20Z", 0.0),
+        ("9" * 400 + "s", 0.0),
+    ],
+)
+def test_reset_is_read_in_the_words_of_the_headers_and_nonsense_is_no_time(reset: str, seconds: float) -> None:
+    """Hours to milliseconds or bare seconds, up to an hour; what is no duration makes nobody wait."""
+    assert exhausted(left("0", reset)) == pytest.approx(seconds)
+
+
+def test_longest_reset_of_what_is_used_up_counts() -> None:
+    """Requests and tokens are counted apart: the wait is for whichever is used up, and for the later of both."""
+    assert exhausted(left("0", "5s", "0", "20s")) == 20.0
+    assert exhausted(left("0", "20s", "0", "5s")) == 20.0
+    assert exhausted(left("0", "5s", "70", "20s")) == 5.0
+    assert exhausted(left("3", "20s", "0", "5s")) == 5.0
+    assert exhausted(left(None, "20s", " 0 ", "5s")) == 5.0
+
+
+@pytest.mark.parametrize("remaining", ["1", "59999", "", "none", "-1", "00x", None])
+def test_nothing_is_waited_for_while_something_is_left(remaining: str | None) -> None:
+    """Only a plain 0 means that nothing is left; no header, or one that makes no sense, means nothing."""
+    assert exhausted(left(remaining, "20s", remaining, "20s")) is None
+    assert exhausted({}) is None
+
+
+@given(st.text(max_size=60) | DIGITS | st.from_regex(r"\A(?:[0-9]{1,30}(?:\.[0-9]{1,30})?(?:h|m|s|ms|d)?){1,6}\Z"))
+def test_any_reset_is_bearable(value: str) -> None:
+    """No header can stop a run for longer than an hour, for less than nothing, or fail."""
+    seconds = exhausted(left("0", value))
+    assert seconds is not None and 0.0 <= seconds <= LONGEST_RETRY_AFTER
 
 
 # Anything at all

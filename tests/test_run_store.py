@@ -397,7 +397,7 @@ def test_events_are_lines_with_their_time(opened: Opened, index: TaskIndex, file
     store.open_logs(index)
     store.event("retry", user_id="甲")
     assert [log.unseal(line.text) for line in log.lines(files.events)] == [
-        {"time": 12.5, "what": "retry", "user_id": "甲"}
+        {"time": 12.5, "what": "retry", "user_id": "甲", "format": 1}
     ]
 
 

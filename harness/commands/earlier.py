@@ -1,20 +1,31 @@
-"""Runs that stand under a results folder, and how a command names them."""
+"""Runs that stand under a results folder: how a command names them, and works on one after the other."""
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from harness.commands import plan
-from harness.errors import BadInput
+from harness import benchmarks
+from harness.commands.options import run_name
+from harness.errors import BadInput, HarnessError
 from harness.model import Benchmark
 from harness.store.manifest import Manifest, load
 from harness.store.run import RunFiles, runs
 
+ENDS_ALL = frozenset({4, 130, 143})
+"""Exit codes of a session after which no other is begun: a disk that is full, a signal."""
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
+    """`manifest` is as it was when the runs were looked up: whoever changes a run reads it again under its lock."""
+
     files: RunFiles
     manifest: Manifest
 
@@ -22,15 +33,31 @@ class Earlier:
     def name(self) -> str:
         return self.files.folder.name
 
-    @property
-    def tasks(self) -> Path:
-        return Path(self.manifest.tasks["path"])
+    def tasks(self, folder: Path | None) -> Path:
+        """Its tasks file, in another folder where one is named. Raises `BadInput` where it is not there."""
+        path = Path(self.manifest.tasks["path"])
+        if folder is not None:
+            path = folder / path.name
+        if not path.exists():
+            raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
+        return path
 
     def benchmark(self) -> Benchmark:
         """The benchmark with the settings of this run."""
-        return plan.benchmark_of(
-            self.manifest.identity["benchmark"], plan.settings_again(self.manifest, self.files.folder)
-        )
+        module = benchmarks.module(self.manifest.identity["benchmark"])
+        made: Benchmark = module.configure(module.settings_again(self.manifest.identity["settings"], self.source()))
+        return made
+
+    def source(self) -> Path | None:
+        """The prompt or agent that the run was given: where it was while that is the same, else the kept copy."""
+        named = self.manifest.provenance.get("source")
+        if not named:
+            return None
+        original = Path(named)
+        kept = [path for path in map(self.files.folder.joinpath, self.manifest.identity["files"]) if path.is_file()]
+        copies = [path for path in kept if path.name.endswith(original.name.removeprefix("prompt_"))]
+        same = original.is_file() and any(path.read_bytes() == original.read_bytes() for path in copies)
+        return original if same or not copies else copies[0]
 
 
 def find(args: Namespace) -> list[Earlier]:
@@ -46,6 +73,32 @@ def find(args: Namespace) -> list[Earlier]:
     return found
 
 
+def folder_named(args: Namespace) -> str | None:
+    """The folder that a command is about, None for all."""
+    return args.name or (run_name(None, args.model) if args.model else None)
+
+
 def nothing_found(args: Namespace) -> BadInput:
-    named = [f"--{name} {value}" for name in ("name", "model", "platform") if (value := getattr(args, name))]
+    named = [f"--name {args.name}"] if args.name else []
+    named += [f"--model {args.model}"] if args.model else []
+    named += [f"--platform {platform}" for platform in args.platform or ()]
     return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
+
+
+def each(items: Sequence[T], work: Callable[[T], int], name: Callable[[T], str]) -> int:
+    """Works on one after the other and returns the worst exit code.
+
+    An error that is one run's own is told and keeps no other from its turn; what ends a session ends them all.
+    """
+    worst = 0
+    for item in items:
+        try:
+            code = work(item)
+        except HarnessError as error:
+            print(f"harness: {name(item)}: {error}", file=sys.stderr)
+            worst = max(worst, error.exit_code)
+            continue
+        worst = max(worst, code)
+        if code in ENDS_ALL:
+            break
+    return worst

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-import orjson
 from rich.console import Console
 
 from harness import config
+from harness.commands.files import index_file, now, stamp, write_report
 from harness.commands.plan import Plan
 from harness.commands.session import Played, play
 from harness.engine.finish import finish
 from harness.engine.job import Job
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
-from harness.model import Benchmark, Report, Where
-from harness.report import text
-from harness.store import atomic
+from harness.model import Report
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity
-from harness.store.tasks import TaskIndex, open_index
+from harness.store.tasks import TaskIndex
 from harness.ui.progress import percent
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
@@ -37,11 +34,12 @@ def launch(plan: Plan, console: Console) -> int:
     with ExitStack() as held:
         indexes = {subset: _index(plan, subset, held) for subset in plan.tasks}
         stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
+        for earlier in runs_in(plan.folder):
+            if not (plan.restart and earlier.subset in stores):
+                same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
         if plan.restart:
             for store in stores.values():
                 store.set_aside_everything()
-        for earlier in runs_in(plan.folder):
-            same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
         runs = [_open(plan, indexes[subset], stores[subset], console) for subset in plan.tasks]
         owing = [run for run in runs if len(run.job.owed)]
         _check_disk(plan, [run.job for run in owing])
@@ -49,7 +47,7 @@ def launch(plan: Plan, console: Console) -> int:
         played = play(plan, [run.job for run in owing], console) if owing else Played(None, None, None)
         ending, seconds = played.ending, time.monotonic() - started
         for run in runs:
-            if run in owing or run.manifest.state != COMPLETE:
+            if run in owing or run.changed or run.manifest.state != COMPLETE:
                 _close(plan, run, played, seconds, console)
             else:
                 console.print(f"{run.job.subset}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
@@ -58,8 +56,11 @@ def launch(plan: Plan, console: Console) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Run:
+    """`changed` says that the tasks are not those that the files were finished with."""
+
     job: Job
     manifest: Manifest
+    changed: bool
 
 
 def _index(plan: Plan, subset: str, held: ExitStack) -> TaskIndex:
@@ -72,17 +73,6 @@ def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
     store = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
     held.callback(store.close)
     return store
-
-
-def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
-    """The index of a subset's tasks; every line is validated before anything is sent."""
-
-    def measured(line: bytes, where: Where) -> tuple[str, int]:
-        task = benchmark.parse(line, where, subset)
-        return task.key, benchmark.steps(task)
-
-    kind = f"{benchmark.name} {subset} {benchmark.parser_version}"
-    return open_index(path, kind, measured, results / ".index")
 
 
 def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _Run:
@@ -98,13 +88,14 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _R
     done = store.open_logs(index)
     expected = index.select(plan.ratio, plan.sample_seed) | done
     manifest = _manifest(plan, subset, index, old)
-    job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected, done)
+    job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
     _tell_state(plan, job, old, console)
     if len(job.owed):
         manifest.state = RUNNING
         store.keep_files(plan.benchmark.files)
         manifest.save(store.files.manifest)
-    return _Run(job, manifest)
+    changed = old is not None and (old.tasks.get("sha256") != index.sha256 or store.outside() > 0)
+    return _Run(job, manifest, changed)
 
 
 def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
@@ -141,11 +132,6 @@ def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Conso
     console.print(_headline(job, report), **PLAIN)
 
 
-def write_report(files: RunFiles, report: Report) -> None:
-    atomic.write(files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n")
-    atomic.write(files.report("txt"), text.render(report).encode())
-
-
 def _headline(job: Job, report: Report) -> str:
     coverage, metrics = report.data["coverage"], report.data["metrics"]
     figures = ", ".join(f"{name} {percent(metrics[name]['value'])}" for name in ("Recall", "F1^NS"))
@@ -172,8 +158,8 @@ def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Co
 
 
 def _resume_command(plan: Plan) -> str:
-    folder = "" if plan.results == config.RESULTS_FOLDER else f" --results-dir {plan.results}"
-    return f"python -m harness resume --name {plan.name}{folder}"
+    folder = [] if plan.results == config.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
+    return shlex.join(["python", "-m", "harness", "resume", "--name", plan.name, *folder])
 
 
 def _tell_changes(old: Manifest, plan: Plan, subset: str, console: Console) -> None:
@@ -199,20 +185,13 @@ def _tell_state(plan: Plan, job: Job, old: Manifest | None, console: Console) ->
 
 
 def _check_disk(plan: Plan, jobs: list[Job]) -> None:
-    """Refuses a run that the disk cannot hold: its responses and results, and the results once more for the rewrite."""
+    """Refuses a run that the disk cannot hold: responses and results, and all results once more for the rewrite."""
     steps = sum(int(job.index.steps[job.owed].sum()) for job in jobs)
-    needed = steps * config.BYTES_PER_STEP * 3 // 2
+    present = sum(job.store.files.results.stat().st_size for job in jobs)
+    needed = steps * config.BYTES_PER_STEP * 3 // 2 + present
     free = shutil.disk_usage(plan.folder).free if jobs else 0
     if jobs and free < needed:
         raise MachineError(
             f"{plan.folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
             f"{needed / 1e6:.0f} MB: free some, or take a share of the users with --ratio"
         )
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def stamp() -> str:
-    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

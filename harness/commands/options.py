@@ -12,8 +12,11 @@ from harness import config
 from harness.errors import BadInput
 
 
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks-dir", type=Path, default=config.TASKS_FOLDER, metavar="DIR", help="default: tasks")
+def add_folders(parser: argparse.ArgumentParser, *, of_earlier_runs: bool = False) -> None:
+    """An earlier run knows where its tasks were; the option then says where they are now."""
+    default = None if of_earlier_runs else config.TASKS_FOLDER
+    told = "where the runs' tasks are now (default: where they were)" if of_earlier_runs else "default: tasks"
+    parser.add_argument("--tasks-dir", type=Path, default=default, metavar="DIR", help=told)
     parser.add_argument(
         "--results-dir", type=Path, default=config.RESULTS_FOLDER, metavar="DIR", help="default: results"
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from harness import __version__, benchmarks, config
+from harness import __version__, config
 from harness.commands.address import Found
 from harness.endpoint.client import public_url
 from harness.endpoint.wire import Sampling
@@ -28,7 +26,6 @@ class Plan:
 
     name: str
     benchmark: Benchmark
-    settings: JSON
     sampling: Sampling
     tasks: Mapping[str, Path]
     results: Path
@@ -63,43 +60,17 @@ class Plan:
 
     def provenance(self) -> JSON:
         """Recorded; changes are told, not refused."""
-        prompt = self.settings.get("prompt")
+        source = self.benchmark.source
         return {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,
-            "prompt_path": str(Path(prompt).resolve()) if prompt else None,
+            "source": str(source.resolve()) if source else None,
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,
             "python": platform.python_version(),
             "packages": {name: found for name in PACKAGES if (found := _version(name))},
             "git": _commit(),
         }
-
-
-def benchmark_of(name: str, settings: JSON) -> Benchmark:
-    made: Benchmark = benchmarks.module(name).configure(settings)
-    return made
-
-
-def settings_of(args: Namespace) -> JSON:
-    return {
-        "prompt": args.prompt,
-        "persona": not args.no_persona,
-        "structured": args.structured,
-        "parse_retries": args.parse_retries,
-    }
-
-
-def settings_again(manifest: Manifest, folder: Path) -> JSON:
-    """The settings of an earlier run. A prompt is read where it was, or else from the copy in the run's folder."""
-    settings: dict[str, Any] = dict(manifest.identity["settings"])
-    settings["prompt"] = None
-    if path := manifest.provenance.get("prompt_path"):
-        original = Path(path)
-        kept = folder / f"prompt_{original.name.removeprefix('prompt_')}"
-        same = original.is_file() and kept.is_file() and original.read_bytes() == kept.read_bytes()
-        settings["prompt"] = original if same or not kept.is_file() else kept
-    return settings
 
 
 def sampling_again(manifest: Manifest) -> Sampling:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,17 @@ import numpy as np
 import orjson
 from rich.console import Console
 
-from harness import config
+from harness import benchmarks, config
+from harness.benchmarks.streamprofile import authors
 from harness.commands import earlier, options, plan
 from harness.commands.earlier import Earlier
-from harness.commands.launch import index_file, now, stamp, write_report
+from harness.commands.files import index_file, now, stamp, write_report
 from harness.engine.conversation import Diverged, replaying
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
 from harness.errors import BadInput
-from harness.model import JSON, Benchmark, Record, Report, RunFacts
+from harness.model import JSON, Benchmark, Record, Report, RunFacts, Where
+from harness.store.lock import RunLock
 from harness.store.log import lines
 from harness.store.manifest import COMPLETE
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
@@ -32,7 +34,7 @@ from harness.store.tasks import TaskIndex
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser)
+    options.add_folders(parser, of_earlier_runs=True)
     parser.add_argument(
         "--reparse", action="store_true", help="start from the saved responses instead of the saved answers"
     )
@@ -40,40 +42,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     console = Console()
-    found = earlier.find(args)
-    foreign = _foreign(args, {run.files.results for run in found})
-    if not found and not foreign:
+    ours = earlier.find(args)
+    foreign = _foreign(args, {run.files.results for run in ours})
+    if not ours and not foreign:
         raise earlier.nothing_found(args)
-    for run in found:
-        _ours(run, args, console)
-    for files in foreign:
-        _authors(files, args, console)
-    return 0
+    worst = earlier.each(ours, lambda run: _ours(run, args, console), lambda run: f"{run.name}, {run.files.subset}")
+    return max(
+        worst,
+        earlier.each(foreign, lambda files: _theirs(files, args, console), lambda files: str(files.results)),
+    )
 
 
-def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> None:
+def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> int:
     benchmark = run.benchmark()
-    index = index_file(benchmark, run.files.subset, run.tasks, args.results_dir)
-    store = RunStore(run.files, time.time, stamp())
-    try:
-        done = store.open_logs(index)
-        selection = run.manifest.selection
+    tasks = run.tasks(args.tasks_dir)
+    with (
+        closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index,
+        closing(RunStore(run.files, time.time, stamp())) as store,
+    ):
+        manifest = store.manifest()  # as it stands now that nobody else writes it
+        if manifest is None:
+            raise BadInput(f"{run.files.manifest} has gone")
+        done, selection = store.open_logs(index), manifest.selection
         expected = index.select(selection["ratio"], selection["sample_seed"]) | done
-        sampling = plan.sampling_again(run.manifest)
-        job = Job(benchmark, run.files.subset, sampling, "", index, store, expected, done)
-        again = _Again(job, args.reparse)
-        manifest, scores = run.manifest, ReportScores(benchmark.scorer(job.subset))
-        sha256 = store.replace_results(_scored(again.records(), scores))
+        endpoint = manifest.provenance["endpoint"]
+        job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
+        again, scores = _Again(job, args.reparse), ReportScores(benchmark.scorer(job.subset))
+        sha256 = replace_results(run.files.results, _scored(again.records(), scores), stamp())
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.save(run.files.manifest)
         about = facts(job, manifest, run.name, store.failed_users(index, expected))
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
-        _tell(run.files, report, again.notes(), console)
-    finally:
-        store.close()
-        index.close()
+    _tell(run.files, report, again.notes(), console)
+    return 0
 
 
 class _Again:
@@ -128,45 +131,44 @@ def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
 
 def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
     """Results without a manifest: those of the authors' runner."""
-    if args.model and not args.name:
-        return []
     platforms = {name.lower() for name in args.platform or ()}
     found = []
-    for path in sorted(args.results_dir.glob(f"{args.name or '*'}/inference_results_*.jsonl")):
+    for path in sorted(args.results_dir.glob(f"{earlier.folder_named(args) or '*'}/inference_results_*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
         if path not in ours and not files.manifest.exists() and (not platforms or files.subset in platforms):
             found.append(files)
     return found
 
 
-def _authors(files: RunFiles, args: argparse.Namespace, console: Console) -> None:
-    benchmark = plan.benchmark_of(config.BENCHMARK, {})
+def _theirs(files: RunFiles, args: argparse.Namespace, console: Console) -> int:
+    benchmark: Benchmark = benchmarks.module(config.BENCHMARK).configure()
     if files.subset not in benchmark.subsets:
-        raise BadInput(f"{files.results}: {files.subset} is not a platform of {benchmark.name}")
-    tasks = args.tasks_dir / benchmark.tasks_file(files.subset)
+        raise BadInput(f"{files.subset} is not a platform of {benchmark.name}")
+    tasks = (args.tasks_dir or config.TASKS_FOLDER) / benchmark.tasks_file(files.subset)
     if not tasks.exists():
-        raise BadInput(
-            f"{files.results} can be scored with its tasks file only: {tasks} is not there (see --tasks-dir)"
-        )
-    index = index_file(benchmark, files.subset, tasks, args.results_dir)
+        raise BadInput(f"it can be scored with its tasks file only, and {tasks} is not there (see --tasks-dir)")
+    lock = RunLock(files.lock, time.time)
     try:
-        found = _Authors(files, benchmark, index)
-        scores = ReportScores(benchmark.scorer(files.subset))
-        replace_results(files.results, found.records(scores), stamp())
-        report = scores.report(found.facts())
-        write_report(files, report)
-        _tell(files, report, found.notes(), console)
+        with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
+            found = _Theirs(files, benchmark, index, lock)
+            scores = ReportScores(benchmark.scorer(files.subset))
+            replace_results(files.results, found.records(scores), stamp())
+            report = scores.report(found.facts())
+            write_report(files, report)
     finally:
-        index.close()
+        lock.release()
+    _tell(files, report, found.notes(), console)
+    return 0
 
 
-class _Authors:
-    """Results of the authors' runner: their lines, with bare `NaN` among the metrics, and their tasks."""
+class _Theirs:
+    """Results of the authors' runner, and the tasks that they answer."""
 
-    def __init__(self, files: RunFiles, benchmark: Benchmark, index: TaskIndex) -> None:
+    def __init__(self, files: RunFiles, benchmark: Benchmark, index: TaskIndex, lock: RunLock) -> None:
         self._files = files
         self._benchmark = benchmark
         self._index = index
+        self._lock = lock
         self._unknown = 0
         self._outcomes: Counter[str] = Counter()
 
@@ -174,24 +176,21 @@ class _Authors:
         """Known users' records with the metrics measured again, and scored; unknown ones as they are."""
         seen = np.zeros(len(self._index), np.bool_)
         for number, line in enumerate(lines(self._files.results), 1):
+            self._lock.beat()
             if not line.text.strip():
                 continue
-            data = self._line(line.text, number)
+            where = Where(str(self._files.results), number)
+            data = authors.record(line.text, where)
             position = self._index.find(str(data["user_id"]))
             if position is None:
                 self._unknown += 1
                 yield data
                 continue
             if seen[position]:
-                raise BadInput(f"{self._files.results}, line {number}: field user_id: this user stands there twice")
+                raise BadInput(f"{where}: field user_id: this user stands there twice")
             seen[position] = True
-            task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
-            again = self._benchmark.rescore(task, data) | {
-                "task": self._index.digest(position),
-                "format": RECORD_FORMAT,
-            }
-            self._outcomes.update(step["outcome"] for step in again["steps"])
-            scores.add(Record(task.key, orjson.loads(orjson.dumps(again))))
+            again = self._measured(data, position)
+            scores.add(Record(str(data["user_id"]), orjson.loads(orjson.dumps(again))))
             yield again
 
     def facts(self) -> RunFacts:
@@ -199,33 +198,14 @@ class _Authors:
         return RunFacts(self._files.subset, name, name, "authors", len(self._index), 0, self.notes())
 
     def notes(self) -> tuple[str, ...]:
-        told = [
-            "Answers of the benchmark authors' runner, scored as it scores: an error counts as an empty prediction."
-        ]
-        for kind, words in (("authors_api_failure", "API failures"), ("authors_no_json", "replies without JSON")):
-            if self._outcomes[kind]:
-                told.append(f"{self._outcomes[kind]} of its steps were {words}, scored as empty predictions.")
-        if self._unknown:
-            told.append(f"{self._unknown} of its users are not in the tasks file and are not scored.")
-        return tuple(told)
+        unknown = (f"{self._unknown} of its users are not in the tasks file and are not scored.",)
+        return (*authors.notes(self._outcomes), *(unknown if self._unknown else ()))
 
-    def _line(self, text: bytes, number: int) -> JSON:
-        where = f"{self._files.results}, line {number}"
-        try:
-            data = json.loads(text)  # takes the bare NaN that orjson refuses
-        except ValueError as error:
-            raise BadInput(f"{where}: not JSON ({error})") from None
-        if not isinstance(data, dict) or not isinstance(data.get("user_id"), str | int):
-            raise BadInput(f"{where}: field user_id: expected a string or a whole number")
-        data.pop("crc", None)
-        steps = data.get("steps")
-        for at, step in enumerate(steps if isinstance(steps, list) else [None]):
-            if not isinstance(step, dict) or not isinstance(step.get("step_id"), int):
-                raise BadInput(f"{where}: field steps[{at}].step_id: expected a whole number")
-            tags = step.get("prediction")
-            if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-                raise BadInput(f"{where}: field steps[{at}].prediction: expected a list of strings")
-        return data
+    def _measured(self, data: JSON, position: int) -> JSON:
+        task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
+        again = self._benchmark.rescore(task, data)
+        self._outcomes.update(step["outcome"] for step in again["steps"])
+        return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}
 
 
 def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], console: Console) -> None:

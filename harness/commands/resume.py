@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from itertools import groupby
 
 import orjson
@@ -15,13 +14,13 @@ from harness.commands import address, earlier, options, plan
 from harness.commands.earlier import Earlier
 from harness.commands.launch import launch
 from harness.endpoint.client import check
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput
 from harness.store.manifest import COMPLETE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser)
+    options.add_folders(parser, of_earlier_runs=True)
     options.add_key(parser)
     options.add_tuning(parser)
     parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field differs")
@@ -42,51 +41,38 @@ def execute(args: argparse.Namespace) -> int:
             f"{len(groups)} runs are unfinished, and a key or address is for one of them: name it with --name "
             f"({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
-    return max(_resume(group, args, console, alone=len(groups) == 1) for group in groups)
+    return earlier.each(groups, lambda group: _resume(group, args, console), lambda group: group[0].name)
 
 
 def _together(run: Earlier) -> bytes:
     """Runs of one folder with one configuration and endpoint share a schedule."""
     manifest = run.manifest
-    where = {name: manifest.provenance.get(name) for name in ("endpoint", "key_from", "prompt_path")}
+    where = {name: manifest.provenance.get(name) for name in ("endpoint", "key_from", "source")}
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
-def _resume(group: list[Earlier], args: argparse.Namespace, console: Console, *, alone: bool) -> int:
-    """One group; an error that is only its own does not keep the others from going on."""
-    try:
-        made = _plan(group, args)
-        console.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
-        return launch(made, console)
-    except HarnessError as error:
-        if alone:
-            raise
-        print(f"harness: {group[0].name}: {error}", file=sys.stderr)
-        return error.exit_code
+def _resume(group: list[Earlier], args: argparse.Namespace, console: Console) -> int:
+    made = _plan(group, args)
+    console.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
+    return launch(made, console)
 
 
 def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
-    first = group[0]
-    manifest, provenance = first.manifest, first.manifest.provenance
-    sampling = plan.sampling_again(manifest)
+    first, manifest = group[0], group[0].manifest
+    provenance, selection = manifest.provenance, manifest.selection
     found = None
     if args.api_url or provenance["endpoint"] != config.EMBEDDED:
         found = address.again(args, provenance["endpoint"], provenance["key_from"], os.environ, first.name)
         check(found.address)
-    settings = plan.settings_again(manifest, first.files.folder)
-    for run in group:
-        if not run.tasks.exists():
-            raise BadInput(f"{run.name}: its tasks file {run.tasks} is not there any more")
     return plan.Plan(
         name=first.name,
-        benchmark=plan.benchmark_of(manifest.identity["benchmark"], settings),
-        settings=settings,
-        sampling=sampling,
-        tasks={run.files.subset: run.tasks for run in group},
+        benchmark=first.benchmark(),
+        sampling=plan.sampling_again(manifest),
+        tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
         tuning=options.tuning(args, manifest.tuning.get("learned_limit")),
-        ratio=manifest.selection["ratio"],
-        sample_seed=manifest.selection["sample_seed"],
+        ratio=selection["ratio"],
+        sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),
     )

@@ -85,8 +85,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> plan.Plan:
     """Everything that is missing is said at once: endpoint first, then tasks."""
-    settings = plan.settings_of(args)
-    benchmark = plan.benchmark_of(args.benchmark, settings)
+    module = benchmarks.module(args.benchmark)
+    benchmark = module.configure(module.settings(args))
     subsets = _subsets(args.platform, benchmark.subsets)
     baseline = args.model.startswith(config.BASELINE_PREFIX) and not args.api_url
     found = None if baseline else address.find(args, os.environ)
@@ -107,7 +107,6 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     return plan.Plan(
         name=options.run_name(args.name, args.model),
         benchmark=benchmark,
-        settings=settings,
         sampling=sampling,
         tasks=tasks,
         results=args.results_dir,

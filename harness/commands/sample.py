@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from harness import config
-from harness.commands import options, plan
-from harness.commands.launch import index_file
+from harness import benchmarks, config
+from harness.commands import options
+from harness.commands.files import index_file
 from harness.errors import BadInput
 from harness.store.atomic import replacing
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    benchmark = plan.benchmark_of(config.BENCHMARK, {})
+    benchmark = benchmarks.module(config.BENCHMARK).configure()
     wanted = [name.lower() for name in args.platform] if args.platform else list(benchmark.subsets)
     files = {name: args.tasks_dir / benchmark.tasks_file(name) for name in wanted}
     there = {name: path for name, path in files.items() if path.exists()}

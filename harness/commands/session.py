@@ -42,10 +42,12 @@ def play(plan: Plan, jobs: list[Job], console: Console) -> Played:
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     before = gc.get_threshold()
     gc.set_threshold(*config.GC_THRESHOLD)
+    gc.freeze()
     try:
         with display(console) as observe:
             return anyio.run(_session, plan, jobs, observe, backend_options={"use_uvloop": uvloop})
     finally:
+        gc.unfreeze()
         gc.set_threshold(*before)
 
 
@@ -66,7 +68,8 @@ async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], No
     """The endpoint, the client and the engine, for as long as the run lasts."""
     tuning = plan.tuning
     async with _address(plan) as address, Client(address, timeout=tuning.timeout, connections=tuning.most) as client:
-        limiter = _limiter(tuning)
+        control = _control(tuning)
+        limiter = Limiter(control, time.monotonic, _rates(tuning))
         client.on_exhausted = limiter.pause
         caller = Caller(client, limiter, Limits(tuning.max_retries, tuning.max_outage), clock=time.monotonic)
         engine = LocalEngine(
@@ -79,7 +82,7 @@ async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], No
             observe=observe,
         )
         ending = await engine.run()
-        return Played(ending, engine.schedule(), limiter.limit if tuning.concurrency is None else None)
+        return Played(ending, engine.schedule(), control.limit if tuning.concurrency is None else None)
 
 
 @asynccontextmanager
@@ -95,11 +98,11 @@ async def _address(plan: Plan) -> AsyncIterator[Address]:
         await embedded.close()
 
 
-def _limiter(tuning: config.Tuning) -> Limiter:
-    control: Control
+def _control(tuning: config.Tuning) -> Control:
     if tuning.concurrency is None:
-        control = AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
-    else:
-        control = FixedControl(tuning.concurrency)
-    rates = Rates(tuning.rpm, tuning.tpm, time.monotonic()) if tuning.rpm or tuning.tpm else None
-    return Limiter(control, time.monotonic, rates)
+        return AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
+    return FixedControl(tuning.concurrency)
+
+
+def _rates(tuning: config.Tuning) -> Rates | None:
+    return Rates(tuning.rpm, tuning.tpm, time.monotonic()) if tuning.rpm or tuning.tpm else None

@@ -11,9 +11,8 @@ from rich.table import Table
 
 from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
-from harness.errors import MachineError
 from harness.model import JSON
-from harness.store.lock import RunLock
+from harness.store.lock import held
 from harness.store.log import sound_lines
 from harness.store.manifest import RUNNING
 
@@ -63,8 +62,4 @@ def _state(run: Earlier) -> str:
     """A manifest that says `running` while nobody holds the lock is of a run that died."""
     if run.manifest.state != RUNNING:
         return run.manifest.state
-    try:
-        RunLock(run.files.lock, time.time).release()
-    except MachineError:
-        return RUNNING
-    return "died (resume it)"
+    return RUNNING if held(run.files.lock, time.time) else "died (resume it)"

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from rich.console import Console
 
 from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
-from harness.commands.launch import index_file
+from harness.commands.files import index_file
 from harness.errors import BadInput
 from harness.model import JSON, Benchmark
 from harness.store.lock import RunLock
 from harness.store.log import Line, lines, sound, unseal
-from harness.store.manifest import COMPLETE, INCOMPLETE
+from harness.store.manifest import COMPLETE, INCOMPLETE, Manifest, load
+from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex
 
 SHOWN = 5
@@ -28,7 +30,7 @@ SHOWN = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser)
+    options.add_folders(parser, of_earlier_runs=True)
     options.add_json(parser)
 
 
@@ -36,76 +38,88 @@ def execute(args: argparse.Namespace) -> int:
     found = earlier.find(args)
     if not found:
         raise earlier.nothing_found(args)
-    proofs = [_proof(run, args.results_dir) for run in found]
+    proofs: list[JSON] = []
+    code = earlier.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
         print(orjson.dumps(proofs, option=orjson.OPT_INDENT_2).decode())
     else:
         _show(proofs)
-    return 1 if any(proof["findings"] for proof in proofs) else 0
+    return code
 
 
-def _proof(run: Earlier, results: Path) -> JSON:
-    """What was checked of a run, and each thing that is wrong, as a sentence."""
+def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
+    """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
+    benchmark, tasks = run.benchmark(), run.tasks(args.tasks_dir)
     lock = RunLock(run.files.lock, time.time)
     try:
-        benchmark = run.benchmark()
-        index = index_file(benchmark, run.files.subset, run.tasks, results)
-        check = _Check(run, benchmark, index)
-        findings = list(check.findings())
-        index.close()
+        manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
+        if manifest is None:
+            raise BadInput(f"{run.files.manifest} has gone")
+        with closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index:
+            check = _Check(run.files, manifest, benchmark, index, lock)
+            findings = list(check.findings())
     finally:
         lock.release()
-    return {
-        "name": run.name,
-        "subset": run.files.subset,
-        "state": run.manifest.state,
-        "users": int(check.expected.sum()),
-        "records": int((check.records > 0).sum()),
-        "findings": findings,
-    }
+    proofs.append(
+        {
+            "name": run.name,
+            "subset": run.files.subset,
+            "state": manifest.state,
+            "users": int(check.expected.sum()),
+            "records": int((check.records > 0).sum()),
+            "findings": findings,
+        }
+    )
+    return 1 if findings else 0
 
 
 class _Check:
     """The checks of one run, over its files as they lie there; nothing is changed."""
 
-    def __init__(self, run: Earlier, benchmark: Benchmark, index: TaskIndex) -> None:
-        selection = run.manifest.selection
+    def __init__(
+        self, files: RunFiles, manifest: Manifest, benchmark: Benchmark, index: TaskIndex, lock: RunLock
+    ) -> None:
+        selection = manifest.selection
         self.expected = index.select(selection["ratio"], selection["sample_seed"])
         self.records = np.zeros(len(index), np.int32)
-        self._run = run
+        self._files = files
+        self._manifest = manifest
+        self._lock = lock
         self._benchmark = benchmark
         self._index = index
         self._last = -1
 
     def findings(self) -> Iterator[str]:
-        if self._run.manifest.tasks["sha256"] != self._index.sha256:
-            yield f"{self._run.tasks} is not the tasks file that this run was made with"
-        for path in (self._run.files.responses, self._run.files.failures):
+        if self._manifest.tasks["sha256"] != self._index.sha256:
+            yield f"{self._index.path} is not the tasks file that this run was made with"
+        for path in (self._files.responses, self._files.failures, self._files.events):
             yield from self._unsound(path)
         yield from self._results()
         yield from self._users()
 
     def _unsound(self, path: Path) -> Iterator[str]:
         for number, line in enumerate(lines(path), 1):
+            self._lock.beat()
             if not _whole(line):
                 yield f"{path.name}, line {number}: torn or changed since it was written"
 
     def _results(self) -> Iterator[str]:
         whole = hashlib.sha256()
-        path = self._run.files.results
+        path = self._files.results
         for number, line in enumerate(lines(path), 1):
+            self._lock.beat()
             whole.update(line.text + b"\n")
             if not _whole(line):
                 yield f"{path.name}, line {number}: torn or changed since it was written"
             elif wrong := self._record(unseal(line.text)):
                 yield f"{path.name}, line {number}: {wrong}"
-        if self._run.manifest.state == COMPLETE and whole.hexdigest() != self._run.manifest.results_sha256:
+        if self._manifest.state == COMPLETE and whole.hexdigest() != self._manifest.results_sha256:
             yield f"{path.name} is not the file that the manifest names (SHA-256 differs)"
 
     def _record(self, data: JSON) -> str | None:
         """What is wrong with a record, None for nothing."""
         position = self._index.find(str(data.get("user_id")))
-        complete = self._run.manifest.state == COMPLETE
+        complete = self._manifest.state == COMPLETE
         if position is None or self._index.digest(position) != data.get("task"):
             return f"user {data.get('user_id')} has no such task" if complete else None
         self.records[position] += 1
@@ -114,7 +128,7 @@ class _Check:
         in_order, self._last = position > self._last, position
         if complete and not in_order:
             return f"user {data['user_id']} is not in the order of the tasks file"
-        task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._run.files.subset)
+        task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
         try:
             again = orjson.loads(orjson.dumps(self._benchmark.rescore(task, data)))
         except (BadInput, KeyError, TypeError) as error:
@@ -123,7 +137,7 @@ class _Check:
 
     def _users(self) -> Iterator[str]:
         """Input users that are neither recorded nor failed, where the run says that all have been played."""
-        state = self._run.manifest.state
+        state = self._manifest.state
         if state not in (COMPLETE, INCOMPLETE):
             return
         there = self.records > 0
@@ -134,7 +148,7 @@ class _Check:
 
     def _failed(self) -> np.ndarray:
         failed = np.zeros(len(self._index), np.bool_)
-        for line in lines(self._run.files.failures):
+        for line in lines(self._files.failures):
             position = self._index.find(str(unseal(line.text)["user_id"])) if sound(line.text) else None
             if position is not None:
                 failed[position] = True

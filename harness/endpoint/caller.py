@@ -15,7 +15,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from harness.endpoint.client import Sender
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.outage import SILENCE, Outage
+from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
@@ -100,26 +100,25 @@ class Caller:
     async def _try(self, body: bytes, rank: int, user: str, number: int) -> Reply:
         limiter, clock, rates = self.limiter, self._clock, self.limiter.rates
         tokens = rates.estimate(body) if rates else 0.0
-        admitted = await limiter.acquire(rank, tokens)
+        await limiter.acquire(rank, tokens)
         fault, completion, start = None, None, clock()
         self.traffic.requests += 1
         try:
             completion = await self._sender.send(body)
         except TransportFault as error:
-            fault = error
+            fault = self._failed(error, user, start)
         except Denied as error:
-            fault = self._denied(error, start)
+            fault = self._failed(self._denied(error, start), user, start)
         except EndpointStopped:
             limiter.close()  # before the slot goes to somebody else
             raise
         finally:
             now = clock()
-            limiter.release(admitted, now - start, fault)
             if rates:
-                rates.correct(tokens, *_used(completion, fault), now)
+                rates.correct(tokens, *_used(completion), now)
+            limiter.release(now - start, fault)
         if completion is None:
             assert fault is not None
-            self._failed(fault, user, start, now)
             raise fault
         self._succeeded(completion, now)
         return Reply(completion, now - start, number)
@@ -149,8 +148,6 @@ class Caller:
                         warn(fault, number)
                         raise
         except TransportFault as last:
-            if self._unreachable_since is not None and last.unreachable:
-                self._wrong_address(last)
             raise GaveUp("persistent_error", f"{last.kind}: {last.detail}", number) from last
         raise AssertionError("tenacity ends in a reply or an error")
 
@@ -171,17 +168,20 @@ class Caller:
         self.traffic.prompt_tokens += completion.prompt_tokens or 0
         self.traffic.completion_tokens += completion.completion_tokens or 0
 
-    def _failed(self, fault: TransportFault, user: str, start: float, now: float) -> None:
+    def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
+        """Draws the conclusions from a failed try, before its slot goes to somebody else; returns the fault."""
+        now = self._clock()
         self._judge_address(fault, start)
         if not self.outage.failed(now, user):
-            return
+            return fault
         lasted = self.outage.lasted(now)
         if lasted >= self._limits.max_outage:
             self._stop(
                 f"the endpoint has not answered for {lasted / 60:.0f} minutes ({fault.kind}: {fault.detail}): "
                 "resume when it is back"
             )
-        self.limiter.probe(self.outage.next_probe())
+        self.limiter.probe(self.outage.next_probe(now))
+        return fault
 
     def _denied(self, error: Denied, start: float) -> TransportFault:
         """401, 403 or an empty account after successes: passing, unless a try begun after the first says so too."""
@@ -227,24 +227,30 @@ class _Failures:
 
     def exhausted(self, state: RetryCallState) -> bool:
         """Whether the tries outside outages are used up; while nobody succeeds, one may be about to be declared."""
-        outage, now = self._caller.outage, self._caller._clock()
+        outage = self._caller.outage
         if self._counted() <= self._max_retries:
             return False
-        return outage.last_success > self._times[0] or now - outage.last_success >= SILENCE
+        return outage.silent or outage.last_success > self._times[0]
 
     def wait(self, state: RetryCallState) -> float:
-        """A uniform draw up to 0.5 s · 2^n, at most 60 s ("full jitter"); never less than the endpoint asked for."""
-        bound = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, self._counted() - 1), 16))
-        wait = self._caller._rng.uniform(0.0, bound)
         fault = state.outcome.exception() if state.outcome else None
         asked = fault.retry_after if isinstance(fault, TransportFault) else None
-        return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
+        return full_jitter(self._counted(), asked, self._caller._rng)
 
     def _counted(self) -> int:
         return sum(not self._caller.outage.covers(time) for time in self._times)
 
 
-def _used(completion: Completion | None, fault: TransportFault | None) -> tuple[float | None, float | None]:
+def full_jitter(failures: int, asked: float | None, rng: random.Random) -> float:
+    """Seconds to the next try: drawn evenly up to 0.5 s, doubled with each failure after the first, at most 60 s.
+
+    Never less than the endpoint asked for, if it did (docs/design.md, section 6).
+    """
+    wait = rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
+    return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
+
+
+def _used(completion: Completion | None) -> tuple[float | None, float | None]:
     """Tokens of a try and of its completion; none of a failed one; unknown where no usage is told."""
     if completion is None:
         return 0.0, None

@@ -89,9 +89,12 @@ class Client:
         self._public = public_url(self._url)
         self._proxy = _proxy(parts)
         self._address = address
-        self._headers = {"Content-Type": "application/json"}  # of each request: a session's own would go to a proxy too
+        headers = {"Content-Type": "application/json"}
         if address.key is not None:
-            self._headers["Authorization"] = f"Bearer {address.key}"
+            headers["Authorization"] = f"Bearer {address.key}"
+        # A session's own headers cost less, but aiohttp shows them to a proxy, too: with one they go with each request.
+        self._of_session = headers if self._proxy is None else None
+        self._of_request = None if self._proxy is None else headers
         self._timeout = timeout
         self._patience = min(CONNECT_SECONDS, timeout)
         self.on_exhausted: Callable[[float], None] = lambda seconds: None
@@ -102,6 +105,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=not self._address.insecure_tls),
             timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._of_session,
         )
         return self
 
@@ -114,10 +118,13 @@ class Client:
         """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is."""
         try:
             async with self._session.post(
-                self._url, data=body, headers=self._headers, proxy=self._proxy, allow_redirects=False
+                self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
             ) as response:
                 content = await response.read()
-            if "x-ratelimit-remaining-requests" in response.headers and (wait := replies.exhausted(response.headers)):
+            headers = response.headers
+            if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
+                wait := replies.exhausted(headers)
+            ):
                 self.on_exhausted(wait)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._scrubbed(self._mapped(error)) from None

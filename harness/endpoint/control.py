@@ -1,10 +1,11 @@
 """How many requests at once an endpoint can take: a fixed number, or one that is found out. Pure: no clock of its own.
 
 The adaptive control climbs while its limit is what holds the work back. What an endpoint refuses (429) tells its
-capacity exactly: a request that was refused while n were in flight, itself included, shows that n is too many. What
-it merely delays shows by Little's law: n in flight at a mean latency of s seconds are n / s answers a second, and
-where more in flight is not more answers a second, the climb goes back. After either, a pause that doubles up to
-`LONGEST_HOLD` windows keeps it from sawing around the capacity; each later probe starts with one request more.
+capacity exactly: a refusal that comes while n are in flight, itself included, shows that n is too many. (As which of
+them it was sent says less, since requests overtake each other on the way.) What it merely delays shows by Little's
+law: n in flight at a mean latency of s seconds are n / s answers a second, and where more in flight is not more
+answers a second, the climb goes back. After either, a pause that doubles up to `LONGEST_HOLD` windows keeps it from
+sawing around the capacity; each later probe starts with one request more.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Control(Protocol):
     def limit(self) -> int: ...
 
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
-        """An answer came after `seconds`; `pressed` says that requests wait for a slot."""
+        """An answer came after `seconds`; `pressed` says that all slots were taken, or requests waited for one."""
         ...
 
     def refused(self, now: float, in_flight: int) -> None:
-        """A 429 came for a request that was sent as the `in_flight`th."""
+        """A 429 came while so many were in flight, the refused request included."""
         ...
 
 
@@ -124,7 +125,7 @@ class AdaptiveControl:
             return self._restart(now)
         if self._searching:
             self.limit = min(2 * self.limit, self._ceiling)
-            return self._restart(now)
+            return self._restart(now + self._latency if self.limit > EVIDENCE else now)  # its first answers flatter it
         if self._step > 1:
             self._next_hold = FIRST_HOLD  # the probe before this one went well
         self.limit = min(self.limit + self._step, self._ceiling)

@@ -11,12 +11,16 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
+from operator import itemgetter
 
 from harness.endpoint.control import Control
 from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
 REFUSED = "http_429"
+
+_Waiting = tuple[int, int, float, asyncio.Future[None]]
+"""By rank, then in the order they came; tokens; what the slot is handed over through."""
 
 
 class Limiter:
@@ -27,7 +31,7 @@ class Limiter:
         self.rates = rates
         self._control = control
         self._clock = clock
-        self._queue: list[tuple[int, int, float, asyncio.Future[int]]] = []
+        self._queue: list[_Waiting] = []
         self._order = count()
         self._closed = False
         self._probing = False
@@ -57,28 +61,28 @@ class Limiter:
             return "limit"
         return "pause" if self._clock() < self._not_before else "rate"
 
-    async def acquire(self, rank: int, tokens: float = 0.0) -> int:
-        """Returns once a slot is held: the number of requests in flight, this one included.
+    async def acquire(self, rank: int, tokens: float = 0.0) -> None:
+        """Returns once a slot is held. Among those waiting the highest rank goes first, then who came first.
 
-        Among those waiting the highest rank goes first, then who came first. `tokens` is what it may use.
+        `tokens` is what the request may use.
         """
         if not self._queue and self._delay(tokens) == 0.0:
             return self._grant(tokens)
-        admitted = await self._turn(rank, tokens)
+        await self._turn(rank, tokens)
         while self._closed:  # closed between the grant and now: the slot goes back
             self.in_flight -= 1
-            admitted = await self._turn(rank, tokens)
-        return admitted
+            await self._turn(rank, tokens)
 
-    def release(self, admitted: int, seconds: float, fault: TransportFault | None) -> None:
-        """Gives a slot back: the number it was admitted as, how long the try took, how it failed if it did."""
+    def release(self, seconds: float, fault: TransportFault | None) -> None:
+        """Gives a slot back: how long the try took, and how it failed if it did."""
+        in_flight, now = self.in_flight, self._clock()
+        pressed = bool(self._queue) or in_flight >= self._control.limit
         self.in_flight -= 1
-        now = self._clock()
         if fault is None:
             self._refused_in_row = 0
-            self._control.answered(now, seconds, bool(self._queue))
+            self._control.answered(now, seconds, pressed)
         elif fault.kind == REFUSED:
-            self._control.refused(now, admitted)
+            self._control.refused(now, in_flight)
             self._refused_in_row += 1
             if fault.retry_after and self._refused_in_row > self._control.limit:
                 self.pause(fault.retry_after)  # more refusals than requests it could hold: it counts them by time
@@ -112,19 +116,18 @@ class Limiter:
         pause = max(0.0, self._not_before - now)
         return max(pause, self.rates.wait(tokens, now)) if self.rates else pause
 
-    def _grant(self, tokens: float) -> int:
+    def _grant(self, tokens: float) -> None:
         self.in_flight += 1
         if self.rates:
             self.rates.take(tokens, self._clock())
-        return self.in_flight
 
-    async def _turn(self, rank: int, tokens: float) -> int:
+    async def _turn(self, rank: int, tokens: float) -> None:
         """Waits until a slot is handed over."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (-rank, next(self._order), tokens, future))
         self._pump()
         try:
-            return await future
+            await future
         except asyncio.CancelledError:
             if not future.cancelled():  # the slot came together with the cancellation
                 self.in_flight -= 1
@@ -134,15 +137,28 @@ class Limiter:
     def _pump(self) -> None:
         """Grants what may be granted now, and comes back when the first in the queue may go."""
         while self._queue:
-            _, _, tokens, future = self._queue[0]
+            first = self._first()
+            _, _, tokens, future = first
             if future.done():
-                heapq.heappop(self._queue)
+                self._dequeue(first)
                 continue
             delay = self._delay(tokens)
             if delay > 0.0:
                 return self._come_back(delay)
+            self._dequeue(first)
+            self._grant(tokens)
+            future.set_result(None)
+
+    def _first(self) -> _Waiting:
+        """Who goes next: the highest rank; as a probe who came first, so that no bad request can be every probe."""
+        return min(self._queue, key=itemgetter(1)) if self._probing else self._queue[0]
+
+    def _dequeue(self, waiting: _Waiting) -> None:
+        if waiting is self._queue[0]:
             heapq.heappop(self._queue)
-            future.set_result(self._grant(tokens))
+        else:
+            self._queue.remove(waiting)
+            heapq.heapify(self._queue)
 
     def _come_back(self, delay: float) -> None:
         if self._timer is not None:

@@ -15,22 +15,24 @@ FIRST_PROBE, LONGEST_PROBE = 1.0, 15.0
 
 @dataclass(slots=True)
 class Outage:
-    """`last_success` is the start of the run until there is one."""
+    """`last_success` is the start of the run until there is one; `silent` says that a failure came long after it."""
 
     last_success: float
     active: bool = False
+    silent: bool = False
     ended: list[tuple[float, float]] = field(default_factory=list)
     _failures: int = 0
     _users: set[str] = field(default_factory=set)
     _probe: float = FIRST_PROBE
+    _due: float = float("-inf")
 
     def failed(self, now: float, user: str) -> bool:
         """A try failed; tells whether an outage is on."""
         self._failures += 1
         if len(self._users) < USERS:
             self._users.add(user)
-        silent = now - self.last_success >= SILENCE
-        self.active = self.active or (silent and self._failures >= FAILURES and len(self._users) >= USERS)
+        self.silent = now - self.last_success >= SILENCE
+        self.active = self.active or (self.silent and self._failures >= FAILURES and len(self._users) >= USERS)
         return self.active
 
     def succeeded(self, now: float) -> bool:
@@ -38,15 +40,17 @@ class Outage:
         over = self.active
         if over:
             self.ended.append((self.last_success, now))
-        self.last_success, self.active = now, False
-        self._failures, self._probe = 0, FIRST_PROBE
+        self.last_success, self.active, self.silent = now, False, False
+        self._failures, self._probe, self._due = 0, FIRST_PROBE, now
         self._users.clear()
         return over
 
-    def next_probe(self) -> float:
-        """Seconds until the next probe."""
-        wait, self._probe = self._probe, min(2 * self._probe, LONGEST_PROBE)
-        return wait
+    def next_probe(self, now: float) -> float:
+        """Seconds until the next probe, after a failure; one from before it is due was none of a probe."""
+        if now >= self._due:
+            self._due = now + self._probe
+            self._probe = min(2 * self._probe, LONGEST_PROBE)
+        return self._due - now
 
     def lasted(self, now: float) -> float:
         """Seconds since the last success while an outage is on, else 0."""

@@ -58,6 +58,8 @@ UNKNOWN_MODEL = ("model_not_found", "model not exist", "unknown model", "invalid
 BROKEN_OFF = frozenset({"insufficient_system_resource", "abort", "error"})
 """Finish reasons of a reply that the endpoint broke off itself: DeepSeek; vLLM and SGLang; OpenRouter."""
 
+REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"
+
 DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
 DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,9})?")
 
@@ -166,9 +168,9 @@ def retry_after(value: str | None, now: datetime) -> float | None:
 def exhausted(headers: Mapping[str, str]) -> float | None:
     """Seconds until requests or tokens are to be had again, by the `x-ratelimit-*` headers; None while there are."""
     waits = [
-        _duration(headers.get(f"x-ratelimit-reset-{what}", ""))
-        for what in ("requests", "tokens")
-        if headers.get(f"x-ratelimit-remaining-{what}", "").strip() == "0"
+        _duration(headers.get(left.replace("remaining", "reset"), ""))
+        for left in (REQUESTS_LEFT, TOKENS_LEFT)
+        if headers.get(left, "").strip() == "0"
     ]
     return min(max(waits), LONGEST_RETRY_AFTER) if waits else None
 

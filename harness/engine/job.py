@@ -16,9 +16,9 @@ from harness.store.tasks import TaskIndex
 
 @dataclass(slots=True)
 class Job:
-    """`done` and `expected` are masks over the tasks; users expected and not done are owed.
+    """`expected` and `done` are masks over the tasks; users expected and not done are owed.
 
-    `failed` counts the users given up on in this process; it is the engine's to write, as is `done`.
+    `failed` counts the users given up on in this process; it is the engine's to write.
     """
 
     benchmark: Benchmark
@@ -28,8 +28,11 @@ class Job:
     index: TaskIndex
     store: RunStore
     expected: NDArray[np.bool_]
-    done: NDArray[np.bool_]
     failed: int = 0
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        return self.store.done
 
     @property
     def owed(self) -> NDArray[np.int64]:

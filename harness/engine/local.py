@@ -92,7 +92,7 @@ class LocalEngine:
 
     async def _start_users(self) -> None:
         while self._schedule and self._ending is None:
-            if self._in_play >= 2 * self._caller.limiter.limit:
+            if self._in_play >= self._caller.limiter.limit + self._caller.traffic.backing_off:
                 self._room = anyio.Event()
                 await self._room.wait()
                 continue
@@ -151,8 +151,6 @@ class LocalEngine:
             metrics = job.benchmark.measure(task, answer)
             record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index, position)
             await self._commit.saved()
-            job.done[position] = True
-            part.done += 1
             part.live.add(record)
         finally:
             self._progress.replayed += conversation.replayed
@@ -170,7 +168,6 @@ class LocalEngine:
         failure = Failure(key, "endpoint", error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
         part.job.failed += 1
-        part.failed += 1
         self._progress.last_warning = f"{key}: {error}"
         if isinstance(error, Rejected):
             self._progress.rejected += 1
@@ -183,7 +180,9 @@ class LocalEngine:
 
     def _stop(self, reason: HarnessError, grace: float) -> None:
         """Ends the run: the first reason is the one that is told, a later one can only shorten the grace."""
-        first, self._ending = self._ending is None, self._ending or reason
+        first = self._ending is None
+        if first or isinstance(reason, MachineError):  # that one is told whatever came before it
+            self._ending = reason
         self._caller.limiter.close()
         self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
         self._room.set()

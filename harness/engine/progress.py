@@ -28,15 +28,13 @@ class Part:
     live: LiveScores
     steps: int
     steps_done: int
-    done: int
-    failed: int = 0
 
     def progress(self) -> SubsetProgress:
         return SubsetProgress(
             subset=self.job.subset,
             users=self.job.users,
-            done=self.done,
-            failed=self.failed,
+            done=self.job.users_done,
+            failed=self.job.failed,
             steps=self.steps,
             steps_done=self.steps_done,
             scores=self.live.figures,
@@ -58,7 +56,7 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
         steps = np.maximum(1, job.index.steps[positions] - saved[positions])
         total = int(job.index.steps[job.expected].sum())
         live = LiveScores(job.benchmark.scorer(job.subset))
-        made.append(Part(job, first, positions, live, total, total - int(steps.sum()), job.users_done))
+        made.append(Part(job, first, positions, live, total, total - int(steps.sum())))
         lengths.append(steps)
         first += len(positions)
     return made, np.concatenate(lengths)
@@ -77,7 +75,7 @@ class Progress:
         self._requested = requested
         self._clock = clock
         self._started = clock()
-        self._history: deque[tuple[float, int]] = deque()
+        self._history = deque([(self._started, sum(part.steps_done for part in parts))])
         self._work = 0.0
         self._longest_chain = 0.0
         self._slots = 0.0
@@ -133,7 +131,7 @@ class Progress:
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             rate=rate,
-            eta=remaining_steps / rate if rate else None,
+            eta=remaining_steps / rate if rate else (None if remaining_steps else 0.0),
             last_warning=self.last_warning,
             stopping=stopping,
         )

@@ -42,8 +42,8 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
+def write(path: Path, content: bytes, *, shared: bool = False) -> None:
+    with replacing(path, shared=shared) as file:
         file.write(content)
 
 

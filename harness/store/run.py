@@ -26,7 +26,7 @@ from harness.store.lock import RunLock
 from harness.store.manifest import Manifest
 from harness.store.tasks import TaskIndex
 
-RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = 1
+RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class RunStore:
                 if path.read_bytes() == content:
                     continue
                 set_aside(path, self._stamp)
-            write(path, content)
+            write(path, content, shared=True)  # runs of other subsets keep the same file
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
         """Repairs and opens the logs; returns a mask of the tasks that are done as they now stand."""
@@ -138,9 +138,13 @@ class RunStore:
         ]
         sync_folder(files.folder)
         self._results_at = self._find_done(index)
-        done = self._results_at >= 0
-        self._saved = self._find_responses(index, done)
-        return done
+        self._saved = self._find_responses(index, self.done)
+        return self.done
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """A mask of the tasks that have a record of their present content."""
+        return self._results_at >= 0
 
     def outside(self) -> int:
         """Records in the file of users or contents that the tasks file no longer has, and superseded ones."""
@@ -221,7 +225,8 @@ class RunStore:
         )
 
     def event(self, what: str, **details: Any) -> None:
-        self._events.append({"time": round(self._clock(), 3), "what": what, **details})
+        line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
+        self._events.append(line)
 
     def slowest_write(self) -> float:
         """Seconds that the slowest append took since this was last asked."""
@@ -268,10 +273,6 @@ class RunStore:
         self._results_at = results_at
         self._records = int((results_at >= 0).sum())
 
-    def replace_results(self, records: Iterator[JSON]) -> str:
-        """Writes records anew, keeping the old file set aside; returns the new file's SHA-256."""
-        return replace_results(self.files.results, records, self._stamp)
-
     def _lines_in_order(self) -> Iterator[bytes]:
         """The records' lines. Raises `MachineError` for one that was changed under this process."""
         try:
@@ -294,6 +295,7 @@ class RunStore:
         self._records = 0
         for line in log.sound_lines(self.files.results):
             self._records += 1
+            self.beat()
             data = orjson.loads(line.text)
             position = index.find(str(data.get("user_id")))
             if position is not None and index.digest(position) == data.get("task"):
@@ -304,6 +306,7 @@ class RunStore:
         """Places of the saved responses of users that are not done."""
         places: dict[str, list[tuple[int, int]]] = {}
         for line in log.sound_lines(self.files.responses):
+            self.beat()
             key = str(orjson.loads(line.text)["user_id"])
             position = index.find(key)
             if position is not None and not done[position]:

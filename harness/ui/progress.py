@@ -83,6 +83,7 @@ def view(snapshot: Snapshot) -> RenderableType:
     table.add_column("", min_width=10, ratio=1)
     table.add_column("steps", justify="right")
     table.add_column("failed", justify="right")
+    table.add_column("scored", justify="right")
     for name in names:
         table.add_column(name, justify="right")
     for subset in snapshot.subsets:
@@ -92,6 +93,7 @@ def view(snapshot: Snapshot) -> RenderableType:
             ProgressBar(total=max(1, subset.steps), completed=subset.steps_done),
             f"{subset.steps_done}/{subset.steps}",
             str(subset.failed) if subset.failed else "",
+            str(subset.scored_users),
             *(percent(subset.scores.get(name)) for name in names),
         )
     parts: list[RenderableType] = [Text(snapshot.model, style="bold"), table, Text(traffic(snapshot))]
@@ -133,6 +135,7 @@ def line(snapshot: Snapshot) -> str:
 
 def _subset_words(subset: SubsetProgress) -> str:
     scores = "".join(f" {name} {percent(value)}" for name, value in subset.scores.items())
+    scores += f" over {subset.scored_users} users" if subset.scores else ""
     failed = f" ({subset.failed} failed)" if subset.failed else ""
     return f"{subset.subset} {subset.done}/{subset.users}{failed}{scores}"
 

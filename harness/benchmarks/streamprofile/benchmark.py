@@ -6,8 +6,8 @@ import argparse
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from harness import config
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
@@ -49,10 +49,16 @@ class StreamProfile:
     name = "streamprofile"
     prompt_version = "1"
     parser_version = "1"
+    task_version = "1"
     subsets = tuple(PLATFORMS)
 
     def __init__(
-        self, prompt: prompts.Prompt, *, persona: bool = True, json_object: bool = True, parse_retries: int = 2
+        self,
+        prompt: prompts.Prompt,
+        *,
+        persona: bool = True,
+        json_object: bool = True,
+        parse_retries: int = config.PARSE_RETRIES,
     ) -> None:
         self._prompt = prompt
         self._persona = persona
@@ -62,6 +68,11 @@ class StreamProfile:
     @property
     def prompt(self) -> str:
         return self._prompt.source
+
+    @property
+    def source(self) -> Path | None:
+        """The prompt's file, None for our own."""
+        return self._prompt.path
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -206,11 +217,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-persona", action="store_true", help="ablation: carry no persona from step to step")
 
 
-def configure(settings: dict[str, Any]) -> StreamProfile:
-    """The benchmark with a run's settings: `prompt` (path or None), `persona`, `structured`, `parse_retries`."""
+def settings(args: argparse.Namespace) -> JSON:
+    """The settings that a command's options make."""
+    return {
+        "prompt": args.prompt,
+        "persona": not args.no_persona,
+        "structured": args.structured,
+        "parse_retries": args.parse_retries,
+    }
+
+
+def settings_again(identity: JSON, source: Path | None) -> JSON:
+    """The settings of an earlier run, from what its manifest says and where its prompt is now."""
+    return {**identity, "prompt": source}
+
+
+def configure(settings: JSON | None = None) -> StreamProfile:
+    """The benchmark with settings as the functions above make them; without any, as it is by default."""
+    made = settings or {}
     return StreamProfile(
-        prompts.load(settings.get("prompt")),
-        persona=settings.get("persona", True),
-        json_object=settings.get("structured", "json_object") == "json_object",
-        parse_retries=settings.get("parse_retries", 2),
+        prompts.load(made.get("prompt")),
+        persona=made.get("persona", True),
+        json_object=made.get("structured", "json_object") == "json_object",
+        parse_retries=made.get("parse_retries", config.PARSE_RETRIES),
     )

@@ -39,15 +39,14 @@ class StepMetrics:
 
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
     """The values of a prediction without repeated tags; tags outside the pool count in Precision as any other."""
-    pool = set(step.pool)
-    out_of_pool = len(set(prediction) - pool)
+    pool, predicted, asked = frozenset(step.pool), frozenset(prediction), step.asked
+    out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
         return StepMetrics({}, None, {}, out_of_pool)
-    cut = prediction[: step.asked]
     return StepMetrics(
-        values=_measure(truth, set(prediction)),
-        at_asked=_measure(truth, set(cut)) if len(cut) < len(prediction) else None,
-        ceiling=ceiling(truth, pool, step.asked),
+        values=_measure(truth, predicted),
+        at_asked=_measure(truth, frozenset(prediction[:asked])) if len(prediction) > asked else None,
+        ceiling=ceiling(truth, pool, asked),
         out_of_pool=out_of_pool,
     )
 
@@ -60,7 +59,9 @@ def ceiling(truth: Truth, pool: AbstractSet[str], asked: int) -> Values:
     """
     new, kept = truth.new & pool, truth.kept & pool
     both = len(new & kept)
-    hits = min(asked, len(new | kept))
+    hits = min(asked, len(new) + len(kept) - both)
+    if hits == len(truth.new | truth.kept):  # it has room for all of them
+        return dict(zip(GAINS, (hits / asked, 1.0, 1.0 if new else None, 1.0 if kept else None), strict=True))
     shared = min(hits, both)
     rest = hits - shared
     most_new, most_kept = min(rest, len(new) - both), min(rest, len(kept) - both)
@@ -89,8 +90,8 @@ def _measure(truth: Truth, predicted: AbstractSet[str]) -> Values:
         "Recall_Stability": _share(len(predicted & truth.kept), len(truth.kept)),
     }
     for name in ERRORS:
-        distractors = truth.distractors.get(name, frozenset())
-        values[name] = _share(len(predicted & distractors), len(distractors))
+        distractors = truth.distractors.get(name)
+        values[name] = len(predicted & distractors) / len(distractors) if distractors else None
     return values
 
 

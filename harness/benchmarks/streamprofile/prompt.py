@@ -52,6 +52,7 @@ class Prompt(Protocol):
     """`source` tells whose it is (`own`, `authors`, a file's name); `files` are the bytes that define it, by name."""
 
     source: str
+    path: Path | None
     files: Mapping[str, bytes]
 
     def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]: ...
@@ -67,6 +68,7 @@ class TemplatePrompt:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
+        self.path = path
         own = path is None or content == read_file(OWN_PROMPT)
         self.source = OWN if own else _source(file)
         self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if own else kept_name(file): content}
@@ -101,6 +103,7 @@ class AuthorsPrompt:
     def __init__(self, path: Path) -> None:
         content = read_file(path)
         self.files: Mapping[str, bytes] = {kept_name(path): content}
+        self.path: Path | None = path
         self._file = path
         self._make_builder = _load_builder(path, content)
         self._builders: dict[str, Any] = {}

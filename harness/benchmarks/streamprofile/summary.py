@@ -62,7 +62,7 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
             "complete": users == run.expected_users,
         },
         "metrics": part("all"),
-        "release_code": {F1: means["release", F1].value, "users_left_out": counts["release_code_left_out"]},
+        "release_code": {F1: means["release", F1].value},
         "cold_start": part("cold"),
         "persona_augmented": part("augmented"),
         "delta": _delta(scores, intervals),
@@ -143,6 +143,7 @@ def _diagnostics(scores: ShardScores) -> JSON:
         "valid_answers": counts["valid_answers"],
         "invalid": dict(sorted(scores.invalid.items())),
         "repaired_steps": counts["repaired_steps"],
+        "release_code_left_out": counts["release_code_left_out"],
         "repaired": dict(sorted(scores.repaired.items())),
         "out_of_pool": {"steps": counts["out_of_pool_steps"], "tags": counts["out_of_pool_tags"]},
         "wrong_number": {"more": counts["more_tags"], "fewer": counts["fewer_tags"]},
@@ -197,17 +198,17 @@ def _about_prompt(data: JSON) -> str:
 
 
 def _macro(data: JSON) -> Iterator[Block]:
-    release = data["release_code"]
+    left_out = data["diagnostics"]["release_code_left_out"]
     of = data["metrics"]
     rows = [(name, _percent(of[name]["value"]), _span(of[name]["ci95"]), str(of[name]["users"])) for name in NAMES]
-    release_users = of[F1]["users"] - release["users_left_out"]
-    rows.append((f"{F1} (release code)", _percent(release[F1]), "", str(release_users)))
+    release_users = of[F1]["users"] - left_out
+    rows.append((f"{F1} (release code)", _percent(data["release_code"][F1]), "", str(release_users)))
     yield Heading("Macro averages (M_bar)")
     yield Paragraph("Mean within a user over its scored steps, then mean over users; undefined values are left out.")
     yield Table(("metric", "mean (%)", "95 % interval", "users"), tuple(rows))
     yield Paragraph(
         f"{F1} is the harmonic mean of a user's mean Recall_Novelty and mean Recall_Stability, 0 where both are 0. "
-        f"The authors' released code leaves users with both 0 out: here {release['users_left_out']}."
+        f"The authors' released code leaves users with both 0 out: here {left_out}."
     )
 
 

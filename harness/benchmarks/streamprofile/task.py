@@ -18,6 +18,8 @@ from harness.model import Where
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
 
+STRINGS = frozenset({str})
+
 
 @dataclass(frozen=True, slots=True)
 class GivenStep:
@@ -160,9 +162,9 @@ def _tags(holder: dict[str, Any], name: str, at: str, where: Where) -> list[str]
     tags = holder.get(name)
     if type(tags) is not list:
         _expected(where, f"{at}.{name}", "a list of strings", tags)
-    for tag in tags:
-        if type(tag) is not str:
-            _expected(where, f"{at}.{name}", "a list of strings", tag, "one that holds ")
+    if not STRINGS.issuperset(map(type, tags)):
+        odd = next(tag for tag in tags if type(tag) is not str)
+        _expected(where, f"{at}.{name}", "a list of strings", odd, "one that holds ")
     return tags
 
 

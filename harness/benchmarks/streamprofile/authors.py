@@ -1,0 +1,59 @@
+"""Results of the benchmark authors' own runner: what its lines hold, and what must be said of their scores.
+
+That runner writes bare `NaN` for undefined metrics, and after an API failure or a reply without JSON a step that
+predicts nothing, its reasoning `Error: ...`. It scores both as empty predictions, and so are they scored here, but
+counted by kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import orjson
+
+from harness.errors import BadInput
+from harness.model import JSON, Where
+
+TOLD = {
+    "authors_api_failure": "API failures",
+    "authors_no_json": "replies without JSON",
+}
+FIRST = "Answers of the benchmark authors' runner, scored as it scores: an error counts as an empty prediction."
+
+
+def record(line: bytes, where: Where) -> JSON:
+    """One user's line. A prediction that is one string is one tag, and numbers in it are their text.
+
+    Raises `BadInput` with file, line and field.
+    """
+    try:
+        loose = json.loads(line, parse_constant=lambda name: None)
+        data = orjson.loads(json.dumps(loose, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where}: not JSON ({error})") from None
+    if type(data) is not dict or type(data.get("user_id")) not in (str, int):
+        raise BadInput(f"{where}: field user_id: expected a string or a whole number")
+    data.pop("crc", None)
+    steps = data.get("steps")
+    if type(steps) is not list:
+        raise BadInput(f"{where}: field steps: expected a list")
+    return {**data, "steps": [_step(step, f"steps[{at}]", where) for at, step in enumerate(steps)]}
+
+
+def _step(step: object, at: str, where: Where) -> JSON:
+    if not isinstance(step, dict) or type(step.get("step_id")) is not int:
+        raise BadInput(f"{where}: field {at}.step_id: expected a whole number")
+    tags = step.get("prediction")
+    if type(tags) is str:
+        tags = [tags]
+    if type(tags) is not list or any(type(tag) not in (str, int, float) for tag in tags):
+        raise BadInput(f"{where}: field {at}.prediction: expected a list of strings")
+    return {**step, "prediction": [str(tag) for tag in tags]}
+
+
+def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:
+    """What a report says of such answers, from the number of steps by outcome."""
+    counted = ((outcomes.get(kind, 0), words) for kind, words in TOLD.items())
+    said = (f"{count} of its steps were {words}, scored as empty predictions." for count, words in counted if count)
+    return (FIRST, *said)

@@ -1,0 +1,40 @@
+"""Files that several commands read and write: the index of a tasks file, reports, names of moments."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from harness.model import Benchmark, Report, Where
+from harness.report import text
+from harness.store import atomic
+from harness.store.run import RunFiles
+from harness.store.tasks import TaskIndex, open_index
+
+
+def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
+    """The index of a subset's tasks; every line is validated before anything is sent."""
+
+    def measured(line: bytes, where: Where) -> tuple[str, int]:
+        task = benchmark.parse(line, where, subset)
+        return task.key, benchmark.steps(task)
+
+    kind = f"{benchmark.name} {subset} {benchmark.task_version}"
+    return open_index(path, kind, measured, results / ".index")
+
+
+def write_report(files: RunFiles, report: Report) -> None:
+    atomic.write(files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n")
+    atomic.write(files.report("txt"), text.render(report).encode())
+
+
+def now() -> str:
+    """This moment as manifests have it: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def stamp() -> str:
+    """This moment as names of set-aside files have it."""
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
