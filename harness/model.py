@@ -136,7 +136,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a report says of the run that it is about; scorers know only records."""
+    """What a report says of the run that it is about; scorers know only records.
+
+    `run` is what was run, as plain values by name: settings, sampling parameters, tasks file, share, versions, date.
+    """
 
     subset: str
     model: str
@@ -146,6 +149,7 @@ class RunFacts:
     failed_users: int
     notes: tuple[str, ...] = ()
     schedule: JSON | None = None
+    run: JSON = field(default_factory=dict)
 
 
 class Scorer(Protocol):

@@ -220,9 +220,9 @@ def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 )
 def test_a_kept_template_is_the_same_prompt_again(tmp_path: Path, name: str, source: str) -> None:
     """The copy in a run's folder has the same source and files; no file's name can claim to be ours or theirs."""
-    first = template(tmp_path, "[user]\n${pool}", name)
+    first = template(tmp_path, "[user]\n${posts}${pool}", name)
     assert first.source == source
-    assert first.files == {f"prompt_{name}": b"[user]\n${pool}"}
+    assert first.files == {f"prompt_{name}": b"[user]\n${posts}${pool}"}
     results = tmp_path / "results"
     results.mkdir()
     for kept, content in first.files.items():
@@ -436,3 +436,11 @@ def test_system_message_looks_at_literal_text_only(tmp_path: Path) -> None:
         'a = {"role": "system", "content": f"{x}"}\nb = {"content": "好", 1: 2, **c, "role": "system"}\n', "utf-8"
     )
     assert system_message(path) == "好"
+
+
+def test_template_without_posts_or_pool_is_refused(tmp_path: Path) -> None:
+    """Such a prompt would be paid for and scored, and no model could answer it; `{posts}` is not a place."""
+    path = tmp_path / "p.txt"
+    path.write_text("动态：{posts}\n候选：{pool}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"has no place \$\{pool\} and \$\{posts\}"):
+        load(path)

@@ -20,7 +20,7 @@ from harness.engine.job import Job
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
 from harness.model import Report
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
-from harness.store.run import RunFiles, RunStore, runs_in, same_identity
+from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.progress import percent
 
@@ -85,13 +85,16 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _R
             f"{store.files.results} is there without a manifest: another program wrote it (`reeval` scores it), "
             "so give this run a --name of its own"
         )
+    manifest = _manifest(plan, subset, index, old)
+    if old is None:
+        manifest.save(store.files.manifest)  # before there are results, which without one are another program's
     done = store.open_logs(index)
     expected = index.select(plan.ratio, plan.sample_seed) | done
-    manifest = _manifest(plan, subset, index, old)
     job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
     _tell_state(plan, job, old, console)
     if len(job.owed):
         manifest.state = RUNNING
+        store.set_aside_report()
         store.keep_files(plan.benchmark.files)
         manifest.save(store.files.manifest)
     changed = old is not None and (old.tasks.get("sha256") != index.sha256 or store.outside() > 0)
@@ -110,6 +113,11 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
         times={"created": now(), "seconds": 0.0},
     )
     if old is not None:
+        accepted = [
+            f"{name} was {shown(a)}, is now {shown(b)}"
+            for name, (a, b) in differences(old.identity, made.identity).items()
+        ]
+        made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
         made.tuning |= {name: old.tuning[name] for name in ("learned_limit",) if name in old.tuning}
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
@@ -164,7 +172,7 @@ def _resume_command(plan: Plan) -> str:
 
 def _tell_changes(old: Manifest, plan: Plan, subset: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
-        if name != "prompt_path":
+        if name not in ("source", "allowed"):
             console.print(f"{subset}: note: {name} was {before}, is now {after}", **PLAIN)
 
 

@@ -27,7 +27,7 @@ from harness.errors import BadInput
 from harness.model import JSON, Benchmark, Record, Report, RunFacts, Where
 from harness.store.lock import RunLock
 from harness.store.log import lines
-from harness.store.manifest import COMPLETE
+from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
 
@@ -69,6 +69,8 @@ def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> int:
         job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
         again, scores = _Again(job, args.reparse), ReportScores(benchmark.scorer(job.subset))
         sha256 = replace_results(run.files.results, _scored(again.records(), scores), stamp())
+        if manifest.state == COMPLETE and len(job.owed):
+            manifest.state = INCOMPLETE
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.save(run.files.manifest)
@@ -76,7 +78,7 @@ def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> int:
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
     _tell(run.files, report, again.notes(), console)
-    return 0
+    return 1 if manifest.state == INCOMPLETE else 0
 
 
 class _Again:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from harness.config import SHARD_USERS
 from harness.engine.job import Job
-from harness.model import Record, Report, RunFacts, Scorer
+from harness.model import JSON, Record, Report, RunFacts, Scorer
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
 
 
@@ -63,5 +64,42 @@ def facts(job: Job, manifest: Manifest, name: str, failed: int) -> RunFacts:
         expected_users=job.users,
         failed_users=failed,
         schedule=manifest.times.get("schedule"),
-        notes=tuple(filter(None, (job.benchmark.remark(job.task(0)),))),
+        run=described(job, manifest),
+        notes=(
+            *filter(None, (job.benchmark.remark(job.task(0)),)),
+            *_differences_accepted(manifest),
+            *_share(job, manifest),
+        ),
+    )
+
+
+def described(job: Job, manifest: Manifest) -> JSON:
+    """What was run, for the report: everything that a reader needs to compare it or to do it again."""
+    identity, provenance = manifest.identity, manifest.provenance
+    return {
+        **identity["settings"],
+        **{name: value for name, value in identity["sampling"].items() if value not in (None, {})},
+        "tasks": Path(manifest.tasks["path"]).name,
+        "tasks_sha256": manifest.tasks["sha256"],
+        "users_in_tasks": manifest.tasks["users"],
+        "ratio": manifest.selection["ratio"],
+        "sample_seed": manifest.selection["sample_seed"],
+        "endpoint": provenance["endpoint"],
+        "harness": provenance["harness"],
+        "created": manifest.times.get("created"),
+    }
+
+
+def _share(job: Job, manifest: Manifest) -> tuple[str, ...]:
+    selection = manifest.selection
+    outside = int((job.expected & ~job.index.select(selection["ratio"], selection["sample_seed"])).sum())
+    if not outside:
+        return ()
+    return (f"{outside} of the users stand outside the share asked for last: together they are no fair sample.",)
+
+
+def _differences_accepted(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(
+        f"Continued although {told}; records from before and after stand side by side."
+        for told in manifest.provenance.get("allowed", ())
     )

@@ -92,11 +92,13 @@ class LocalEngine:
 
     async def _start_users(self) -> None:
         while self._schedule and self._ending is None:
-            if self._in_play >= self._caller.limiter.limit + self._caller.traffic.backing_off:
+            limit = self._caller.limiter.limit
+            instead = min(limit, self._caller.traffic.backing_off)  # of who backs off; no crowd where everybody does
+            if self._in_play >= limit + instead:
                 self._room = anyio.Event()
                 await self._room.wait()
                 continue
-            user = self._schedule.next(self._caller.limiter.limit)
+            user = self._schedule.next(limit)
             self._in_play += 1
             self._users.start_soon(self._user, user)
 

@@ -66,12 +66,20 @@ class RunLock:
         if self._clock() - self._holder["renewed"] > LEASE / 6:
             if not self._is_ours():
                 raise MachineError(f"{self._path.parent} was taken over by {self._who()} while this process slept")
+            if not self._is_there():
+                raise MachineError(f"{self._path} was removed under this process, so nothing keeps others out any more")
             self._write()
 
     def release(self) -> None:
         if self._is_ours():
             os.ftruncate(self._fd, 0)
         os.close(self._fd)
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError:
+            return False
 
     def _is_ours(self) -> bool:
         return not self._leased or self._read() == self._holder

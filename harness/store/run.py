@@ -103,6 +103,12 @@ class RunStore:
     def manifest(self) -> Manifest | None:
         return manifest.load(self.files.manifest)
 
+    def set_aside_report(self) -> None:
+        """The report of a run that goes on is no longer true of it."""
+        for path in (self.files.report("txt"), self.files.report("json")):
+            if path.exists():
+                set_aside(path, self._stamp)
+
     def set_aside_everything(self) -> None:
         """Moves an earlier run of this name and subset aside (`--restart`)."""
         files = self.files
@@ -361,13 +367,14 @@ def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str],
     differing = manifest.differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in differing.items() if name not in allowed}
     if found:
-        told = "; ".join(f"{name} was {_shown(a)}, is now {_shown(b)}" for name, (a, b) in found.items())
+        told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
         raise BadInput(
             f"{where} holds a run of another configuration: {told}. Give this one a --name of its own, "
             f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
         )
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of a manifest in a sentence."""
     text = orjson.dumps(value).decode()
     return text if len(text) <= 60 else text[:57] + "..."

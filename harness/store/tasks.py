@@ -54,8 +54,9 @@ class Columns:
 class TaskIndex:
     """Positions count from 0 in the file's order."""
 
-    def __init__(self, path: Path, columns: Columns, sha256_hex: str) -> None:
+    def __init__(self, path: Path, columns: Columns, sha256_hex: str, cache: Path) -> None:
         self.path = path
+        self._cache = cache
         self.sha256 = sha256_hex
         self.steps = columns.steps
         self._columns = columns
@@ -82,6 +83,7 @@ class TaskIndex:
         """The line of a task. Raises `MachineError` when the file is no longer the one that was indexed."""
         line = os.pread(self._fd, int(self._columns.sizes[position]), int(self._columns.offsets[position]))
         if line_digest(line) != self.digest(position):
+            self._cache.unlink(missing_ok=True)
             raise MachineError(f"{self.path} has changed since this run began: run again to take up the new content")
         return line
 
@@ -109,10 +111,11 @@ def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path) ->
         raise BadInput(f"{path} is not a file")
     place = hash_name(str(path.resolve()) + kind)
     cache = cache_folder / f"{path.name}.{place}.npz"
-    stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "mtime_ns": state.st_mtime_ns}
+    times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
+    stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
     if (cached := _load(cache, path, stamp)) is not None:
         return cached
-    index = _build(path, measured)
+    index = _build(path, measured, cache)
     _save(cache, index, stamp)
     return index
 
@@ -121,7 +124,7 @@ def hash_name(text: str) -> str:
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-def _build(path: Path, measured: Measured) -> TaskIndex:
+def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
     whole = sha256()
     offsets, sizes, numbers = array("q"), array("l"), array("q")
     keys, steps = array("Q"), array("l")
@@ -156,7 +159,7 @@ def _build(path: Path, measured: Measured) -> TaskIndex:
         np.array(steps, np.int32),
     )
     _refuse_repeated(path, columns)
-    return TaskIndex(path, columns, whole.hexdigest())
+    return TaskIndex(path, columns, whole.hexdigest(), cache)
 
 
 def _trimmed(raw: bytes, start: int, number: int) -> tuple[bytes, int]:
@@ -193,13 +196,13 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None
             if saved != stamp and not (_same_but_time(saved, stamp) and _file_hash(path) == digest):
                 return None
             names = ("offsets", "sizes", "numbers", "keys", "digests", "steps")
-            return TaskIndex(path, Columns(*(held[name] for name in names)), digest)
+            return TaskIndex(path, Columns(*(held[name] for name in names)), digest, cache)
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
         return None
 
 
 def _same_but_time(saved: dict[str, object], stamp: dict[str, object]) -> bool:
-    return {**saved, "mtime_ns": 0} == {**stamp, "mtime_ns": 0}
+    return {**saved, "times": None} == {**stamp, "times": None}
 
 
 def _file_hash(path: Path) -> str:

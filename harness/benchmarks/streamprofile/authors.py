@@ -34,6 +34,8 @@ def record(line: bytes, where: Where) -> JSON:
         raise BadInput(f"{where}: not JSON ({error})") from None
     if type(data) is not dict or type(data.get("user_id")) not in (str, int):
         raise BadInput(f"{where}: field user_id: expected a string or a whole number")
+    if "usage" in data:
+        raise BadInput(f"{where}: this harness wrote it, and the run's manifest (run_*.json) is missing: put it back")
     data.pop("crc", None)
     steps = data.get("steps")
     if type(steps) is not list:

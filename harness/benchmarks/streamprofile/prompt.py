@@ -37,6 +37,7 @@ PLACES = frozenset(
         "asked",
     ]
 )
+NEEDED = frozenset({"posts", "pool"})
 KEPT = "prompt_"
 """Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""
 
@@ -74,6 +75,11 @@ class TemplatePrompt:
         self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if own else kept_name(file): content}
         system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, file), _cut(user, file)
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The places that the template has."""
+        return frozenset((*self._system[1::2], *self._user[1::2]))
 
     def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
         platform = PLATFORMS[subset]
@@ -142,7 +148,11 @@ def load(path: Path | None) -> Prompt:
     """Our own prompt, a template file, or (a `.py` file) the authors' builder."""
     if path is not None and path.suffix == ".py":
         return AuthorsPrompt(path)
-    return TemplatePrompt(path)
+    template = TemplatePrompt(path)
+    if missing := NEEDED - template.places:
+        places = " and ".join(f"${{{name}}}" for name in sorted(missing))
+        raise BadInput(f"{path}: the prompt template has no place {places}, and without it no model could answer")
+    return template
 
 
 def kept_name(path: Path) -> str:

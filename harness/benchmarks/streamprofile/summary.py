@@ -21,6 +21,7 @@ FORMAT = 1
 SEED = 20_250
 CURVE_NAMES = (*GAINS, F1, *ERRORS)
 """Order in which a curve's columns fill a terminal of 80 columns best."""
+CURVE_USERS = 10
 FOR_STATS = "for the authors' stats.py"
 
 
@@ -73,6 +74,7 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
         "ceiling": {name: means["ceiling", name]._asdict() for name in (*GAINS, F1)},
         "diagnostics": _diagnostics(scores),
         "schedule": run.schedule,
+        "run": run.run,
         "usage": {name: counts[name] for name in ("prompt_tokens", "completion_tokens", "requests")},
         "bootstrap": {"method": intervals.method, "resamples": RESAMPLES, "seed": SEED},
         "notes": list(run.notes),
@@ -156,9 +158,11 @@ def report_blocks(data: JSON) -> Iterator[Block]:
     """The report for people, in order."""
     yield Heading(f"StreamProfileBench, {PLATFORMS[data['subset']].name} ({data['subset']}): {data['model']}")
     yield Paragraph(f"Model {data['model']}, run {data['name']}, platform {data['subset']}.")
+    yield from map(Paragraph, data["notes"])
     yield from _coverage(data)
-    yield Heading("Prompt")
+    yield Heading("What was run")
     yield Paragraph(_about_prompt(data))
+    yield from _about_run(data["run"])
     yield from _macro(data)
     yield from _cold_start(data)
     yield from _forward_transfer(data)
@@ -172,18 +176,44 @@ def report_blocks(data: JSON) -> Iterator[Block]:
 def _coverage(data: JSON) -> Iterator[Block]:
     of = data["coverage"]
     users = f"{of['scored_users']} of {of['expected_users']} users are scored, over {of['scored_steps']} steps"
+    share = data["run"].get("ratio", 1.0)
+    of_all = (
+        ""
+        if share == 1.0
+        else (
+            f" This is a share of {share:g} of the {data['run']['users_in_tasks']} users in the tasks file, drawn with "
+            f"seed {data['run']['sample_seed']}."
+        )
+    )
     if of["complete"]:
-        yield Heading("Coverage: complete")
-        yield Paragraph(f"{users}.")
+        yield Heading(f"Coverage: complete{'' if share == 1.0 else f' (of a share of {share:g})'}")
+        yield Paragraph(f"{users}.{of_all}")
         return
     yield Heading(f"INCOMPLETE: {of['scored_users']} of {of['expected_users']} users")
     yield Paragraph(
-        f"{users}; {of['failed_users']} failed and are not scored. Every mean below is over the scored users only. "
+        f"{users}; {of['failed_users']} failed and are not scored.{of_all} Every mean below is over the scored users "
+        "only, and users with few steps are scored before those with many: until all are, the means lean to the short. "
         "Lowest and highest: the mean if all the missing users had 0, or all had 100 % (Error_*: lowest is best)."
     )
     yield Table(
         ("metric", "mean (%)", "lowest", "highest"),
         tuple((name, _percent(data["metrics"][name]["value"]), *map(_percent, data["bounds"][name])) for name in NAMES),
+    )
+
+
+SETTINGS = ("persona", "structured", "parse_retries", "temperature", "top_p", "seed", "max_tokens", "extra_body")
+
+
+def _about_run(run: JSON) -> Iterator[Block]:
+    """What else decides what the numbers mean; nothing where the run's manifest is not known."""
+    if not run:
+        return
+    if run.get("persona") is False:
+        yield Paragraph("Ablation without persona: no step saw the summary of the one before.")
+    said = ", ".join(f"{name} {run[name]}" for name in SETTINGS if name in run)
+    yield Paragraph(
+        f"Settings: {said}. Tasks: {run['tasks']}, {run['users_in_tasks']} users, SHA-256 {run['tasks_sha256'][:16]}… "
+        f"Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun {run['created']}."
     )
 
 
@@ -204,7 +234,13 @@ def _macro(data: JSON) -> Iterator[Block]:
     release_users = of[F1]["users"] - left_out
     rows.append((f"{F1} (release code)", _percent(data["release_code"][F1]), "", str(release_users)))
     yield Heading("Macro averages (M_bar)")
-    yield Paragraph("Mean within a user over its scored steps, then mean over users; undefined values are left out.")
+    yield Paragraph(
+        "Mean within a user over its scored steps, then mean over users; undefined values are left out. Higher is "
+        "better but for Error_*: Precision is the share of predicted tags that are used next, Recall the share of tags "
+        "used next that are predicted, Recall_Novelty and _Stability that of the new and of the kept ones, Error_* the "
+        "share of a kind of distractors in the pool that is predicted (peers of the truth, viral that day, decayed, "
+        "random). Formulas: docs/design.md, section 8."
+    )
     yield Table(("metric", "mean (%)", "95 % interval", "users"), tuple(rows))
     yield Paragraph(
         f"{F1} is the harmonic mean of a user's mean Recall_Novelty and mean Recall_Stability, 0 where both are 0. "
@@ -256,9 +292,11 @@ def _forward_transfer(data: JSON) -> Iterator[Block]:
 def _curves(data: JSON) -> Iterator[Block]:
     yield Heading("Learning curve")
     yield Paragraph(
-        "Mean over the users with a scored step of that number, in percent. Who stays differs from step to step."
+        "Mean over the users with a scored step of that number, in percent. Who stays differs from step to step. "
+        f"Later steps with fewer than {CURVE_USERS} users say little and stand in the JSON report only."
     )
-    yield _curve_table(data["learning_curve"])
+    shown = [point for point in data["learning_curve"] if point["users"] >= CURVE_USERS or point["step_id"] <= 3]
+    yield _curve_table(shown)
     cohort = data["cohort"]
     yield Heading("Learning curve of a fixed cohort")
     if cohort["reaches"] is None:
@@ -333,7 +371,7 @@ def _footing(data: JSON) -> Iterator[Block]:
     yield Heading("Usage")
     yield Paragraph(
         f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, "
-        f"{usage['completion_tokens']} completion tokens."
+        f"{usage['completion_tokens']} completion tokens. {_asked_again(data)}"
     )
     if data["schedule"] and data["schedule"]["ratio"] is not None:
         took = data["schedule"]
@@ -342,9 +380,12 @@ def _footing(data: JSON) -> Iterator[Block]:
             f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
             "and the longest user's chain)."
         )
-    if data["notes"]:
-        yield Heading("Notes")
-        yield from map(Paragraph, data["notes"])
+
+
+def _asked_again(data: JSON) -> str:
+    """Requests beyond one a step; the authors' runner tells none."""
+    more = data["usage"]["requests"] - data["diagnostics"]["steps"]
+    return f"{more} of the requests asked again for a reply that could not be used." if more > 0 else ""
 
 
 def _for_stats(data: JSON) -> str:

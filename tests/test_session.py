@@ -1,0 +1,90 @@
+"""What a session asks of this machine before it begins: open files for its connections."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from harness import config
+from harness.commands import session
+from harness.errors import MachineError
+
+NONE = resource.RLIM_INFINITY
+MORE = config.OTHER_FILES
+
+
+class Files:
+    """The limit of open files, soft and hard, as a process without privileges may change it."""
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.limits = (soft, hard)
+
+    def get(self, what: int) -> tuple[int, int]:
+        assert what == resource.RLIMIT_NOFILE
+        return self.limits
+
+    def set(self, what: int, limits: tuple[int, int]) -> None:
+        assert what == resource.RLIMIT_NOFILE
+        assert limits[1] == self.limits[1]
+        assert limits[1] == NONE or limits[0] <= limits[1]
+        self.limits = limits
+
+
+@pytest.fixture
+def allowing(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Files]]:
+    """Files whose limit stands in for this process's, once made."""
+
+    class Standing(Files):
+        def __init__(self, soft: int, hard: int) -> None:
+            super().__init__(soft, hard)
+            monkeypatch.setattr(resource, "getrlimit", self.get)
+            monkeypatch.setattr(resource, "setrlimit", self.set)
+
+    yield Standing
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised"),
+    [
+        (1000 + MORE, 4096, 1000 + MORE),  # enough as it is
+        (5000, 5000, 5000),
+        (NONE, NONE, NONE),
+        (256, 4096, 1000 + MORE),
+        (1000 + MORE - 1, 1000 + MORE, 1000 + MORE),
+        (256, NONE, 1000 + MORE),
+    ],
+)
+def test_soft_limit_is_raised_to_what_the_connections_take_and_never_lowered(
+    allowing: type[Files], soft: int, hard: int, raised: int
+) -> None:
+    """A thousand at once need a thousand sockets and some files; the hard limit is left alone."""
+    files = allowing(soft, hard)
+    session._admit_sockets(1000)
+    assert files.limits == (raised, hard)
+
+
+def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does(allowing: type[Files]) -> None:
+    """Before anything is sent, and in one sentence: how many are needed and allowed, and what to do about it."""
+    files = allowing(256, 1024)
+    with pytest.raises(
+        MachineError, match=rf"need {2000 + MORE} .* allows 1024 .* --concurrency {1024 - MORE} .*ulimit"
+    ):
+        session._admit_sockets(2000)
+    assert files.limits == (256, 1024)
+    session._admit_sockets(1024 - MORE)  # the advice holds
+    assert files.limits == (1024, 1024)
+
+
+def test_limit_of_this_very_process_is_raised() -> None:
+    """The same with the real system calls."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != NONE and before[1] < 600:
+        pytest.skip("this machine allows too few open files to tell")
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, before[1]))
+        session._admit_sockets(500)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (500 + MORE, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
