@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import orjson
 
 from bench.bodies import PLATFORM, write_bodies
+from bench.machine import starting_on
 from bench.processes import fast_endpoint, synthesise
+from bench.watch import steady_rate, watching
 
 CLIENTS = Path(__file__).with_name("clients")
 PEERS = Path(__file__).parents[1] / ".bench"
@@ -28,30 +30,45 @@ PEER_SCRIPTS: dict[str, tuple[str, ...]] = {
     "inspect_ai": ("inspect_eval.py",),
 }
 PEER_ENVIRONMENTS = {"openai": "openai", "openai[aiohttp]": "openai", "litellm": "litellm", "inspect_ai": "inspect"}
-PEER_REQUESTS = 600
+PEER_REQUESTS = 1000
 """Slow clients are measured over fewer requests."""
+
+CLIENT_CORES, ENDPOINT_CORES = slice(-1, None), slice(0, -1)
+"""The client gets a core of its own where there are two; the endpoint then keeps to the others."""
+
+SETTINGS = [(in_flight, latency) for latency in (0.2, 1.0) for in_flight in (16, 256, 1024, 2048)]
+"""Requests at once and mean latency in seconds."""
+
+MOST_REQUESTS = 30_000
+WATCH_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One process's figures: CPU in microseconds a request, and requests a second."""
+    """One process's figures: CPU in microseconds a request, requests a second, and seconds, without its imports."""
 
     requests: int
     cpu_us: float
     rate: float
+    wall: float
+    version: str | None = None
 
     @classmethod
-    def of(cls, command: Sequence[str]) -> Measured:
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, preexec_fn=_on_last_core)
-        data: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
-        requests = data["requests"]
-        return cls(requests, 1e6 * data["cpu"] / requests, requests / data["wall"])
+    def of(cls, command: Sequence[str], cores: slice = CLIENT_CORES) -> Measured:
+        with starting_on(cores):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        with process:
+            printed, _ = process.communicate()
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        return cls.parse(printed)
 
-
-def _on_last_core() -> None:
-    """The client gets a core of its own where there are two; the endpoint then keeps to the others."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[-1:])
+    @classmethod
+    def parse(cls, printed: bytes) -> Measured:
+        """From what a client prints: a JSON object on its last line."""
+        data: dict[str, Any] = orjson.loads(printed.splitlines()[-1])
+        requests, wall = data["requests"], data["wall"]
+        return cls(requests, 1e6 * data["cpu"] / requests, requests / wall, wall, data.get("version"))
 
 
 class Workload:
@@ -70,14 +87,34 @@ class Workload:
         return path
 
 
+@contextmanager
+def endpoint_apart(latency: float, seed: int = 0) -> Iterator[str]:
+    """The fast endpoint away from the client's core; for one seed, the same latencies in the same order."""
+    with starting_on(ENDPOINT_CORES):
+        endpoint = fast_endpoint("--latency", str(latency), "--jitter", "0.5", "--seed", str(seed))
+        url = endpoint.__enter__()
+    try:
+        yield url
+    finally:
+        endpoint.__exit__(None, None, None)
+
+
 def bare(url: str, bodies: Path, in_flight: int) -> Measured:
     return Measured.of([sys.executable, str(CLIENTS / "bare.py"), url, str(bodies), str(in_flight)])
 
 
 def whole(url: str, work: Workload, in_flight: int, *options: str) -> Measured:
+    return run_harness(url, work.tasks, str(in_flight), *options, cores=CLIENT_CORES)
+
+
+def run_harness(url: str, tasks: Path, concurrency: str, *options: str, cores: slice = slice(None)) -> Measured:
+    """A whole run into a folder that is thrown away. Raises `CalledProcessError` where it does not end complete."""
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as results:
-        command = [sys.executable, "-m", "bench.clients.whole", url, str(work.tasks), results, str(in_flight)]
-        return Measured.of([*command, *options])
+        return Measured.of(harness_command(url, tasks, Path(results), concurrency, *options), cores)
+
+
+def harness_command(url: str, tasks: Path, results: Path, concurrency: str, *options: str) -> list[str]:
+    return [sys.executable, "-m", "bench.clients.whole", url, str(tasks), str(results), concurrency, *options]
 
 
 def peer(name: str, url: str, bodies: Path, in_flight: int) -> Measured | None:
@@ -89,62 +126,83 @@ def peer(name: str, url: str, bodies: Path, in_flight: int) -> Measured | None:
     return Measured.of([str(python), str(CLIENTS / script), url, str(bodies), str(in_flight), *options])
 
 
-def cpu(folder: Path, pairs: int, in_flight: int, users: int) -> dict[str, Any]:
+def cost(folder: Path, quick: bool) -> list[dict[str, Any]]:
+    """CPU a request at 256 in flight and 200 ms."""
+    return cpu(folder, 3, 256, 1500, 1) if quick else cpu(folder, 9, 256, 3000, 3)
+
+
+def cpu(folder: Path, pairs: int, in_flight: int, users: int, peer_repeats: int = 3) -> list[dict[str, Any]]:
     """CPU a request of the whole harness against the bare loop, pair by pair, then of the others in the same run."""
     work = Workload(folder, users, 6.0)
-    rows = []
-    with fast_endpoint("--latency", "0.2", "--jitter", "0.5") as url:
+    found = []
+    with endpoint_apart(0.2) as url:
         for _ in range(pairs):
             a, b = whole(url, work, in_flight), bare(url, work.bodies, in_flight)
-            rows.append({"whole_us": a.cpu_us, "bare_us": b.cpu_us, "ratio": a.cpu_us / b.cpu_us,
-                         "whole_rate": a.rate, "bare_rate": b.rate})  # fmt: skip
+            found.append((a, b))
             print(f"  whole {a.cpu_us:.0f} us, bare {b.cpu_us:.0f} us, ratio {a.cpu_us / b.cpu_us:.2f}", flush=True)
-        others = {name: _peer_cpu(name, url, work, in_flight) for name in PEER_SCRIPTS}
-    whole_us = statistics.median(row["whole_us"] for row in rows)
-    return {
-        "in_flight": in_flight,
-        "requests": work.count,
-        "pairs": rows,
-        "ratio": statistics.median(row["ratio"] for row in rows),
-        "whole_us": whole_us,
-        "bare_us": statistics.median(row["bare_us"] for row in rows),
-        "peers_us": others,
-        "times_cheaper": {name: us / whole_us for name, us in others.items() if us is not None},
-    }
-
-
-def _peer_cpu(name: str, url: str, work: Workload, in_flight: int) -> float | None:
-    found = [peer(name, url, work.head(PEER_REQUESTS), in_flight) for _ in range(3)]
-    if any(one is None for one in found):
-        print(f"  {name}: not measured (make bench-peers makes its environment)", flush=True)
-        return None
-    us = statistics.median(one.cpu_us for one in found if one)
-    print(f"  {name}: {us:.0f} us", flush=True)
-    return us
-
-
-def throughput(
-    folder: Path, settings: Sequence[tuple[int, float]], seconds: float, repeats: int
-) -> list[dict[str, Any]]:
-    """Answers a second of the whole harness and of the bare loop, against in flight / mean latency."""
-    rows = []
-    for in_flight, latency in settings:
-        ideal = in_flight / latency
-        work = Workload(folder, max(2 * in_flight, min(int(ideal * seconds), 30_000)), 1.0)
-        found = []
-        with fast_endpoint("--latency", str(latency), "--jitter", "0.5") as url:
-            for _ in range(repeats):
-                found.append((whole(url, work, in_flight), bare(url, work.bodies, in_flight)))
-        ratio = statistics.median(a.rate / b.rate for a, b in found)
-        row = {
-            "in_flight": in_flight,
-            "latency": latency,
-            "requests": work.count,
-            "whole_of_ideal": statistics.median(a.rate for a, _ in found) / ideal,
-            "bare_of_ideal": statistics.median(b.rate for _, b in found) / ideal,
-            "whole_of_bare": ratio,
-        }
+        others = [(name, _peer_cpu(name, url, work, in_flight, peer_repeats)) for name in PEER_SCRIPTS]
+    whole_us = statistics.median(a.cpu_us for a, _ in found)
+    bare_us = statistics.median(b.cpu_us for _, b in found)
+    ratios = [a.cpu_us / b.cpu_us for a, b in found]
+    rows = [
+        {"client": "bare aiohttp + uvloop", "requests": work.count, "cpu_us": bare_us, "of_bare": 1.0},
+        {"client": "whole harness", "requests": work.count, "cpu_us": whole_us,
+         "of_bare": statistics.median(ratios), "of_whole": 1.0, "ratios": ratios},
+    ]  # fmt: skip
+    for name, one in others:
+        row: dict[str, Any] = {"client": name}
+        if one is not None:
+            row |= {"version": one.version, "requests": one.requests, "cpu_us": one.cpu_us}
+            row |= {"of_bare": one.cpu_us / bare_us, "of_whole": one.cpu_us / whole_us}
         rows.append(row)
-        said = f"{row['whole_of_ideal']:.3f} of the ideal, {ratio:.3f} of the bare loop"
-        print(f"  {in_flight} in flight, {latency:g} s: {said}")
     return rows
+
+
+def _peer_cpu(name: str, url: str, work: Workload, in_flight: int, repeats: int) -> Measured | None:
+    """The median of some runs of another client; None, and said, where it cannot be had."""
+    found = []
+    for _ in range(repeats):
+        try:
+            one = peer(name, url, work.head(PEER_REQUESTS), in_flight)
+        except subprocess.CalledProcessError as error:
+            print(f"  {name}: not measured (its script ended with exit code {error.returncode})", flush=True)
+            return None
+        if one is None:
+            print(f"  {name}: not measured (make bench-peers makes its environment)", flush=True)
+            return None
+        found.append(one)
+    middle = sorted(found, key=lambda one: one.cpu_us)[len(found) // 2]
+    print(f"  {name}: {middle.cpu_us:.0f} us", flush=True)
+    return middle
+
+
+def throughput(folder: Path, quick: bool) -> list[dict[str, Any]]:
+    """Single-step users, so that any number of requests can be on the wire."""
+    return [rates(folder, *setting, seconds=10.0, repeats=1 if quick else 3) for setting in SETTINGS]
+
+
+def rates(folder: Path, in_flight: int, latency: float, seconds: float, repeats: int) -> dict[str, Any]:
+    """Answers a second of the whole harness and of the bare loop, against in flight / mean latency."""
+    ideal = in_flight / latency
+    work = Workload(folder, max(2 * in_flight, min(int(ideal * seconds), MOST_REQUESTS)), 1.0)
+    pairs = []
+    for seed in range(repeats):
+        with endpoint_apart(latency, seed) as url, watching(url, WATCH_SECONDS) as seen:
+            a = whole(url, work, in_flight)
+        with endpoint_apart(latency, seed) as url, watching(url, WATCH_SECONDS) as seen_of_bare:
+            b = bare(url, work.bodies, in_flight)
+        steady = steady_rate(seen, work.count) or a.rate, steady_rate(seen_of_bare, work.count) or b.rate
+        pairs.append((steady[0], steady[1], a.rate / b.rate))
+    row = {
+        "in_flight": in_flight,
+        "latency": latency,
+        "requests": work.count,
+        "ideal_rate": ideal,
+        "bare_of_ideal": statistics.median(b for _, b, _ in pairs) / ideal,
+        "whole_of_ideal": statistics.median(a for a, _, _ in pairs) / ideal,
+        "whole_of_bare": statistics.median(a / b for a, b, _ in pairs),
+        "with_start_and_end": statistics.median(ratio for *_, ratio in pairs),
+    }
+    said = f"{row['whole_of_ideal']:.3f} of the ideal, {row['whole_of_bare']:.3f} of the bare loop"
+    print(f"  {in_flight} in flight, {latency:g} s: {said}", flush=True)
+    return row

@@ -6,15 +6,19 @@ A command's module is imported when it is called, so that help is quick.
 from __future__ import annotations
 
 import argparse
-import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
+from types import FrameType
 
 from harness import __version__
-from harness.errors import HarnessError
+from harness.errors import BadInput, HarnessError, MachineError
+from harness.ui import streams
 
 COMMANDS = {
     "run": "run a benchmark against a model; goes on where the same run stands unfinished",
@@ -31,26 +35,77 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
 
+SIGNALS = {signal.SIGTERM: 143, signal.SIGUSR1: 143}
+"""Signals that end a command, and the exit codes that say so; SIGUSR1 is what job schedulers send."""
+
+
+class _Signalled(KeyboardInterrupt):
+    """A signal asked the process to end: like Ctrl-C, it passes through every `except Exception` on its way."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__()
+        self.exit_code = exit_code
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; returns the process's exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
+    streams.admit_all_characters()
+    try:
+        with _ended_by_signals():
+            code = _told(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt as signalled:
+        streams.tell("interrupted")
+        code = signalled.exit_code if isinstance(signalled, _Signalled) else INTERRUPTED
+    return _flushed(code)
+
+
+def _told(arguments: list[str]) -> int:
+    """A command's exit code; its errors become sentences and codes."""
     try:
         return _main(arguments)
+    except SystemExit as left:  # argparse has said what is wrong, or printed the help
+        return left.code if isinstance(left.code, int) else 0
     except HarnessError as error:
         for sentence in str(error).splitlines():
-            print(f"harness: {sentence}", file=sys.stderr)
+            streams.tell(sentence)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("harness: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.drop(sys.stdout)
         return 0
     except Exception as error:  # the one place that may meet anything: a user gets a sentence, the file the rest
         return _internal_error(error)
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """`SIGNALS` end the command as Ctrl-C does; an engine that can stop more gently has receivers of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _Signalled(SIGNALS[signal.Signals(number)])
+
+    before = {number: signal.signal(number, end) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _flushed(code: int) -> int:
+    """The exit code once all output is written: what cannot be written is dropped, and told where it is missed."""
+    unwritten = streams.flush(sys.stdout)
+    streams.flush(sys.stderr)
+    if unwritten is None or isinstance(unwritten, BrokenPipeError):
+        return code
+    streams.tell(f"cannot write the output: {unwritten.strerror}")
+    return max(code, MachineError.exit_code)
+
+
 def _main(arguments: list[str]) -> int:
+    _refuse_undecodable(arguments)
     parser = _top_parser()
     if not arguments or arguments[0] not in COMMANDS:
         parser.parse_args(arguments)  # help, version, or a usage error: these do not return
@@ -61,8 +116,20 @@ def _main(arguments: list[str]) -> int:
         prog=f"harness {arguments[0]}", description=COMMANDS[arguments[0]], allow_abbrev=False
     )
     command.add_arguments(options)
-    code: int = command.execute(options.parse_args(arguments[1:]))
-    return code
+    options.set_defaults(least_code=0)  # a command that goes on past a bad input raises it
+    parsed = options.parse_args(arguments[1:])
+    code: int = command.execute(parsed)
+    least: int = parsed.least_code
+    return max(code, least)
+
+
+def _refuse_undecodable(arguments: list[str]) -> None:
+    """Names and paths go into files of JSON, which cannot hold bytes that are no text."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"{argument!r} is not text in UTF-8") from None
 
 
 def _top_parser() -> argparse.ArgumentParser:
@@ -81,16 +148,23 @@ def _top_parser() -> argparse.ArgumentParser:
 
 def _internal_error(error: Exception) -> int:
     """A defect of the harness: what a developer needs goes to a file, without the values of variables."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as file:
-        file.writelines(traceback.format_exception(error))
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
-    print(
-        f"harness: a defect of the harness itself ({type(inner).__name__}: {inner}); everything saved is intact, "
-        f"the details are in {Path(file.name)}",
-        file=sys.stderr,
+    streams.tell(
+        f"a defect of the harness itself ({type(inner).__name__}: {inner}); everything saved is intact, "
+        f"the details are {_details(error)}"
     )
     return INTERNAL_ERROR
+
+
+def _details(error: Exception) -> str:
+    """Where a traceback was put."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            file.writelines(traceback.format_exception(error))
+    except OSError as reason:
+        return f"lost, since no file for them can be written: {reason.strerror}"
+    return f"in {file.name}"

@@ -247,6 +247,27 @@ async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, be
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    "error", [UNKNOWN_MODEL, NO_QUOTA, WRONG_KEY, UNKNOWN_PATH], ids=["model", "quota", "key", "path"]
+)
+async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error: HarnessError) -> None:
+    """Whoever waits for the slot of the request that was told so does not get it."""
+    stage = Stage([error])
+
+    async def stopped() -> None:
+        with pytest.raises(EndpointStopped):
+            await stage.call()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(stopped)
+        group.start_soon(stage.call)
+        for _ in range(20):
+            await anyio.lowlevel.checkpoint()
+        assert (len(stage.sent), stage.limiter.waiting, stage.limiter.in_flight) == (1, 1, 0)
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("max_retries", [0, 1, 8, 100])
 @pytest.mark.parametrize("seconds", [0.0, 0.25, 30.0], ids=["refused at once", "slowly", "after a time-out"])
 async def test_address_that_never_answers_stops_the_run_soon_and_by_name(max_retries: int, seconds: float) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import resource
 import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tracemalloc
+import zlib
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +25,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.endpoint import client as client_module
 from harness.endpoint.client import Address, Client, check, public_url
-from harness.errors import BadInput, EndpointStopped, HarnessError, Rejected, TransportFault
+from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
 from harness.serve import faults
 from harness.serve.app import Options, start
@@ -219,6 +226,7 @@ def test_any_address_is_usable_or_bad_input(url: str) -> None:
         "http://re lay.example/v1",
         "http://relay.example/v1 ",
         "http://relay.example/v1\n",
+        "http://relay.example/v1/\udce4",
     ],
 )
 def test_address_that_cannot_be_used_is_bad_input_before_anything_is_sent(url: str) -> None:
@@ -240,6 +248,15 @@ def test_key_beside_credentials_in_the_address_is_bad_input() -> None:
     with pytest.raises(BadInput, match="only one of them") as caught:
         Client(Address("http://user:secret@h.example/v1", KEY), timeout=1.0, connections=1)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("credentials", ["us%3Aer:secret7", "user:secret7密码", "%E5:secret7"])
+def test_credentials_that_no_header_can_carry_are_bad_input_and_not_shown(credentials: str) -> None:
+    """They are found before anything is sent, and the sentence says what is wrong with them."""
+    with pytest.raises(BadInput, match="credentials") as caught:
+        Client(Address(f"http://{credentials}@h.example/v1"), timeout=1.0, connections=1)
+    assert "secret7" not in str(caught.value)
+    assert "h.example" in str(caught.value)
 
 
 @BOTH_LOOPS
@@ -348,6 +365,80 @@ async def test_key_that_an_endpoint_echoes_is_scrubbed(reply: bytes) -> None:
     assert error.__suppress_context__ and error.__cause__ is None
 
 
+def basic(credentials: str) -> str:
+    return b64encode(credentials.encode()).decode()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
+@pytest.mark.parametrize(
+    ("credentials", "query", "echoed", "secret"),
+    [
+        ("", "?api_key=QUERYSECRET99", "POST /v1/chat/completions?api_key=QUERYSECRET99", "QUERYSECRET99"),
+        ("", "?a=1&token=QUERY%2FSECRET%3D9&b=", "token QUERY/SECRET=9 and QUERY%2FSECRET%3D9", "SECRET"),
+        ("", "?key=QUERY+SECRET", "QUERY SECRET, QUERY+SECRET", "SECRET"),
+        ("", "?key=密SECRET", "%E5%AF%86SECRET, 密SECRET", "SECRET"),
+        ("", "?QUERYSECRET99", "QUERYSECRET99", "QUERYSECRET99"),
+        ("", "?a=SECRET&b=SECRET-TAIL99", "SECRET-TAIL99", "TAIL99"),
+        ("user:PASS@", "", f"Authorization: Basic {basic('user:PASS')}", basic("user:PASS")[:-2]),
+        ("user:PASS@", "", "no such password: PASS", "PASS"),
+        ("us%40er:P%2FASS@", "", f"P/ASS, P%2FASS, {basic('us@er:P/ASS')}", "ASS"),
+        ("TOKEN99@", "", f"TOKEN99, {basic('TOKEN99:')}", "TOKEN99"),
+        ("TOKEN99@", "", f"{basic('TOKEN99:')}", basic("TOKEN99:")[:6]),
+    ],
+)
+async def test_secret_of_an_address_that_an_endpoint_echoes_is_scrubbed(
+    status: int, credentials: str, query: str, echoed: str, secret: str
+) -> None:
+    """A key in the query, a password, and what stands for both in a header are as secret as a key."""
+    async with serving(http(status, orjson.dumps({"error": {"message": f"refused: {echoed}"}}))) as server:
+        error = await fault_of(Address(server.url.replace("http://", f"http://{credentials}") + query))
+    shown = " ".join([str(error), repr(error), repr(error.args), str(getattr(error, "detail", ""))])
+    assert secret not in shown
+    assert "refused: " in shown
+
+
+@pytest.mark.anyio
+async def test_what_the_public_address_shows_is_no_secret() -> None:
+    """A query that repeats the host must not take the address out of the message that names it."""
+    async with serving(http(404, b'{"detail":"Not Found"}')) as server:
+        fault = await fault_of(Address(f"{server.url}?host=127.0.0.1&path=completions"))
+    assert f"{server.url}/chat/completions answers 404" in str(fault)
+
+
+@pytest.mark.anyio
+async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the harness tells a proxy about itself is no matter for a log either."""
+    echoed = f"user:hidden refused, Basic {basic('user:hidden')}"
+    async with serving(http(500, orjson.dumps({"error": echoed}))) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1").replace("//", "//user:hidden@"))
+        fault = await fault_of(Address("http://model.invalid/v1", KEY))
+    assert header(proxy.heads[0], "Proxy-Authorization") == f"Basic {basic('user:hidden')}"
+    assert str(fault).rstrip("=") == "http_500: user:*** refused, Basic ***"
+
+
+@pytest.mark.anyio
+async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_touched() -> None:
+    """The name goes into files and reports; a text is what the model said, whatever that was."""
+    content = {"choices": [{"message": {"content": KEY}, "finish_reason": "stop"}], "model": f"qwen/{KEY}"}
+    async with (
+        serving(http(200, orjson.dumps(content))) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        for _ in range(2):
+            assert await client.send(b"{}") == Completion(KEY, model="qwen/***")
+
+
+@pytest.mark.anyio
+async def test_served_models_name_stays_as_it_is_told() -> None:
+    """With a key or without, from one reply to the next."""
+    content = {"choices": [{"message": {"content": "好"}, "finish_reason": "stop"}], "model": "qwen"}
+    async with serving(http(200, orjson.dumps(content))) as server:
+        for key in (KEY, "EMPTY", None):
+            async with Client(Address(server.url, key), timeout=HANGS, connections=1) as client:
+                assert [(await client.send(b"{}")).model for _ in range(2)] == ["qwen", "qwen"]
+
+
 @pytest.mark.anyio
 async def test_placeholder_of_a_local_server_is_not_taken_for_a_secret() -> None:
     """`EMPTY` is what people give to servers that want some key; the word stays in messages."""
@@ -433,6 +524,119 @@ async def test_whatever_comes_over_the_wire_is_a_fault_in_our_words(reply: bytes
     assert (fault.kind, fault.unreachable) == (kind, False)
     assert "secret" not in str(fault)
     assert "\n" not in str(fault)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 201, 202, 206, 299])
+async def test_whole_completion_under_any_status_of_success_is_one(status: int) -> None:
+    """A relay that answers 201 Created has answered; asking again would be paid again."""
+    async with serving(http(status, GOOD)) as server:
+        assert await send(Address(server.url, KEY)) == Completion("好")
+    async with serving(http(status, b"{}")) as server:
+        fault = await fault_of(Address(server.url, KEY))
+    assert isinstance(fault, TransportFault) and fault.kind == "no_choices"
+
+
+@pytest.mark.anyio
+async def test_no_content_is_no_whole_reply() -> None:
+    """204 has no body at all, and so it counts as any reply of status 200 that is not whole."""
+    async with serving(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n") as server:
+        fault = await fault_of(Address(server.url, KEY))
+    assert isinstance(fault, TransportFault) and fault.kind == "bad_json"
+
+
+# More than memory or this process can hold
+
+
+MEGABYTE = 2**20
+
+
+def bomb(megabytes: int) -> bytes:
+    """A deflate stream of so many megabytes of blanks, a thousand times shorter than they are."""
+    packer = zlib.compressobj(wbits=31)
+    first, again = [packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2)]
+    return first + again * (megabytes - 1)
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (("Content-Encoding: gzip",), bomb(60)),
+        ((), b" " * (2 * MEGABYTE)),
+        (("Transfer-Encoding: chunked",), b"200000\r\n" + b" " * (2 * MEGABYTE)),
+    ],
+    ids=["bomb", "long", "endless"],
+)
+async def test_reply_that_is_too_large_is_left_before_memory_is(
+    status: int, headers: tuple[str, ...], body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the limit nothing more is read or unpacked, whatever the length was said to be."""
+    monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
+    head = "\r\n".join([f"HTTP/1.1 {status} Status", *headers, "", ""]).encode()
+    async with serving(head + body) as server:
+        tracemalloc.start()
+        try:
+            fault = await fault_of(Address(server.url, KEY))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.detail) == ("too_large", "the reply is longer than 1 MB")
+    assert peak < 20 * MEGABYTE
+
+
+@pytest.mark.anyio
+async def test_reply_up_to_the_limit_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In as many pieces as it may come, with and without its length told."""
+    monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
+    body = GOOD + b" " * (MEGABYTE - len(GOOD))
+    for reply in (http(200, body), b"HTTP/1.1 200 OK\r\n\r\n" + body):
+        async with serving(reply) as server:
+            assert await send(Address(server.url, KEY)) == Completion("好")
+
+
+@contextmanager
+def no_file_left() -> Iterator[None]:
+    """This process may open no further file meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault() -> None:
+    """The endpoint is not to blame and tries would not help; the sentence says what would."""
+    async with serving() as server, Client(Address(server.url, KEY), timeout=HANGS, connections=7) as client:
+        with no_file_left(), pytest.raises(MachineError, match=r"up to 7 connections.*ulimit -n.*--concurrency"):
+            await client.send(b"{}")
+        assert await client.send(b"{}") == Completion("好")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("kind", [None, aiohttp.ClientConnectorError, aiohttp.ClientConnectorDNSError])
+async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
+    number: int, kind: type[aiohttp.ClientConnectorError] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the resolver as at the socket, for this process as for the whole system."""
+    cause = OSError(number, os.strerror(number))
+
+    def broken(*ignored: object, **more: object) -> None:
+        raise cause if kind is None else kind(PEER, cause)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(aiohttp.ClientSession, "post", broken)
+    error = await fault_of(Address("http://model.invalid/v1", KEY))
+    assert type(error) is MachineError
+    assert os.strerror(number) in str(error)
 
 
 @pytest.mark.anyio

@@ -410,8 +410,8 @@ def test_key_on_the_command_line_is_for_one_run_only(
 def test_parameter_that_no_body_can_carry_is_refused_at_once(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A seed beyond 64 bits is one sentence and exit 2, not a failure of every user."""
-    assert run(tasks, tmp_path / "out", "--seed", str(2**70)) == 2
+    """A body nested deeper than can be written is one sentence and exit 2, not a failure of every user."""
+    assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
 
 
@@ -439,3 +439,78 @@ def test_run_does_not_touch_results_of_another_program(
     assert run(tasks, tmp_path / "out") == 2
     assert "another program wrote it" in capsys.readouterr().err
     assert (folder / RESULTS).read_text() == '{"user_id": "a", "steps": []}\n'
+
+
+def test_report_tells_share_settings_and_accepted_differences(tasks: Path, tmp_path: Path) -> None:
+    """A number says what it covers: the share with its seed, the ablation, and a configuration changed on the way."""
+    out = tmp_path / "out"
+    assert run(tasks, out, "--ratio", "0.5", "--no-persona") == 0
+    text = (out / "recency/eval_report_weibo.txt").read_text()
+    assert "a share of 0.5 of the 12 users" in " ".join(text.split())
+    assert "Ablation without persona" in text
+    assert report(out)["run"] | {"endpoint": "embedded", "ratio": 0.5, "persona": False} == report(out)["run"]
+    assert run(tasks, out, "--no-persona", "--temperature", "0.5", "--allow", "sampling.temperature") == 0
+    (note,) = [note for note in report(out)["notes"] if "temperature" in note]
+    assert "was 0.0, is now 0.5" in note
+
+
+def test_report_of_a_run_that_goes_on_is_set_aside(tasks: Path, tmp_path: Path) -> None:
+    """While a complete run grows, no report stands there that says complete."""
+    out = tmp_path / "out"
+    assert run(tasks, out, "--ratio", "0.5") == 0
+    with serving(lambda request: (401, b"{}")) as server:
+        assert run(tasks, out, "--api-url", server.url) == 3
+    assert report(out)["coverage"]["complete"] is False
+    assert list((out / "recency").glob("eval_report_weibo.json.before-*"))
+
+
+def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flipped byte costs one record: exit 1, the run is unfinished again, and resume plays the user from its replies."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    path = out / "recency" / RESULTS
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    assert main(["reeval", "--results-dir", str(out)]) == 1
+    assert report(out)["coverage"]["scored_users"] == 11
+    responses = (out / "recency/responses_weibo.jsonl").read_bytes()
+    assert main(["resume", "--results-dir", str(out)]) == 0
+    assert path.read_bytes() == whole
+    assert (out / "recency/responses_weibo.jsonl").read_bytes() == responses
+
+
+def test_own_records_without_their_manifest_are_not_taken_for_the_authors(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lost manifest never turns our prompt into the authors' in a report."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    (out / "recency/run_weibo.json").unlink()
+    assert main(["reeval", "--results-dir", str(out), "--tasks-dir", str(tasks)]) == 2
+    assert "manifest (run_*.json) is missing" in capsys.readouterr().err
+
+
+def test_changed_tasks_of_a_complete_run_are_taken_up(tasks: Path, tmp_path: Path) -> None:
+    """A user that left the tasks file leaves the report, too, although nothing is owed."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    path = tasks / "weibo_inference_tasks.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    assert run(tasks, out) == 0
+    assert report(out)["coverage"]["expected_users"] == 11
+    assert main(["verify", "--results-dir", str(out)]) == 0
+
+
+def test_restart_that_would_leave_two_configurations_moves_nothing(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A restart of one platform of two is refused before anything is set aside."""
+    write_tasks(tasks, 4, "zhihu")
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
+    both = ["run", "--model", "baseline/recency", "--platform", "weibo", "--platform", "zhihu"]
+    assert main([*both, *where]) == 0
+    before = sorted(path.name for path in (tmp_path / "out/recency").iterdir())
+    assert run(tasks, tmp_path / "out", "--restart", "--temperature", "0.7") == 2
+    assert sorted(path.name for path in (tmp_path / "out/recency").iterdir()) == before

@@ -178,6 +178,14 @@ def test_refusal_sets_the_limit_one_below_what_was_in_flight() -> None:
     assert control.limit == 30
 
 
+def test_probes_stop_at_the_ceiling() -> None:
+    """Slots that come back beyond it are none of its business."""
+    control = AdaptiveControl(16, 1, 33)
+    run = Simulation(control, slots=lambda now: 30 if now < 20.0 else UNBOUNDED, seed=1).run()
+    assert max(limit for _, limit in run.limits) == 33
+    assert run.between(60.0, run.now) == [33]
+
+
 # What an endpoint merely delays
 
 

@@ -347,6 +347,28 @@ async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
 
 
 @pytest.mark.anyio
+async def test_display_and_log_tell_the_true_concurrency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for, what is admitted, what is on the wire, and how many are backing off."""
+    monkeypatch.setattr(local, "NOTE_SECONDS", 0.0)
+    release = anyio.Event()
+
+    async def held(user: str, before: int) -> None:
+        await release.wait()
+
+    def observe(snapshot: Snapshot) -> None:
+        if len(run.snapshots) == 3:
+            release.set()
+
+    run = Run(tmp_path)
+    assert await run.play(Endpoint(held), limit=3, observe=observe) is None
+    seen = run.snapshots[2]
+    assert (seen.requested, seen.limit, seen.in_flight, seen.held_by, seen.backing_off) == (3, 3, 3, None, 0)
+    noted = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    first = next(event for event in noted if event["what"] == "concurrency")
+    assert (first["requested"], first["admitted"], first["on_the_wire"], first["held_by"]) == (3, 3, 3, None)
+
+
+@pytest.mark.anyio
 async def test_results_are_the_same_bytes_whatever_happens_on_the_way(tmp_path: Path) -> None:
     """One, three or sixteen at a time, with faults, or in two goes: the final file does not differ."""
 

@@ -66,11 +66,69 @@ def test_content_that_is_null_or_in_parts_is_still_a_completion(
     assert completion(reply(message)) == Completion(text, "stop", refusal=refusal)
 
 
-@pytest.mark.parametrize("usage", [None, [], {"prompt_tokens": -1, "completion_tokens": "5"}, {"prompt_tokens": True}])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        [],
+        {"prompt_tokens": -1, "completion_tokens": "5"},
+        {"prompt_tokens": True},
+        {"prompt_tokens": 2**64 - 1, "completion_tokens": 2**40},
+    ],
+)
 def test_usage_that_is_no_count_is_unknown(usage: Any) -> None:
     """Token counts that make no sense are left out and never guessed."""
     found = completion(reply({"content": "好"}, usage=usage, model=7))
     assert (found.prompt_tokens, found.completion_tokens, found.model) == (None, None, None)
+
+
+def test_counts_that_sums_can_hold_are_taken() -> None:
+    """The largest count that is believed is far above any reply, and millions of it still fit a file's 64 bits."""
+    found = completion(reply({"content": "好"}, usage={"prompt_tokens": 2**40 - 1, "completion_tokens": 0}))
+    assert (found.prompt_tokens, found.completion_tokens) == (2**40 - 1, 0)
+
+
+PLAIN = reply({"content": "好"}, model="qwen")
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (PLAIN[:-1] + b',"logprobs":NaN}', Completion("好", model="qwen")),
+        (PLAIN[:-1] + b',"created":-Infinity}', Completion("好", model="qwen")),
+        (b"\xef\xbb\xbf" + PLAIN, Completion("好", model="qwen")),
+        (PLAIN.replace(b"qwen", b"q\xffwen"), Completion("好", model="q\ufffdwen")),
+        (PLAIN.replace("好".encode(), "第一行\n第二行".encode()), Completion("第一行\n第二行", model="qwen")),
+        (PLAIN.replace("好".encode(), b"\\ud83d\\ude00, \\ud83d"), Completion("\U0001f600, \ufffd", model="qwen")),
+        (PLAIN.replace(b"qwen", b"q\\udc00wen"), Completion("好", model="q\ufffdwen")),
+        (
+            PLAIN.replace(b'"content":', b'"refusal":"no\\ud83d","content":'),
+            Completion("好", model="qwen", refusal="no\ufffd"),
+        ),
+        (
+            PLAIN.replace('"好"'.encode(), b'[{"type":"text","text":"a\\udfffb"}]'),
+            Completion("a\ufffdb", model="qwen"),
+        ),
+    ],
+)
+def test_whole_reply_in_careless_json_is_not_paid_for_again(body: bytes, found: Completion) -> None:
+    """What a strict parser refuses has still arrived whole: it is read and can be saved; half of it stays a fault."""
+    with pytest.raises(ValueError, match="line 1 column"):
+        orjson.loads(body)
+    assert completion(body) == found
+    assert orjson.loads(orjson.dumps(found))["text"] == found.text
+    for end in range(len(body)):
+        with pytest.raises(TransportFault) as caught:
+            completion(body[:end])
+        assert caught.value.kind == "bad_json"
+
+
+def test_reply_nested_too_deep_for_any_parser_is_a_fault_of_ours() -> None:
+    """Where Python's parser gives up, too, the reply counts as one that did not come whole."""
+    try:
+        assert completion(PLAIN[:-1] + b',"extra":' + b"[" * 5000 + b"]" * 5000 + b"}").text == "好"
+    except TransportFault as fault:
+        assert fault.kind == "bad_json"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", None, 3])
@@ -135,6 +193,13 @@ def test_error_in_a_reply_of_status_200_counts_by_its_code(error: Any, kind: str
     with pytest.raises(TransportFault) as caught:
         completion(orjson.dumps(bodies[where]))
     assert caught.value.kind == kind
+
+
+def test_error_whose_code_is_no_code_is_a_fault() -> None:
+    """Not even lists in lists, as deep as the parser goes, in the place of a code."""
+    with pytest.raises(TransportFault) as caught:
+        completion(b'{"error":{"message":"odd","code":' + b"[" * 1010 + b"]" * 1010 + b"}}")
+    assert (caught.value.kind, caught.value.detail) == ("http_502", "odd")
 
 
 def test_error_in_a_reply_of_status_200_is_classed_by_what_it_says() -> None:
@@ -312,7 +377,6 @@ def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
         (400, vllm("temperature must be at most 2", "BadRequestError", 400)),
         (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"}]}'),
         (405, b"Method Not Allowed"),
-        (204, b""),
     ],
 )
 def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body: bytes) -> None:
@@ -320,6 +384,44 @@ def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body:
     with pytest.raises(Rejected) as caught:
         settle(status, body)
     assert caught.value.kind == f"http_{status}"
+
+
+# What is not the endpoint's own word
+
+QUOTED = "username 敏感内容 content_filter context_length insufficient_quota model_not_found max_tokens"
+FIELD = {"type": "missing", "loc": ["body", "x"], "msg": "Field required", "input": QUOTED}
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500])
+@pytest.mark.parametrize(
+    "body",
+    [
+        orjson.dumps({"detail": [FIELD]}),
+        orjson.dumps({"detail": {"input": QUOTED}}),
+        orjson.dumps({"errors": [FIELD], "input": QUOTED}),
+        orjson.dumps({"error": {"message": "Field required", "input": QUOTED, "details": [FIELD], "param": QUOTED}}),
+        orjson.dumps([QUOTED]),
+        vllm(f"[{FIELD}]", "BadRequestError", 400),
+        vllm(orjson.dumps([FIELD]).decode(), "BadRequestError", 400),
+        openai(f"1 validation error: x Field required [type=missing, input_value='{QUOTED}', input_type=str]"),
+        f"<html><body>{QUOTED}</body></html>".encode(),
+        QUOTED.encode(),
+        orjson.dumps({"error": {"message": QUOTED}})[:-1],
+    ],
+)
+def test_input_that_an_error_quotes_does_not_decide_what_it_means(status: int, body: bytes) -> None:
+    """A user's post may hold any of the words that are looked for: only the endpoint's own may settle or stop."""
+    with pytest.raises((CallError, EndpointStopped)) as caught:
+        settle(status, body)
+    expected = {400: Rejected, 422: Rejected, 401: Denied, 403: Denied}
+    assert type(caught.value) is expected.get(status, TransportFault)
+    assert type(caught.value) is not Denied or f"refuses the key with status {status}" in str(caught.value)
+
+
+def test_body_without_known_words_is_still_shown() -> None:
+    """What must not decide may well help a reader."""
+    with pytest.raises(Rejected, match=r"Field required.*敏感内容"):
+        settle(422, orjson.dumps({"detail": [FIELD]}))
 
 
 # The endpoint's own words
@@ -494,7 +596,11 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
-DEEP = st.integers(1, 1100).map(lambda depth: b'{"error":{"message":' + b"[" * depth + b"]" * depth + b"}}")
+DEEP = st.builds(
+    lambda name, depth: b'{"error":{"%s":' % name + b"[" * depth + b"]" * depth + b"}}",
+    st.sampled_from([b"message", b"code"]),
+    st.integers(1, 1100),
+)
 BODIES = st.binary(max_size=60) | VALUES.map(orjson.dumps) | st.dictionaries(NAMES, VALUES).map(orjson.dumps) | DEEP
 
 

@@ -23,11 +23,17 @@ from harness.store.tasks import TaskIndex, open_index
 KEYS = ["甲", "乙", "丙", "丁"]
 MADE = Manifest(
     subset="weibo",
-    identity={"model": "m", "sampling": {"temperature": 0.0, "top_p": None}, "files": {}},
-    provenance={"endpoint": "http://x/v1"},
+    identity={
+        "benchmark": "b",
+        "model": "m",
+        "sampling": {"temperature": 0.0, "top_p": None},
+        "settings": {},
+        "files": {},
+    },
+    provenance={"endpoint": "http://x/v1", "key_from": None},
     tuning={"concurrency": 16},
-    tasks={"path": "tasks/weibo", "users": 4},
-    selection={"ratio": 1.0},
+    tasks={"path": "tasks/weibo", "sha256": "00", "users": 4},
+    selection={"ratio": 1.0, "sample_seed": 42},
     times={"created": "2025-01-01T00:00:00+00:00"},
 )
 

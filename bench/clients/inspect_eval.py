@@ -7,13 +7,16 @@ import os
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 from inspect_ai import Task, eval
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import ChatMessageSystem, ChatMessageUser, GenerateConfig
+from inspect_ai.model import ChatMessageSystem, ChatMessageUser
 from inspect_ai.scorer import includes
 from inspect_ai.solver import generate
+
+WARM_UP = 8
 
 
 def sample(line: bytes) -> Sample:
@@ -22,24 +25,35 @@ def sample(line: bytes) -> Sample:
     return Sample(input=messages, target="persona_summary")
 
 
-def main() -> int:
-    url, path, in_flight = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=url)
-    samples = [sample(line) for line in path.read_bytes().splitlines()]
+def evaluate(samples: list[Sample], in_flight: int) -> int:
+    """Returns how many samples were completed; their log goes away with its folder."""
     task = Task(dataset=MemoryDataset(samples), solver=generate(), scorer=includes())
     with tempfile.TemporaryDirectory() as logs:
-        cpu, wall = time.process_time(), time.perf_counter()
         (log,) = eval(
             task,
             model="openai/gpt-4o-mini",
             model_args={"responses_api": False},
-            config=GenerateConfig(temperature=0, max_connections=in_flight),
+            temperature=0,
+            max_connections=in_flight,
             max_samples=in_flight,
             display="none",
             log_dir=logs,
         )
-        done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
-    print(json.dumps({"requests": len(log.samples or []), **done}))
+    if log.status != "success" or log.results is None:
+        raise SystemExit(f"the evaluation ended as {log.status}: {log.error}")
+    return log.results.completed_samples
+
+
+def main() -> int:
+    url, path, in_flight = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=url)
+    lines = path.read_bytes().splitlines()
+    evaluate([sample(line) for line in lines[:WARM_UP]], in_flight)
+    samples = [sample(line) for line in lines]
+    cpu, wall = time.process_time(), time.perf_counter()
+    completed = evaluate(samples, in_flight)
+    done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "version": version("inspect_ai")}
+    print(json.dumps({"requests": completed, **done}))
     return 0
 
 

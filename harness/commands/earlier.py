@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ from harness.errors import BadInput, HarnessError
 from harness.model import Benchmark
 from harness.store.manifest import Manifest, load
 from harness.store.run import RunFiles, runs
+from harness.ui.streams import tell
 
 ENDS_ALL = frozenset({4, 130, 143})
 """Exit codes of a session after which no other is begun: a disk that is full, a signal."""
@@ -38,7 +40,7 @@ class Earlier:
         path = Path(self.manifest.tasks["path"])
         if folder is not None:
             path = folder / path.name
-        if not path.exists():
+        if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
         return path
 
@@ -61,21 +63,31 @@ class Earlier:
 
 
 def find(args: Namespace) -> list[Earlier]:
-    """The runs that `--name`, `--model` and `--platform` name; all where they name none."""
+    """The runs that `--name`, `--model` and `--platform` name; all where they name none.
+
+    One whose manifest cannot be used is told, keeps no other from being found, and makes the command's exit code
+    that of a bad input at least (`args.least_code`, which the command line takes up).
+    """
     platforms = {name.lower() for name in args.platform or ()}
     found = []
     for files in runs(args.results_dir):
         if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
             continue
-        manifest = load(files.manifest)
-        if manifest is not None and (not args.model or manifest.identity.get("model") == args.model):
+        try:
+            manifest = load(files.manifest)
+        except HarnessError as error:
+            tell(str(error))
+            args.least_code = max(error.exit_code, getattr(args, "least_code", 0))
+            continue
+        if manifest is not None and (not args.model or manifest.identity["model"] == args.model):
             found.append(Earlier(files, manifest))
     return found
 
 
 def folder_named(args: Namespace) -> str | None:
-    """The folder that a command is about, None for all."""
-    return args.name or (run_name(None, args.model) if args.model else None)
+    """The folder that a command is about, as a pattern for `glob` that fits it alone; None for all."""
+    name = args.name or (run_name(None, args.model) if args.model else None)
+    return None if name is None else escape(name)
 
 
 def nothing_found(args: Namespace) -> BadInput:
@@ -95,7 +107,7 @@ def each(items: Sequence[T], work: Callable[[T], int], name: Callable[[T], str])
         try:
             code = work(item)
         except HarnessError as error:
-            print(f"harness: {name(item)}: {error}", file=sys.stderr)
+            tell(f"{name(item)}: {error}")
             worst = max(worst, error.exit_code)
             continue
         worst = max(worst, code)

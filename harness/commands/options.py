@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,22 +12,39 @@ from typing import Any
 from harness import config
 from harness.errors import BadInput
 
+NAME_BYTES = 200
+"""Of a run's name at most: file systems take 255, and files that are set aside add to theirs."""
+
+CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST = 100_000, 1000, 365 * 24 * 3600.0
+SEED_MOST = 2**32 - 1
+BITS_64 = 2**63
+"""Beyond this and below its negative, no JSON parser can be trusted with a whole number."""
+
 
 def add_folders(parser: argparse.ArgumentParser, *, of_earlier_runs: bool = False) -> None:
     """An earlier run knows where its tasks were; the option then says where they are now."""
     default = None if of_earlier_runs else config.TASKS_FOLDER
     told = "where the runs' tasks are now (default: where they were)" if of_earlier_runs else "default: tasks"
-    parser.add_argument("--tasks-dir", type=Path, default=default, metavar="DIR", help=told)
+    parser.add_argument("--tasks-dir", type=folder, default=default, metavar="DIR", help=told)
     parser.add_argument(
-        "--results-dir", type=Path, default=config.RESULTS_FOLDER, metavar="DIR", help="default: results"
+        "--results-dir", type=folder, default=config.RESULTS_FOLDER, metavar="DIR", help="default: results"
     )
 
 
 def add_which(parser: argparse.ArgumentParser) -> None:
     """Which runs a command is about; all where nothing is named."""
-    parser.add_argument("--name", help="name of the run (its folder under the results)")
-    parser.add_argument("--model", help="the run of this model")
-    parser.add_argument("--platform", "--subset", action="append", metavar="P", help="one subset; may be repeated")
+    parser.add_argument("--name", type=folder_name, help="name of the run (its folder under the results)")
+    parser.add_argument("--model", type=filled, help="the run of this model")
+    add_platform(parser, "one subset; may be repeated")
+
+
+def add_platform(parser: argparse.ArgumentParser, told: str) -> None:
+    parser.add_argument("--platform", "--subset", type=filled, action="append", metavar="P", help=told)
+
+
+def add_sample_seed(parser: argparse.ArgumentParser, told: str) -> None:
+    kind = whole(0, SEED_MOST)
+    parser.add_argument("--sample-seed", type=kind, default=config.SAMPLE_SEED, metavar="N", help=told)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -54,15 +72,15 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
 
     concurrency = f"requests in flight at most, or `auto` (default: BENCH_MAX_WORKERS or {config.CONCURRENCY})"
     add("--concurrency", concurrency_value, "N", concurrency)
-    add("--auto-start", positive_int, "N", f"what auto begins with (default: what it learned, or {config.AUTO_START})")
-    add("--auto-floor", positive_int, "N", f"the least that auto goes down to (default: {config.AUTO_FLOOR})")
-    add("--auto-ceiling", positive_int, "N", f"the most that auto goes up to (default: {config.AUTO_CEILING})")
+    add("--auto-start", requests, "N", f"what auto begins with (default: what it learned, or {config.AUTO_START})")
+    add("--auto-floor", requests, "N", f"the least that auto goes down to (default: {config.AUTO_FLOOR})")
+    add("--auto-ceiling", requests, "N", f"the most that auto goes up to (default: {config.AUTO_CEILING})")
     add("--rpm", positive_float, "N", "requests a minute at most")
     add("--tpm", positive_float, "N", "tokens a minute at most, prompts and completions")
-    add("--timeout", positive_float, "S", f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})")
-    add("--max-retries", natural, "N", f"other tries of a request after the first (default: {config.MAX_RETRIES})")
+    add("--timeout", seconds, "S", f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})")
+    add("--max-retries", retries, "N", f"other tries of a request after the first (default: {config.MAX_RETRIES})")
     outage = f"seconds without any answer until the run stops (default: {config.MAX_OUTAGE_SECONDS:g})"
-    add("--max-outage", positive_float, "S", outage)
+    add("--max-outage", seconds, "S", outage)
     group.add_argument(
         "--durability",
         choices=("process", "power"),
@@ -104,48 +122,109 @@ def _concurrency_of_environment() -> Any:
 
 
 def concurrency_value(text: str) -> Any:
-    """A whole number from 1, or `auto`."""
-    return AUTO if text == AUTO else positive_int(text)
+    """A number of requests, or `auto`."""
+    return AUTO if text == AUTO else requests(text)
 
 
-def natural(text: str) -> int:
-    return _whole(text, 0)
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """The type of options that take a whole number within bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {_shown(text)}")
+        return number
+
+    return parse
 
 
-def positive_int(text: str) -> int:
-    return _whole(text, 1)
+requests = whole(1, CONCURRENCY_MOST)
+retries = whole(0, RETRIES_MOST)
+positive_int = whole(1, BITS_64 - 1)
+signed_int = whole(-BITS_64, BITS_64 - 1)
 
 
-def _whole(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number from {least}, got {text!r}")
-    return number
-
-
-def positive_float(text: str) -> float:
+def finite(text: str) -> float:
+    """A number, NaN where the text is none or one without end."""
     try:
         number = float(text)
     except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text!r}")
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def positive_float(text: str) -> float:
+    number = finite(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {_shown(text)}")
+    return number
+
+
+def not_negative(text: str) -> float:
+    number = finite(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"expected a number from 0, got {_shown(text)}")
+    return number
+
+
+def seconds(text: str) -> float:
+    number = finite(text)
+    if not 0 < number <= SECONDS_MOST:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0 and at most a year, got {_shown(text)}")
     return number
 
 
 def share(text: str) -> float:
-    number = positive_float(text)
-    if number > 1:
-        raise argparse.ArgumentTypeError(f"expected a share above 0 and at most 1, got {text!r}")
+    number = finite(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {_shown(text)}")
     return number
+
+
+def filled(text: str) -> str:
+    """Refuses an empty word, which would otherwise count as none at all and so name everything."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("expected a name, got nothing (a variable that is not set?)")
+    return text
+
+
+def folder(text: str) -> Path:
+    """A folder that is there or may yet be made."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, got nothing (a variable that is not set?)")
+    try:
+        os.stat(os.path.join(text, "."))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot use {_shown(text)}: {error.strerror}") from None
+    return Path(text)
+
+
+def folder_name(text: str) -> str:
+    """A run's name as options give it."""
+    filled(text)
+    try:
+        return run_name(text, "")
+    except BadInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run_name(name: str | None, model: str) -> str:
     """The folder's name: as given, or the last part of the model's name, as the authors' runner has it."""
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
-    if not chosen or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
-        raise BadInput(f"{chosen!r} cannot name a run's folder: give another with --name")
+    if not chosen.strip() or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
+        raise BadInput(f"{_shown(chosen)} cannot name a run's folder: give another with --name")
+    if len(chosen.encode()) > NAME_BYTES:
+        raise BadInput(
+            f"{_shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name"
+        )
     return chosen
+
+
+def _shown(text: str) -> str:
+    """What was given, on one line of bearable length."""
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."

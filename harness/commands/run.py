@@ -6,7 +6,6 @@ import argparse
 import os
 
 import orjson
-from rich.console import Console
 
 from harness import benchmarks, config
 from harness.commands import address, options, plan, reeval
@@ -15,28 +14,24 @@ from harness.endpoint.client import check
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request
+from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
     parser.add_argument(
         "--model",
+        type=options.filled,
         required=True,
         help="as the endpoint names it, or baseline/recency, baseline/random, baseline/frequency",
     )
+    options.add_platform(parser, "one subset; may be repeated (default: all)")
     parser.add_argument(
-        "--platform", "--subset", action="append", metavar="P", help="one subset; may be repeated (default: all)"
+        "--name", type=options.folder_name, help="name of the run (default: the last part of the model's name)"
     )
-    parser.add_argument("--name", help="name of the run (default: the last part of the model's name)")
     parser.add_argument("--demo", action="store_true", help="take the synthetic tasks that ship with the harness")
     parser.add_argument("--ratio", type=options.share, default=1.0, metavar="R", help="share of the users to take")
-    parser.add_argument(
-        "--sample-seed",
-        type=int,
-        default=config.SAMPLE_SEED,
-        metavar="N",
-        help="seed of that share and of the order of users",
-    )
+    options.add_sample_seed(parser, "seed of that share and of the order of users")
     parser.add_argument("--restart", action="store_true", help="move an earlier run of this name aside and begin anew")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="FIELD", help="accept that this field of an earlier run differs"
@@ -52,9 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests (part of what the run is)")
-    group.add_argument("--temperature", type=float, default=config.TEMPERATURE, metavar="T", help="default: 0")
-    group.add_argument("--top-p", type=float, metavar="P")
-    group.add_argument("--seed", type=int, metavar="N", help="the endpoint's sampling seed")
+    group.add_argument(
+        "--temperature", type=options.not_negative, default=config.TEMPERATURE, metavar="T", help="default: 0"
+    )
+    group.add_argument("--top-p", type=options.share, metavar="P")
+    group.add_argument("--seed", type=options.signed_int, metavar="N", help="the endpoint's sampling seed")
     group.add_argument("--max-tokens", type=options.positive_int, metavar="N", help="not sent unless given")
     group.add_argument(
         "--extra-body", type=_json_object, default={}, metavar="JSON", help="more members for every request"
@@ -64,7 +61,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--parse-retries",
-        type=options.natural,
+        type=options.retries,
         default=config.PARSE_RETRIES,
         metavar="N",
         help="times that an unusable reply is asked for again (default: 2)",
@@ -73,14 +70,15 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
-        return reeval.execute(argparse.Namespace(**{**vars(args), "reparse": False}))
-    console = Console(stderr=False)
+        args.reparse = False
+        return reeval.execute(args)
+    screen = console()
     made = _plan(args)
     if made.found is None:
-        console.print(f"{args.model}: served by the harness itself on loopback; no key, no network", highlight=False)
+        screen.print(f"{args.model}: served by the harness itself on loopback; no key, no network", soft_wrap=True)
     elif made.found.key_from is None:
-        console.print(f"no key is known for {made.endpoint}: requests go without one", highlight=False, soft_wrap=True)
-    return launch(made, console)
+        screen.print(f"no key is known for {made.endpoint}: requests go without one", soft_wrap=True)
+    return launch(made, screen)
 
 
 def _plan(args: argparse.Namespace) -> plan.Plan:

@@ -9,26 +9,20 @@ from harness.commands import options
 from harness.commands.files import index_file
 from harness.errors import BadInput
 from harness.store.atomic import replacing
+from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ratio", type=options.share, required=True, metavar="R", help="share of the users, such as 0.2"
     )
-    parser.add_argument(
-        "--sample-seed",
-        type=int,
-        default=config.SAMPLE_SEED,
-        metavar="N",
-        help="for one seed, larger shares hold smaller ones",
-    )
-    parser.add_argument(
-        "--platform", action="append", metavar="P", help="one platform; may be repeated (default: all that are there)"
-    )
+    options.add_sample_seed(parser, "for one seed, larger shares hold smaller ones")
+    options.add_platform(parser, "one platform; may be repeated (default: all that are there)")
     options.add_folders(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
+    screen = console()
     benchmark = benchmarks.module(config.BENCHMARK).configure()
     wanted = [name.lower() for name in args.platform] if args.platform else list(benchmark.subsets)
     files = {name: args.tasks_dir / benchmark.tasks_file(name) for name in wanted}
@@ -43,6 +37,6 @@ def execute(args: argparse.Namespace) -> int:
         with replacing(out) as file:
             for position in chosen:
                 file.write(index.read(int(position)) + b"\n")
-        print(f"{out}: {len(chosen)} of {len(index)} users")
+        screen.print(f"{out}: {len(chosen)} of {len(index)} users", soft_wrap=True)
         index.close()
     return 0

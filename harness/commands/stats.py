@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 
-from harness.commands import options
+from harness.commands import earlier, options
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.report.xlsx import Cell, write_table
+from harness.ui.console import console
+from harness.ui.streams import show
 
 PLATFORMS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """In the order of the published tables."""
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
     parser.add_argument(
         "--out",
-        type=Path,
+        type=options.folder,
         metavar="DIR",
         help="folder for the Excel files (default: metric_excels in the results folder)",
     )
@@ -49,7 +50,10 @@ Row = Mapping[str, Figure | None]
 
 
 def execute(args: argparse.Namespace) -> int:
-    tables = collect(args.results_dir)
+    reports: list[_Report] = []
+    paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
+    code = earlier.each(paths, lambda path: _add(path, reports), lambda path: str(path))
+    tables = _tables(reports)
     if not tables:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
     out = args.out or args.results_dir / "metric_excels"
@@ -58,38 +62,47 @@ def execute(args: argparse.Namespace) -> int:
         cells = [(name, [_excel(row.get(column)) for column in columns]) for name, row in rows.items()]
         write_table(out / f"{metric.replace('/', '_')}.xlsx", metric, ("run", *columns), cells)
     if args.json:
-        print(
+        show(
             orjson.dumps({metric: _plain(rows) for metric, rows in tables.items()}, option=orjson.OPT_INDENT_2).decode()
         )
     else:
         _show(tables, out)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What the tables take from a report: metric -> figure, None where there is none."""
+
+    run: str
+    platform: str
+    figures: Mapping[str, Figure | None]
+
+
+def _add(path: Path, reports: list[_Report]) -> int:
+    try:
+        data: Any = orjson.loads(path.read_bytes())
+        complete = bool(data["coverage"]["complete"])
+        figures = {
+            name: None if value is None else Figure(float(value), complete) for name, value in _values(data).items()
+        }
+        reports.append(_Report(path.parent.name, str(data["subset"]), figures))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput("not a report of this harness: make it anew with `reeval`") from None
     return 0
 
 
-def collect(results: Path) -> dict[str, dict[str, Row]]:
-    """Metric -> run -> platform -> figure, from the reports under a folder; `Avg.` only where all five are complete."""
+def _tables(reports: list[_Report]) -> dict[str, dict[str, Row]]:
+    """Metric -> run -> platform -> figure; `Avg.` only where all five are complete."""
     tables: dict[str, dict[str, dict[str, Figure | None]]] = {}
-    for path in sorted(results.glob("*/eval_report_*.json")):
-        report = _report(path)
-        if report.get("subset") not in PLATFORMS:
-            continue
-        complete = bool(report["coverage"]["complete"])
-        for metric, value in _values(report).items():
-            row = tables.setdefault(metric, {}).setdefault(path.parent.name, {})
-            row[report["subset"]] = None if value is None else Figure(value, complete)
+    for report in reports:
+        if report.platform in PLATFORMS:
+            for metric, figure in report.figures.items():
+                tables.setdefault(metric, {}).setdefault(report.run, {})[report.platform] = figure
     for rows in tables.values():
         for row in rows.values():
             row[AVERAGE] = _average([row.get(platform) for platform in PLATFORMS])
     return {metric: dict(rows) for metric, rows in tables.items()}
-
-
-def _report(path: Path) -> JSON:
-    try:
-        report: Any = orjson.loads(path.read_bytes())
-        report["coverage"]["complete"], report["metrics"], report["fwt"], report["release_code"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise BadInput(f"{path} is not a report of this harness: make it anew with `reeval`") from None
-    return dict(report)
 
 
 def _values(report: JSON) -> dict[str, float | None]:
@@ -119,7 +132,7 @@ def _plain(rows: Mapping[str, Row]) -> JSON:
 
 
 def _show(tables: Mapping[str, Mapping[str, Row]], out: Path) -> None:
-    console = Console()
+    screen = console()
     for metric in MAIN:
         table = Table(title=f"{metric}, %", title_justify="left", box=None, pad_edge=False)
         table.add_column("run")
@@ -127,11 +140,9 @@ def _show(tables: Mapping[str, Mapping[str, Row]], out: Path) -> None:
             table.add_column(column, justify="right")
         for name, row in tables.get(metric, {}).items():
             table.add_row(name, *(_text(row.get(column)) for column in (*PLATFORMS, AVERAGE)))
-        console.print(table)
-    console.print(
-        f"* incomplete: not all users are scored. {AVERAGE} needs all five platforms complete.", highlight=False
-    )
-    console.print(f"every metric: {out}", highlight=False, soft_wrap=True)
+        screen.print(table)
+    screen.print(f"* incomplete: not all users are scored. {AVERAGE} needs all five platforms complete.")
+    screen.print(f"every metric: {out}", soft_wrap=True)
 
 
 def _text(figure: Figure | None) -> str:

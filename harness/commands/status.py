@@ -6,7 +6,6 @@ import argparse
 import time
 
 import orjson
-from rich.console import Console
 from rich.table import Table
 
 from harness.commands import earlier, options
@@ -15,6 +14,8 @@ from harness.model import JSON
 from harness.store.lock import held
 from harness.store.log import sound_lines
 from harness.store.manifest import RUNNING
+from harness.ui.console import console
+from harness.ui.streams import show
 
 NUMBERS = ("users", "done", "failed")
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
@@ -27,17 +28,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    rows = [_row(run) for run in earlier.find(args)]
+    rows: list[JSON] = []
+    code = earlier.each(earlier.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
-        print(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
-        return 0
+        show(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+    elif rows:
+        console().print(_table(rows))
+    else:
+        console().print(f"no run under {args.results_dir}", soft_wrap=True)
+    return code
+
+
+def _table(rows: list[JSON]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         shown = {**row, "updated": row["updated"].replace("T", " ").removesuffix("+00:00")}
         table.add_row(*(str(shown[name]) for name in COLUMNS))
-    Console().print(table if rows else f"no run under {args.results_dir}")
+    return table
+
+
+def _add(run: Earlier, rows: list[JSON]) -> int:
+    rows.append(_row(run))
     return 0
 
 

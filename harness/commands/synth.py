@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.commands import options
 from harness.errors import BadInput
 from harness.store.atomic import replacing
+from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write into")
+    parser.add_argument("--out", type=options.folder, required=True, metavar="DIR", help="folder to write into")
     parser.add_argument("--users", type=options.positive_int, required=True, metavar="N", help="users of each platform")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--seed", type=options.signed_int, default=0, metavar="S")
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="may be repeated (default: all five)")
     parser.add_argument(
         "--steps", type=options.positive_float, default=6.0, metavar="MEAN", help="mean steps of a user (default: 6)"
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    screen = console()
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -31,5 +32,5 @@ def execute(args: argparse.Namespace) -> int:
         path = args.out / f"{platform}_inference_tasks.jsonl"
         with replacing(path) as file:
             file.writelines(generate(platform, args.users, args.seed, args.steps))
-        print(f"{path}: {args.users} synthetic users")
+        screen.print(f"{path}: {args.users} synthetic users", soft_wrap=True)
     return 0

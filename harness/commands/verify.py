@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import orjson
-from rich.console import Console
 
 from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
-from harness.errors import BadInput
+from harness.errors import BadInput, MachineError
 from harness.model import JSON, Benchmark
-from harness.store.lock import RunLock
+from harness.store.lock import RunLock, held
 from harness.store.log import Line, lines, sound, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, Manifest, load
 from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex
+from harness.ui.console import console
+from harness.ui.streams import show, tell
 
 SHOWN = 5
 """Findings of a run that are printed; the JSON has all."""
+
+READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     proofs: list[JSON] = []
     code = earlier.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
-        print(orjson.dumps(proofs, option=orjson.OPT_INDENT_2).decode())
+        show(orjson.dumps(proofs, option=orjson.OPT_INDENT_2).decode())
     else:
         _show(proofs)
     return code
@@ -50,16 +55,13 @@ def execute(args: argparse.Namespace) -> int:
 def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
     """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
     benchmark, tasks = run.benchmark(), run.tasks(args.tasks_dir)
-    lock = RunLock(run.files.lock, time.time)
-    try:
+    with _locked(run) as beat:
         manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
         if manifest is None:
             raise BadInput(f"{run.files.manifest} has gone")
-        with closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index:
-            check = _Check(run.files, manifest, benchmark, index, lock)
+        with closing(_index(benchmark, run.files.subset, tasks, args.results_dir)) as index:
+            check = _Check(run.files, manifest, benchmark, index, beat)
             findings = list(check.findings())
-    finally:
-        lock.release()
     proofs.append(
         {
             "name": run.name,
@@ -73,18 +75,53 @@ def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
     return 1 if findings else 0
 
 
+@contextmanager
+def _locked(run: Earlier) -> Iterator[Callable[[], None]]:
+    """Keeps writers out and gives what is to be called now and then for that.
+
+    Files that nobody may change from here (an archive, another user's) are read without a lock, which is told.
+    """
+    try:
+        lock = RunLock(run.files.lock, time.time)
+    except MachineError as error:
+        if not _is_read_only(error) or held(run.files.lock, time.time):
+            raise
+        tell(f"{run.name}, {run.files.subset}: read without a lock, since the folder cannot be written")
+        yield lambda: None
+        return
+    try:
+        yield lock.beat
+    finally:
+        lock.release()
+
+
+def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path) -> TaskIndex:
+    """The index of the tasks, kept under the results folder where that can be written."""
+    try:
+        return index_file(benchmark, subset, tasks, results)
+    except MachineError as error:
+        if not _is_read_only(error):
+            raise
+    with tempfile.TemporaryDirectory() as elsewhere:
+        return index_file(benchmark, subset, tasks, Path(elsewhere))
+
+
+def _is_read_only(error: MachineError) -> bool:
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in READ_ONLY
+
+
 class _Check:
     """The checks of one run, over its files as they lie there; nothing is changed."""
 
     def __init__(
-        self, files: RunFiles, manifest: Manifest, benchmark: Benchmark, index: TaskIndex, lock: RunLock
+        self, files: RunFiles, manifest: Manifest, benchmark: Benchmark, index: TaskIndex, beat: Callable[[], None]
     ) -> None:
         selection = manifest.selection
         self.expected = index.select(selection["ratio"], selection["sample_seed"])
         self.records = np.zeros(len(index), np.int32)
         self._files = files
         self._manifest = manifest
-        self._lock = lock
+        self._beat = beat
         self._benchmark = benchmark
         self._index = index
         self._last = -1
@@ -99,7 +136,7 @@ class _Check:
 
     def _unsound(self, path: Path) -> Iterator[str]:
         for number, line in enumerate(lines(path), 1):
-            self._lock.beat()
+            self._beat()
             if not _whole(line):
                 yield f"{path.name}, line {number}: torn or changed since it was written"
 
@@ -107,7 +144,7 @@ class _Check:
         whole = hashlib.sha256()
         path = self._files.results
         for number, line in enumerate(lines(path), 1):
-            self._lock.beat()
+            self._beat()
             whole.update(line.text + b"\n")
             if not _whole(line):
                 yield f"{path.name}, line {number}: torn or changed since it was written"
@@ -160,7 +197,7 @@ def _whole(line: Line) -> bool:
 
 
 def _show(proofs: list[JSON]) -> None:
-    console = Console()
+    screen = console()
     for proof in proofs:
         findings = proof["findings"]
         verdict = f"{len(findings)} findings" if findings else "sound"
@@ -168,4 +205,4 @@ def _show(proofs: list[JSON]) -> None:
         told = f"{proof['name']}, {proof['subset']}: {users}, {proof['state']}: {verdict}"
         more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
         for words in (told, *(f"  {finding}" for finding in findings[:SHOWN]), *more):
-            console.print(words, highlight=False, soft_wrap=True, markup=False)
+            screen.print(words, soft_wrap=True)

@@ -6,25 +6,32 @@ followed, so that a key goes only to the address it was given for.
 
 from __future__ import annotations
 
+import errno
 import re
+import string
+from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Protocol
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from harness.endpoint import replies
-from harness.errors import BadInput, CallError, EndpointStopped, HarnessError, TransportFault
+from harness.errors import BadInput, CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CONNECT_SECONDS = 30.0
 SHORTEST_SECRET = 6
 """Characters; shorter keys (`EMPTY`, `none`) are placeholders of local servers, and ordinary words."""
+SHORTEST_PASSWORD = 4
+"""Characters; nobody writes a placeholder for a password, but fewer would take words of a message apart."""
+LARGEST_REPLY = 2**26
+"""Bytes, decompressed: far above any completion, and what memory bears for some replies at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ def public_url(url: str) -> str:
 def check(address: Address) -> None:
     """Raises `BadInput` for an address or key that no request could be sent with."""
     try:
+        address.url.encode()  # an argument that is no UTF-8 comes with halves of pairs
         parts = urlsplit(address.url)
         host, port = (parts.hostname or "").encode("idna"), parts.port
         usable = parts.scheme in ("http", "https") and host and port != 0 and not re.search(r"\s", address.url)
@@ -68,6 +76,13 @@ def check(address: Address) -> None:
         usable = False
     if not usable:
         raise BadInput("the endpoint's address is not of the form http(s)://HOST[:PORT]/v1")
+    try:
+        _basic_token(parts)
+    except ValueError:
+        raise BadInput(
+            f"{public_url(address.url)} has credentials in it that cannot be sent: "
+            "a colon in the user's name, or characters beyond Latin-1"
+        ) from None
     if address.key is None:
         return
     if not (address.key.isascii() and address.key.isprintable() and " " not in address.key):
@@ -89,6 +104,8 @@ class Client:
         self._public = public_url(self._url)
         self._proxy = _proxy(parts)
         self._address = address
+        self._secrets = _secrets(address, self._proxy, self._public)
+        self._served: str | None = None
         headers = {"Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
@@ -115,12 +132,15 @@ class Client:
         await self._session.close()
 
     async def send(self, body: bytes) -> Completion:
-        """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is."""
+        """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is.
+
+        Raises `MachineError` where this machine has no file left for another connection.
+        """
         try:
             async with self._session.post(
                 self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
             ) as response:
-                content = await response.read()
+                content = await _whole(response)
             headers = response.headers
             if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
                 wait := replies.exhausted(headers)
@@ -129,15 +149,33 @@ class Client:
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._scrubbed(self._mapped(error)) from None
         try:
-            if response.status == 200:
-                return replies.completion(content)
-            return replies.refused(response.status, response.headers, content, datetime.now(UTC))
+            if 200 <= response.status < 300:
+                completion = replies.completion(content)
+            else:
+                completion = replies.refused(response.status, response.headers, content, datetime.now(UTC))
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
+        return completion if completion.model == self._served else self._vetted(completion)
 
-    def _mapped(self, error: Exception) -> TransportFault | EndpointStopped:
+    def _vetted(self, completion: Completion) -> Completion:
+        """The same completion without a secret in the served model's name; one that has none is not vetted again."""
+        model = completion.model
+        if model is None:
+            return completion
+        shown = self._without_secrets(model)
+        if shown != model:
+            return replace(completion, model=shown)
+        self._served = model
+        return completion
+
+    def _mapped(self, error: Exception) -> HarnessError:
         """An error of the transport in the harness's words."""
         match error:
+            case OSError(errno=errno.EMFILE | errno.ENFILE):
+                return MachineError(
+                    f"{_reason(error)}: this machine has no file left for another of up to {self._connections} "
+                    "connections: raise its limit (ulimit -n) or take a lower --concurrency"
+                )
             case aiohttp.ConnectionTimeoutError():
                 return TransportFault(
                     "connect", f"{self._public} takes no connection within {self._patience:g} s", unreachable=True
@@ -178,21 +216,60 @@ class Client:
                 return error
 
     def _scrubbed(self, error: HarnessError) -> HarnessError:
-        """The same error without the key, which some endpoints echo."""
+        """The same error without the key and other secrets, which some endpoints echo."""
         if isinstance(error, CallError):
-            error.detail = self._without_key(error.detail)
-        error.args = tuple(map(self._without_key, error.args))
+            error.detail = self._without_secrets(error.detail)
+        error.args = tuple(map(self._without_secrets, error.args))
         return error
 
-    def _without_key(self, text: str) -> str:
-        key = self._address.key
-        return text.replace(key, "***") if key and len(key) >= SHORTEST_SECRET else text
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """The body, as long as memory can be trusted with it; `ClientResponse.read` knows no limit."""
+    blocks, size = [], 0
+    while block := await response.content.readany():
+        size += len(block)
+        if size > LARGEST_REPLY:
+            raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
+        blocks.append(block)
+    return b"".join(blocks)
 
 
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
     words = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
     return replies.one_line(str(words)) or type(cause).__name__
+
+
+def _secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]:
+    """What no message may show, longest first: the key, and of address and proxy what `public_url` leaves out."""
+    found = {address.key or ""}
+    passwords = set()
+    for parts in map(urlsplit, (address.url, proxy or "")):
+        found.add(_basic_token(parts))
+        for item in parts.query.split("&"):
+            found |= _spellings(item.partition("=")[2] or item)
+        passwords |= _spellings(parts.password or parts.username or "")
+    long = {secret for secret in found if len(secret) >= SHORTEST_SECRET}
+    long |= {secret for secret in passwords if len(secret) >= SHORTEST_PASSWORD}
+    return tuple(sorted((one for one in long if one == address.key or one not in public), key=len, reverse=True))
+
+
+def _spellings(value: str) -> set[str]:
+    """A part of an address as it was given, as it is sent, and as a server reads it."""
+    return {value, quote(value, safe=string.punctuation), unquote(value), unquote_plus(value)}
+
+
+def _basic_token(parts: SplitResult) -> str:
+    """What stands for an address's credentials in a header, without padding. Raises `ValueError` if nothing can."""
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if ":" in user:
+        raise ValueError("a colon ends the user's name")
+    return b64encode(f"{user}:{password}".encode("latin-1")).decode().rstrip("=")
 
 
 def _proxy(target: SplitResult) -> str | None:

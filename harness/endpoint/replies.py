@@ -1,12 +1,13 @@
 """What a reply of an endpoint means: the classes of docs/design.md, section 6. Pure.
 
-`completion` reads a reply of status 200, `refused` any other. Both return a completion where the
+`completion` reads a reply of a status from 200 to 299, `refused` any other. Both return a completion where the
 reply settles the request (a provider's content filter and a prompt that is too long do), and raise
 the error of the right class where it does not.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -63,6 +64,14 @@ REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-rema
 DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
 DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,9})?")
 
+LARGEST_COUNT = 2**40
+"""Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
+
+ECHOED_INPUT = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
+"""Where the message of a validator (FastAPI, pydantic) goes over to the input that it refuses."""
+
+HALF_PAIR = re.compile("[\ud800-\udfff]")
+
 SHOWN = 300
 """Characters of an endpoint's own words in a message."""
 
@@ -70,7 +79,7 @@ NO_WORDS = "no explanation"
 
 
 def completion(body: bytes) -> Completion:
-    """The completion in a reply of status 200."""
+    """The completion in a reply of a status from 200 to 299."""
     data = _object(body)
     if data is None:
         raise TransportFault("bad_json", "the reply is not whole JSON")
@@ -79,7 +88,7 @@ def completion(body: bytes) -> Completion:
     error = choice.get("error") if type(choice) is dict else data.get("error")
     if error:
         said = _said(error)
-        return _judged(_status_within(error, said.lower()), said, {}, datetime.now(UTC))
+        return _judged(_status_within(error, _words(said)), said, said, {}, datetime.now(UTC))
     if type(choice) is not dict:
         raise TransportFault("no_choices", "the reply has no choices")
     message = choice.get("message")
@@ -108,21 +117,21 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime)
     """What a reply of another status settles; raises what it does not."""
     data = _object(body)
     said = _said(data) if data is not None else ""
-    return _judged(status, said or one_line(body.decode("utf-8", "replace")), headers, now)
+    return _judged(status, said, said or one_line(body.decode("utf-8", "replace")), headers, now)
 
 
-def _judged(status: int, said: str, headers: Mapping[str, str], now: datetime) -> Completion:
-    low = said.lower()
+def _judged(status: int, said: str, shown: str, headers: Mapping[str, str], now: datetime) -> Completion:
+    """What an error means by its status and by what the endpoint `said`; `shown` is for messages alone."""
+    low = _words(said)
     if status in (400, 403, 422) and _any(CONTENT_FILTER, low):
         return Completion("", "content_filter")
     if status == 413 or (status in (400, 422) and _any(CONTEXT, low) and not TOO_MANY_ASKED.search(low)):
         return Completion("", "context_length")
-    raise _error(status, f"http_{status}", said or NO_WORDS, low, headers, now)
+    raise _error(status, shown or NO_WORDS, low, headers, now)
 
 
-def _error(
-    status: int, kind: str, said: str, low: str, headers: Mapping[str, str], now: datetime
-) -> CallError | EndpointStopped:
+def _error(status: int, said: str, low: str, headers: Mapping[str, str], now: datetime) -> CallError | EndpointStopped:
+    kind = f"http_{status}"
     if status == 402 or _any(QUOTA, low):
         return Denied(
             f"the endpoint says that the account's quota or balance is used up ({said}): top it up, then resume"
@@ -184,11 +193,28 @@ def _duration(text: str) -> float:
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object of a body; None where it is none, or not whole."""
     try:
         data = orjson.loads(body)
     except ValueError:
-        return None
+        data = _leniently(body)
     return data if type(data) is dict else None
+
+
+def _leniently(body: bytes) -> Any:
+    """A body that is whole, and hence paid for, though orjson refuses it; None where it is not whole.
+
+    A bare NaN, a byte order mark, half a surrogate pair, line ends in strings, and bytes that are no UTF-8 do no harm.
+    """
+    try:
+        return json.loads(body.decode("utf-8-sig", "replace"), strict=False, object_pairs_hook=_writable)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _writable(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose texts a file can hold: half a surrogate pair becomes U+FFFD."""
+    return {name: HALF_PAIR.sub("\ufffd", value) if type(value) is str else value for name, value in pairs}
 
 
 def _said(holder: Any) -> str:
@@ -201,6 +227,11 @@ def _said(holder: Any) -> str:
         holder = holder["error"]
     values = [holder.get(name) for name in ("error", "code", "type", "message", "detail")]
     return one_line(", ".join(dict.fromkeys([str(value) for value in values if value and type(value) in (str, int)])))
+
+
+def _words(said: str) -> str:
+    """What the lists above are looked up in: the endpoint's own words in lower case, without the input it quotes."""
+    return ECHOED_INPUT.split(said, maxsplit=1)[0].lower()
 
 
 def one_line(text: str) -> str:
@@ -222,14 +253,15 @@ def _text(content: Any) -> str:
 
 def _status_within(error: Any, low: str) -> int:
     """Some relays answer 200 with an error object: its code tells the status, or else what it says; 502 by default."""
-    code = str(error.get("code")) if type(error) is dict else ""
+    code = error.get("code") if type(error) is dict else None
+    code = str(code) if type(code) in (str, int) else ""
     if len(code) == 3 and code.isdecimal() and int(code) >= 400:
         return int(code)
     return 400 if _any(CONTENT_FILTER, low) or _any(CONTEXT, low) or _any(UNKNOWN_MODEL, low) else 502
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < LARGEST_COUNT else None
 
 
 def _any(words: tuple[str, ...], text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Manifest:
 
 
 def load(path: Path) -> Manifest | None:
-    """None where there is none. Raises `BadInput` for one that cannot be used."""
+    """None where there is none. Raises `BadInput` for one that cannot be used, naming file and field."""
     try:
         data: Any = orjson.loads(path.read_bytes())
     except FileNotFoundError:
@@ -48,20 +49,98 @@ def load(path: Path) -> Manifest | None:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
     except ValueError:
         raise BadInput(f"{path} is not JSON: put back a copy, or move the folder aside") from None
-    known = {f.name for f in fields(Manifest)}
     if type(data) is not dict or data.get("format") != FORMAT:
         raise BadInput(f"{path}: field format: expected {FORMAT}; another version of the harness wrote it")
-    objects = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
-    for name in objects:
-        if type(data.get(name)) is not dict:
-            raise BadInput(f"{path}: field {name}: expected an object")
-    if type(data.get("subset")) is not str:
-        raise BadInput(f"{path}: field subset: expected a name")
-    if data.get("state") not in STATES:
-        raise BadInput(f"{path}: field state: expected one of {', '.join(STATES)}")
-    if type(data.get("results_sha256")) not in (str, type(None)):
-        raise BadInput(f"{path}: field results_sha256: expected a hash or null")
+    if wrong := _wrong(data):
+        raise BadInput(f"{path}: field {wrong}")
+    known = {f.name for f in fields(Manifest)}
     return Manifest(**{name: value for name, value in data.items() if name in known})
+
+
+MISSING: Any = object()
+"""What a field holds that is not there."""
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_text_or_null(value: Any) -> bool:
+    return value is None or type(value) is str
+
+
+def _is_natural(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_object(value: Any) -> bool:
+    return type(value) is dict
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What other modules rely on: a dotted name, what may stand there, and the words for that."""
+
+    name: str
+    fits: Callable[[Any], bool]
+    expected: str
+    may_lack: bool = False
+
+
+SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
+FIELDS = (
+    *(_Field(name, _is_object, "an object") for name in SECTIONS),
+    _Field("subset", _is_text, "a name"),
+    _Field("state", lambda value: value in STATES, f"one of {', '.join(STATES)}"),
+    _Field("results_sha256", _is_text_or_null, "a hash or null", may_lack=True),
+    _Field("identity.benchmark", _is_text, "a name"),
+    _Field("identity.model", _is_text, "a name"),
+    _Field("identity.sampling", _is_object, "an object"),
+    _Field("identity.settings", _is_object, "an object"),
+    _Field("identity.files", _is_object, "an object"),
+    _Field("provenance.endpoint", _is_text, "an address"),
+    _Field("provenance.key_from", _is_text_or_null, "a name or null"),
+    _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),
+    _Field("tuning.learned_limit", lambda value: _is_natural(value) and value > 0, "a number from 1", may_lack=True),
+    _Field("tasks.path", _is_text, "a path"),
+    _Field("tasks.sha256", _is_text, "a hash"),
+    _Field("tasks.users", _is_natural, "a number from 0"),
+    _Field("selection.ratio", lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
+    _Field("selection.sample_seed", _is_natural, "a whole number from 0"),
+    _Field("counts.users", _is_natural, "a number from 0", may_lack=True),
+    _Field("counts.failed", _is_natural, "a number from 0", may_lack=True),
+    _Field("times.created", _is_text, "a moment"),
+    _Field("times.updated", _is_text, "a moment", may_lack=True),
+    _Field("times.seconds", _is_number, "a number", may_lack=True),
+)
+
+SAMPLING: dict[str, tuple[type, ...]] = {
+    "temperature": (float, int, type(None)),
+    "top_p": (float, int, type(None)),
+    "seed": (int, type(None)),
+    "max_tokens": (int, type(None)),
+    "extra_body": (dict,),
+}
+"""Sampling parameters of requests, and the types of their values."""
+
+
+def _wrong(data: JSON) -> str | None:
+    """The first field that is not as it must be, and what was expected; None where all are."""
+    for known in FIELDS:
+        section, _, name = known.name.rpartition(".")
+        value = (data[section] if section else data).get(name, MISSING)
+        if not known.fits(value) and not (known.may_lack and value is MISSING):
+            return f"{known.name}: expected {known.expected}"
+    for name, value in data["identity"]["sampling"].items():
+        if name not in SAMPLING:
+            return f"identity.sampling.{name}: not a parameter of this version of the harness"
+        if type(value) not in SAMPLING[name]:
+            return f"identity.sampling.{name}: expected another type of value"
+    return None
 
 
 def differences(old: JSON, new: JSON, prefix: str = "") -> dict[str, tuple[Any, Any]]:

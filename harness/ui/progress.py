@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -15,6 +16,9 @@ from rich.text import Text
 from harness.model import Snapshot, SubsetProgress
 
 PLAIN_SECONDS = 5.0
+COLUMNS = 80
+"""Of a terminal that nobody has made wider, and of logs that people read."""
+
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are worth a word."""
 
@@ -48,7 +52,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """A line at most every five seconds, and one at the end."""
+    """A few lines at most every five seconds, and at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -71,7 +75,7 @@ class PlainDisplay:
             self._print(snapshot)
 
     def _print(self, snapshot: Snapshot) -> None:
-        self._console.print(line(snapshot), highlight=False, soft_wrap=True, markup=False)
+        self._console.print(lines(snapshot), highlight=False, soft_wrap=True, markup=False)
 
 
 def view(snapshot: Snapshot) -> RenderableType:
@@ -80,7 +84,7 @@ def view(snapshot: Snapshot) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     table.add_column("users", justify="right")
-    table.add_column("", min_width=10, ratio=1)
+    table.add_column("", min_width=4, ratio=1)
     table.add_column("steps", justify="right")
     table.add_column("failed", justify="right")
     table.add_column("scored", justify="right")
@@ -96,7 +100,7 @@ def view(snapshot: Snapshot) -> RenderableType:
             str(subset.scored_users),
             *(percent(subset.scores.get(name)) for name in names),
         )
-    parts: list[RenderableType] = [Text(snapshot.model, style="bold"), table, Text(traffic(snapshot))]
+    parts: list[RenderableType] = [Text(snapshot.model, style="bold"), table, Text(folded(traffic(snapshot)))]
     if snapshot.last_warning:
         parts.append(Text(f"last warning: {snapshot.last_warning}", style="yellow", no_wrap=True, overflow="ellipsis"))
     if snapshot.stopping:
@@ -104,14 +108,33 @@ def view(snapshot: Snapshot) -> RenderableType:
     return Group(*parts)
 
 
-def traffic(snapshot: Snapshot) -> str:
-    s = snapshot
-    return (
-        f"in flight {concurrency(s)}, waiting {s.waiting}, backing off {s.backing_off} | "
-        f"{speed(s.rate)} | requests {s.requests}, retries {s.retries}, from saved {s.replayed} | "
-        f"tokens {count(s.prompt_tokens)} in, {count(s.completion_tokens)} out | "
-        f"{duration(s.seconds)} gone, {duration(s.eta) if s.eta is not None else '?'} to go"
-    )
+def traffic(snapshot: Snapshot) -> list[str]:
+    s, left = snapshot, eta(snapshot)
+    return [
+        f"in flight {concurrency(s)}, waiting {s.waiting}, backing off {s.backing_off}",
+        speed(s.rate),
+        f"{duration(s.seconds)} gone, {duration(left) if left is not None else '?'} to go",
+        f"requests {s.requests}, retries {s.retries}, from saved {s.replayed}",
+        f"tokens {count(s.prompt_tokens)} in, {count(s.completion_tokens)} out",
+    ]
+
+
+def eta(s: Snapshot) -> float | None:
+    """Seconds to go: none where every user has ended, whatever the rate made of the last steps."""
+    ended = all(subset.done + subset.failed >= subset.users for subset in s.subsets)
+    return 0.0 if ended and not s.in_flight and not s.waiting else s.eta
+
+
+def folded(parts: list[str]) -> str:
+    """Parts with bars between them, on as few lines as hold them in `COLUMNS`; only a longer part has a longer line."""
+    made = [parts[0]]
+    for part in parts[1:]:
+        joined = f"{made[-1]} | {part}"
+        if cell_len(joined) <= COLUMNS:
+            made[-1] = joined
+        else:
+            made.append(f"  {part}")
+    return "\n".join(made)
 
 
 def concurrency(s: Snapshot) -> str:
@@ -128,9 +151,9 @@ def concurrency(s: Snapshot) -> str:
     return f"{s.in_flight}/{s.limit}{of}{' (' + ', '.join(reasons) + ')' if reasons else ''}"
 
 
-def line(snapshot: Snapshot) -> str:
-    """The display on one line, for logs."""
-    return f"{', '.join(map(_subset_words, snapshot.subsets))} | {traffic(snapshot)}"
+def lines(snapshot: Snapshot) -> str:
+    """The display in a few lines, for logs."""
+    return folded([*map(_subset_words, snapshot.subsets), *traffic(snapshot)])
 
 
 def _subset_words(subset: SubsetProgress) -> str:
