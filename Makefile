@@ -18,10 +18,30 @@ PACE = $(call flag,--concurrency,CONCURRENCY)
 MORE = $(call given,ARGS)
 DEMO = $(if $(call given,MODEL),,--model baseline/recency --demo $(if $(call given,PLATFORM),,--platform weibo))
 
+# What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
+takes.run := MODEL PLATFORM NAME RATIO CONCURRENCY BENCHMARK ARGS
+takes.resume := NAME MODEL PLATFORM CONCURRENCY ARGS
+takes.reeval := NAME MODEL PLATFORM ARGS
+takes.status := $(takes.reeval)
+takes.verify := $(takes.reeval)
+takes.stats := ARGS
+takes.sample := RATIO PLATFORM ARGS
+takes.synth := PLATFORM ARGS
+takes.serve := ARGS
+# What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
+taken_always := PYTHON SHELL MAKE% PIP_% LLM_% OPENAI_% BENCH_MAX_WORKERS %_PROXY %_proxy
+
+taken = $(foreach goal,$(MAKECMDGOALS),$(takes.$(goal)))
+settings = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
+unknown = $(filter-out $(taken) $(taken_always),$(settings))
+ifneq (,$(and $(strip $(taken)),$(strip $(unknown))))
+$(error make $(MAKECMDGOALS) has no setting $(unknown): it takes $(sort $(taken)))
+endif
+
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval stats sample serve test check bench campaign-kill real-model clean
+.PHONY: help run resume reeval status verify stats sample synth serve test check bench bench-peers campaign-kill real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -36,11 +56,20 @@ resume: .venv/run.made ## go on with unfinished runs, all or one: NAME= MODEL= P
 reeval: .venv/run.made ## score saved answers again, without any request: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) reeval $(WHICH_RUN) $(MORE))
 
+status: .venv/run.made ## where every run stands, all or one: NAME= MODEL= PLATFORM=
+	$(strip $(HARNESS) status $(WHICH_RUN) $(MORE))
+
+verify: .venv/run.made ## prove runs sound: every user once, every line whole, metrics as a re-score: NAME= MODEL= PLATFORM=
+	$(strip $(HARNESS) verify $(WHICH_RUN) $(MORE))
+
 stats: .venv/run.made ## Excel tables of all runs side by side
 	$(HARNESS) stats $(MORE)
 
 sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=
 	$(strip $(HARNESS) sample $(SHARE) $(PLATFORMS) $(MORE))
+
+synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N" PLATFORM=
+	$(strip $(HARNESS) synth $(PLATFORMS) $(MORE))
 
 serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
 	$(HARNESS) serve $(MORE)
@@ -53,8 +82,12 @@ check: test ## test, then lint, format and types
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: .venv/dev.made ## measure speed and memory
+bench: .venv/dev.made ## measure speed and memory (docs/performance.md): ARGS="--quick", or ARGS="cost limits" for some parts
 	$(PY) -m bench $(MORE)
+
+# An environment that is there already is brought to the pinned versions, not made anew.
+PEERS := openai litellm inspect
+bench-peers: $(PEERS:%=.bench/%/made) ## environments of the other clients that `make bench` measures
 
 campaign-kill: .venv/dev.made ## kill a run with -9 at many random moments and compare its results with an undisturbed run's
 	$(PY) -m bench.kill_and_resume $(MORE)
@@ -63,7 +96,7 @@ real-model: .venv/run.made .real-model/made ## a run against a real 135M model o
 	$(PY) bench/real_model.py $(MORE)
 
 clean: ## remove environments and caches; never tasks or results
-	rm -rf .venv .real-model build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .real-model .bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find harness tests bench -name __pycache__ -prune -exec rm -rf {} +
 
 # Environments. The pinned versions carry hashes and name no index, so that PIP_INDEX_URL and pip's own settings decide.
@@ -92,6 +125,13 @@ endef
 	$(call venv,.venv)
 	$(call install,requirements/dev.txt)
 	@touch .venv/run.made $@
+
+.bench/%/made: requirements/peer-%.txt
+	@mkdir -p .bench
+	$(call venv,.bench/$*)
+	@echo 'Installing $< into .bench/$* (once) ...'
+	@.bench/$*/bin/python -m pip install -q --require-hashes -r $<
+	@touch $@
 
 .real-model/made: requirements/real-model.txt
 	@mkdir -p .real-model

@@ -467,7 +467,7 @@ def test_report_of_a_run_that_goes_on_is_set_aside(tasks: Path, tmp_path: Path) 
 def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A flipped byte costs one record: exit 1, the run is unfinished again, and resume plays the user from its replies."""
+    """A flipped byte costs one record: exit 1, unfinished again, and resume plays the user from its replies."""
     out = tmp_path / "out"
     run(tasks, out)
     path = out / "recency" / RESULTS

@@ -6,9 +6,11 @@ followed, so that a key goes only to the address it was given for.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import string
+import time
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from harness.endpoint import replies
+from harness.endpoint.deadlines import Deadlines
 from harness.errors import BadInput, CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
@@ -113,6 +116,7 @@ class Client:
         self._of_session = headers if self._proxy is None else None
         self._of_request = None if self._proxy is None else headers
         self._timeout = timeout
+        self._deadlines = Deadlines(timeout, time.monotonic)
         self._patience = min(CONNECT_SECONDS, timeout)
         self.on_exhausted: Callable[[float], None] = lambda seconds: None
         self._connections = connections
@@ -120,22 +124,30 @@ class Client:
     async def __aenter__(self) -> Client:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections, ssl=not self._address.insecure_tls),
-            timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._patience),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._of_session,
         )
+        self._sweeper = asyncio.create_task(self._sweep())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._sweeper.cancel()
         await self._session.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._deadlines.interval)
+            self._deadlines.sweep()
 
     async def send(self, body: bytes) -> Completion:
         """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is.
 
         Raises `MachineError` where this machine has no file left for another connection.
         """
+        task = self._deadlines.begin()
         try:
             async with self._session.post(
                 self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
@@ -148,6 +160,12 @@ class Client:
                 self.on_exhausted(wait)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._scrubbed(self._mapped(error)) from None
+        except asyncio.CancelledError:
+            if self._deadlines.passed(task):
+                raise self._mapped(TimeoutError()) from None
+            raise
+        finally:
+            self._deadlines.end(task)
         try:
             if 200 <= response.status < 300:
                 completion = replies.completion(content)
