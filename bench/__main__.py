@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bench import cost, limits, memory, schedule
@@ -94,7 +95,7 @@ def table(rows: Sequence[Row]) -> Table:
         words = any(isinstance(row.get(name), str) for row in rows)
         made.add_column(name.replace("_", " "), justify="left" if words else "right")
     for row in rows:
-        made.add_row(*(cell(row.get(name)) for name in names))
+        made.add_row(*(escape(cell(row.get(name))) for name in names))  # names of clients hold brackets
     return made
 
 

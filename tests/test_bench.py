@@ -11,10 +11,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from bench.__main__ import PARTS, cell, main, run, table
 from bench.cost import PEER_ENVIRONMENTS, PEER_SCRIPTS, Measured
-from bench.limits import CHAIN, cut, stretches, summary
+from bench.limits import CHAIN, Faulty, compared, cut, stretches, summary
 from bench.machine import facts, memory_mb, peak_mb
 from bench.memory import Held, disk_needed, growth
 from bench.schedule import ORDERS, SHAPES, heavy_tailed, simulate, step_times
@@ -91,6 +92,13 @@ def test_stretches_tell_what_was_reached_after_each_change() -> None:
     assert [row["in_flight"] for row in found] == [30, 9, 27]
     assert [row["of_slots"] for row in found] == [1.0, 0.9, 0.9]
     assert [row["rejected"] * row["requests"] for row in found] == [0, 5, 0]
+
+
+def test_faulty_run_is_measured_against_the_clean_run_beside_it() -> None:
+    """Where three tries in ten fail, a run that takes 1/0.7 times as long as without is at the yardstick."""
+    clean, found = [Faulty(7.0, 100.0), Faulty(14.0, 50.0)], [Faulty(10.0, 80.0), Faulty(20.0, 40.0)]
+    assert compared(0.3, found, clean)["of_ideal"] == pytest.approx(1.0)
+    assert compared(0.0, clean, clean)["of_ideal"] == 1.0
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 12), st.sampled_from(sorted(ORDERS)))
@@ -189,6 +197,12 @@ def test_table_has_room_for_rows_that_differ() -> None:
     made = table([{"client": "a", "cpu_us": 12.5}, {"client": "b", "version": "1.0", "cpu_us": None}])
     assert [column.header for column in made.columns] == ["client", "cpu us", "version"]
     assert list(made.columns[1].cells) == ["12.5", "–"]
+
+
+def test_client_with_an_extra_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets are no markup."""
+    Console().print(table([{"client": "openai[aiohttp]"}]))
+    assert "openai[aiohttp]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,29 @@ def test_console_falls_silent_and_says_so_once(monkeypatch: pytest.MonkeyPatch, 
     assert capsys.readouterr().err.count("nothing more is shown") == 1
 
 
+class Hung(io.StringIO):
+    """A terminal that has gone: it has no descriptor that could be turned elsewhere."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_console_without_a_descriptor_falls_silent_too(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    """After the first failure nothing more is written."""
+    monkeypatch.setattr("sys.stdout", Hung())
+    screen = console()
+    for _ in range(3):
+        screen.print("x")
+    assert capsys.readouterr().err.count("Input/output error") == 1
+
+
+def test_errors_never_stand_among_the_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Told) -> None:
+    """Without stderr a sentence is dropped: stdout may be read by another program."""
+    monkeypatch.setattr("sys.stderr", None)
+    assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_console_shows_names_as_they_are(capsys: Told) -> None:
     """No markup and no emoji: what a name holds is what is seen."""
     console().print("[red]y :smile: [/]")
@@ -423,14 +446,25 @@ def test_empty_or_leading_names_are_refused_in_every_command(
     assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
 
 
-@pytest.mark.parametrize("name", ["*", "whol[e]", "w????"])
-def test_name_is_no_pattern(name: str, results: Path) -> None:
-    """`reeval --name '*'` is about the run of that very name, and here is none."""
-    (results / "whole" / "run_weibo.json").unlink()  # as results of another program lie there
-    before = (results / "whole" / "inference_results_weibo.jsonl").read_bytes()
-    assert main(["reeval", "--name", name, "--results-dir", str(results)]) == 2
-    assert (results / "whole" / "inference_results_weibo.jsonl").read_bytes() == before
-    assert not list((results / "whole").glob("*.before-*"))
+def theirs(folder: Path, tasks: Path) -> Path:
+    """Results as the authors' runner writes them, of the first user's first step."""
+    user = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
+    step = user["prediction_tasks"][0]
+    answer = {"step_id": step["step_id"], "prediction": [], "ground_truth": step["ground_truth"], "reasoning": "好"}
+    saved = {name: user[name] for name in ("user_id", "platform", "username")}
+    folder.mkdir(parents=True)
+    path = folder / "inference_results_weibo.jsonl"
+    path.write_bytes(orjson.dumps(saved | {"steps": [answer | {"metrics": {}, "persona_summary": ""}]}) + b"\n")
+    return path
+
+
+@pytest.mark.parametrize(("name", "code"), [("*", 2), ("whol[e]", 2), ("w????", 2), ("whole", 0)])
+def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -> None:
+    """`reeval --name '*'` is about the run of that very name: others are not scored again."""
+    path = theirs(tmp_path / "whole", tasks)
+    before = path.read_bytes()
+    assert main(["reeval", "--name", name, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == code
+    assert (path.read_bytes() == before) == (code == 2)
 
 
 def test_name_with_characters_of_patterns_is_found(results: Path) -> None:

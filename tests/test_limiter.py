@@ -290,6 +290,19 @@ def test_longest_of_several_pauses_counts() -> None:
     assert virtual.run(main) == pytest.approx([10.0, 10.0])
 
 
+def test_pause_is_not_shortened_for_those_who_come_after_a_shorter_one() -> None:
+    """Two replies tell of a reset; the nearer one comes last."""
+
+    async def main() -> float:
+        limiter = fixed(1)
+        limiter.pause(10.0)
+        limiter.pause(1.0)
+        await limiter.acquire(1)
+        return virtual.now()
+
+    assert virtual.run(main) == pytest.approx(10.0)
+
+
 @pytest.mark.parametrize("slots", [1, 5])
 def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots: int) -> None:
     """An endpoint that refuses more than it could ever hold counts by time: whoever comes next waits, too."""
@@ -386,6 +399,34 @@ def test_recovery_lets_everybody_go_at_once_and_by_rank_again() -> None:
         await crowd.end()
 
     virtual.run(main)
+
+
+def test_ranks_hold_after_probes_have_left_the_queue_from_its_middle() -> None:
+    """Whoever was not a probe is served in the order of rank as if there had been no outage."""
+
+    async def main() -> list[int]:
+        limiter, order = fixed(1), []
+
+        async def take(rank: int) -> None:
+            await limiter.acquire(rank)
+            order.append(rank)
+            if len(order) <= 10:
+                limiter.probe(1.0)
+                limiter.release(0.0, TransportFault("http_503", "down"))
+                return
+            if len(order) == 11:
+                limiter.recover()
+            limiter.release(0.0, None)
+
+        limiter.probe(1.0)
+        ranks = list(range(1, 60))
+        random.Random(5).shuffle(ranks)
+        await virtual.all_of(*map(take, ranks))
+        assert order[:11] == ranks[:11]
+        return order[11:]
+
+    order = virtual.run(main)
+    assert order == sorted(order, reverse=True)
 
 
 # What the display is told

@@ -32,7 +32,7 @@ class TokenBucket:
     def take(self, amount: float, now: float) -> None:
         """Takes an amount; a negative one gives back what was reserved and not used."""
         self._fill(now)
-        self._level = min(self._capacity, self._level - amount)
+        self._level -= amount
 
     def _fill(self, now: float) -> None:
         self._level = min(self._capacity, self._level + (now - self._at) * self._rate)

@@ -84,7 +84,7 @@ def view(snapshot: Snapshot) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     table.add_column("users", justify="right")
-    table.add_column("", min_width=4, ratio=1)
+    table.add_column("", min_width=10, ratio=1)
     table.add_column("steps", justify="right")
     table.add_column("failed", justify="right")
     table.add_column("scored", justify="right")
