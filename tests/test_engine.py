@@ -83,7 +83,8 @@ class Chains:
     """A benchmark whose tasks are `user steps` and whose every request holds the reply before."""
 
     name = prompt = "chains"
-    prompt_version = parser_version = "1"
+    prompt_version = parser_version = task_version = "1"
+    source = None
     subsets: tuple[str, ...] = ("weibo",)
     files: Mapping[str, bytes] = {}
 
@@ -348,9 +349,9 @@ async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
 
 @pytest.mark.anyio
 async def test_display_and_log_tell_the_true_concurrency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked for, what is admitted, what is on the wire, and how many are backing off."""
+    """What was asked for, what is admitted, what is on the wire, and that nothing holds more back."""
     monkeypatch.setattr(local, "NOTE_SECONDS", 0.0)
-    release = anyio.Event()
+    run, release = Run(tmp_path), anyio.Event()
 
     async def held(user: str, before: int) -> None:
         await release.wait()
@@ -359,7 +360,6 @@ async def test_display_and_log_tell_the_true_concurrency(tmp_path: Path, monkeyp
         if len(run.snapshots) == 3:
             release.set()
 
-    run = Run(tmp_path)
     assert await run.play(Endpoint(held), limit=3, observe=observe) is None
     seen = run.snapshots[2]
     assert (seen.requested, seen.limit, seen.in_flight, seen.held_by, seen.backing_off) == (3, 3, 3, None, 0)

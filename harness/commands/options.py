@@ -11,6 +11,7 @@ from typing import Any
 
 from harness import config
 from harness.errors import BadInput
+from harness.model import JSON
 
 NAME_BYTES = 200
 """Of a run's name at most: file systems take 255, and files that are set aside add to theirs."""
@@ -91,24 +92,33 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
 AUTO = "auto"
 
 
-def tuning(args: argparse.Namespace, learned: int | None = None) -> config.Tuning:
-    """The tuning of a command; `learned` is the limit that an earlier process of the run had found."""
-    concurrency = args.concurrency or _concurrency_of_environment()
+def tuning(args: argparse.Namespace, earlier: JSON | None = None) -> config.Tuning:
+    """The tuning of a command: what its options say, else what an earlier process of the run had, else defaults."""
+    had = earlier or {}
+    default = config.Tuning()
+
+    def value(name: str) -> Any:
+        given = getattr(args, name)
+        return given if given is not None else had.get(name, getattr(default, name))
+
     made = config.Tuning(
-        concurrency=None if concurrency == AUTO else concurrency,
-        start=args.auto_start or learned or config.AUTO_START,
-        floor=args.auto_floor or config.AUTO_FLOOR,
-        ceiling=args.auto_ceiling or config.AUTO_CEILING,
-        rpm=args.rpm,
-        tpm=args.tpm,
-        timeout=args.timeout or config.TIMEOUT_SECONDS,
-        max_retries=config.MAX_RETRIES if args.max_retries is None else args.max_retries,
-        max_outage=args.max_outage or config.MAX_OUTAGE_SECONDS,
-        durability=args.durability or config.DURABILITY,
+        concurrency=_concurrency(args, had),
+        start=args.auto_start or had.get("learned_limit") or had.get("start") or default.start,
+        floor=args.auto_floor or had.get("floor") or default.floor,
+        ceiling=args.auto_ceiling or had.get("ceiling") or default.ceiling,
+        **{name: value(name) for name in ("rpm", "tpm", "timeout", "max_retries", "max_outage", "durability")},
     )
     if made.floor > made.ceiling:
         raise BadInput(f"--auto-floor {made.floor} is above --auto-ceiling {made.ceiling}")
     return made
+
+
+def _concurrency(args: argparse.Namespace, had: JSON) -> int | None:
+    if args.concurrency is None and "concurrency" in had:
+        kept: int | None = had["concurrency"]
+        return kept
+    asked = args.concurrency or _concurrency_of_environment()
+    return None if asked == AUTO else int(asked)
 
 
 def _concurrency_of_environment() -> Any:

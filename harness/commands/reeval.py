@@ -30,6 +30,7 @@ from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
+from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,19 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    console = Console()
+    screen = console()
     ours = earlier.find(args)
     foreign = _foreign(args, {run.files.results for run in ours})
     if not ours and not foreign:
         raise earlier.nothing_found(args)
-    worst = earlier.each(ours, lambda run: _ours(run, args, console), lambda run: f"{run.name}, {run.files.subset}")
+    worst = earlier.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
     return max(
         worst,
-        earlier.each(foreign, lambda files: _theirs(files, args, console), lambda files: str(files.results)),
+        earlier.each(foreign, lambda files: _theirs(files, args, screen), lambda files: str(files.results)),
     )
 
 
-def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> int:
+def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
     benchmark = run.benchmark()
     tasks = run.tasks(args.tasks_dir)
     with (
@@ -77,7 +78,7 @@ def _ours(run: Earlier, args: argparse.Namespace, console: Console) -> int:
         about = facts(job, manifest, run.name, store.failed_users(index, expected))
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
-    _tell(run.files, report, again.notes(), console)
+    _tell(run.files, report, again.notes(), screen)
     return 1 if manifest.state == INCOMPLETE else 0
 
 
@@ -142,7 +143,7 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
     return found
 
 
-def _theirs(files: RunFiles, args: argparse.Namespace, console: Console) -> int:
+def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
     benchmark: Benchmark = benchmarks.module(config.BENCHMARK).configure()
     if files.subset not in benchmark.subsets:
         raise BadInput(f"{files.subset} is not a platform of {benchmark.name}")
@@ -159,7 +160,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, console: Console) -> int:
             write_report(files, report)
     finally:
         lock.release()
-    _tell(files, report, found.notes(), console)
+    _tell(files, report, found.notes(), screen)
     return 0
 
 
@@ -210,9 +211,9 @@ class _Theirs:
         return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}
 
 
-def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], console: Console) -> None:
+def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
     covered = report.data["coverage"]
     users = f"{covered['scored_users']} of {covered['expected_users']} users"
     say = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
     for words in (say, *notes):
-        console.print(words, highlight=False, soft_wrap=True, markup=False)
+        screen.print(words, highlight=False, soft_wrap=True, markup=False)

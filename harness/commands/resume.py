@@ -16,6 +16,7 @@ from harness.commands.launch import launch
 from harness.endpoint.client import check
 from harness.errors import BadInput
 from harness.store.manifest import COMPLETE
+from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +31,10 @@ def execute(args: argparse.Namespace) -> int:
     found = earlier.find(args)
     if not found and (args.name or args.model or args.platform):
         raise earlier.nothing_found(args)
-    console = Console()
+    screen = console()
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
     if not unfinished:
-        console.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
+        screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
         return 0
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
     if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file):
@@ -41,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
             f"{len(groups)} runs are unfinished, and a key or address is for one of them: name it with --name "
             f"({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
-    return earlier.each(groups, lambda group: _resume(group, args, console), lambda group: group[0].name)
+    return earlier.each(groups, lambda group: _resume(group, args, screen), lambda group: group[0].name)
 
 
 def _together(run: Earlier) -> bytes:
@@ -51,10 +52,10 @@ def _together(run: Earlier) -> bytes:
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
-def _resume(group: list[Earlier], args: argparse.Namespace, console: Console) -> int:
+def _resume(group: list[Earlier], args: argparse.Namespace, screen: Console) -> int:
     made = _plan(group, args)
-    console.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
-    return launch(made, console)
+    screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
+    return launch(made, screen)
 
 
 def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
@@ -71,7 +72,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, manifest.tuning.get("learned_limit")),
+        tuning=options.tuning(args, manifest.tuning),
         ratio=selection["ratio"],
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),

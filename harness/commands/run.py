@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 
 import orjson
 
@@ -14,6 +15,8 @@ from harness.endpoint.client import check
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request
+from harness.store.manifest import load
+from harness.store.run import RunFiles
 from harness.ui.console import console
 
 
@@ -71,6 +74,8 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         args.reparse = False
+        if args.demo or args.tasks_dir == config.TASKS_FOLDER:
+            args.tasks_dir = config.SAMPLE_FOLDER if args.demo else None
         return reeval.execute(args)
     screen = console()
     made = _plan(args)
@@ -100,21 +105,29 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
         raise BadInput("\n".join(missing))
     if found:
         check(found.address)
+    name = options.run_name(args.name, args.model)
     sampling = Sampling(args.model, args.temperature, args.top_p, args.seed, args.max_tokens, args.extra_body)
     _check_encodable(sampling)
     return plan.Plan(
-        name=options.run_name(args.name, args.model),
+        name=name,
         benchmark=benchmark,
         sampling=sampling,
         tasks=tasks,
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args),
+        tuning=options.tuning(args, _learned(args.results_dir / name, subsets)),
         ratio=args.ratio,
         sample_seed=args.sample_seed,
         allowed=frozenset(args.allow),
         restart=args.restart,
     )
+
+
+def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:
+    """The limit that an earlier process of this run had found out; other tuning is this command's own."""
+    manifests = [load(RunFiles(folder, subset).manifest) for subset in subsets]
+    found = [made.tuning["learned_limit"] for made in manifests if made and "learned_limit" in made.tuning]
+    return {"learned_limit": max(found)} if found else {}
 
 
 def _subsets(named: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:

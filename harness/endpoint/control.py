@@ -22,6 +22,9 @@ WORTH_IT = 0.1
 CONFIRMED = 4
 """Windows, pooled, that it takes to find a growth not worth it."""
 
+STRAYS = 3
+"""Refusals without an answer in between, with few requests in flight, before they are believed."""
+
 AS_GOOD = 0.9
 """Share of the best throughput that is enough for a smaller limit to be preferred."""
 
@@ -76,11 +79,13 @@ class AdaptiveControl:
         self._next_hold = FIRST_HOLD
         self._levels: list[_Level] = []
         self._doubted = False
+        self._strays = 0
         self._latency = 0.0
         self._restart(0.0)
 
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
         self._pressed |= pressed
+        self._strays = 0
         if now - seconds < self._since:
             return  # sent under another limit, or before the endpoint felt this one
         self._answers += 1
@@ -89,6 +94,9 @@ class AdaptiveControl:
             self._judge(now)
 
     def refused(self, now: float, in_flight: int) -> None:
+        if in_flight <= self.limit // 2 and self._strays < STRAYS:
+            self._strays += 1  # a capacity that sinks refuses near the limit first; this one may count by time
+            return
         lower = max(self._floor, min(self.limit, in_flight - 1))
         if lower < self.limit or in_flight <= self.limit:
             self._settle(now, lower)

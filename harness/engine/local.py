@@ -149,16 +149,16 @@ class LocalEngine:
             answer = await job.benchmark.play(task, conversation.ask)
         except (GaveUp, Rejected) as error:
             self._fail(part, task.key, position, error)
+            self._advance(part, steps - counted)
         else:
             metrics = job.benchmark.measure(task, answer)
             record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index, position)
             await self._commit.saved()
             part.live.add(record)
+            self._advance(part, steps - counted)
         finally:
             self._progress.replayed += conversation.replayed
             self._progress.user_ended(busy)
-            if self._ending is None:
-                self._advance(part, steps - counted)
 
     def _advance(self, part: Part, steps: int) -> None:
         part.steps_done += steps

@@ -20,7 +20,7 @@ STATES = RUNNING, STOPPED, INCOMPLETE, COMPLETE = "running", "stopped", "incompl
 @dataclass(slots=True)
 class Manifest:
     """`identity` must match on resume, `provenance` is recorded, `tuning` is free; `state` is one of
-    `running` (or died), `stopped` (by a signal, the endpoint or the machine), `incomplete` (all played,
+    `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all played,
     some users failed), `complete`. `results_sha256` is set with the last. Times are ISO 8601, UTC."""
 
     subset: str
