@@ -514,3 +514,33 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
     before = sorted(path.name for path in (tmp_path / "out/recency").iterdir())
     assert run(tasks, tmp_path / "out", "--restart", "--temperature", "0.7") == 2
     assert sorted(path.name for path in (tmp_path / "out/recency").iterdir()) == before
+
+
+def test_stats_tells_what_each_run_was_and_leaves_empty_ones_out(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A share is marked as a run that fails is, an ablation is named, and a run without answers is no row."""
+    out = tmp_path / "out"
+    run(tasks, out, "--name", "part", "--ratio", "0.5")
+    run(tasks, out, "--name", "ablation", "--no-persona")
+    with serving(lambda request: (401, b"{}")) as server:
+        run(tasks, out, "--name", "empty", "--api-url", server.url)
+    capsys.readouterr()
+    assert main(["stats", "--results-dir", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
+    assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown
+    assert "empty" not in shown
+    (row,) = [line for line in shown.splitlines() if line.startswith("part ")][:1]
+    assert "*" in row
+
+
+def test_resume_keeps_the_tuning_of_the_run(tasks: Path, tmp_path: Path) -> None:
+    """A concurrency or rate once given is not forgotten by a resume that says nothing of it."""
+    out = tmp_path / "out"
+    with serving(lambda request: (401, b"{}")) as server:
+        run(tasks, out, "--api-url", server.url, "--concurrency", "3", "--timeout", "33", model="m")
+        server.script = baseline
+        assert main(["resume", "--results-dir", str(out), "--timeout", "44"]) == 0
+    tuning = orjson.loads((out / "m/run_weibo.json").read_bytes())["tuning"]
+    assert (tuning["concurrency"], tuning["timeout"]) == (3, 44)

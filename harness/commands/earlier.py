@@ -58,7 +58,10 @@ class Earlier:
         original = Path(named)
         kept = [path for path in map(self.files.folder.joinpath, self.manifest.identity["files"]) if path.is_file()]
         copies = [path for path in kept if path.name.endswith(original.name.removeprefix("prompt_"))]
-        same = original.is_file() and any(path.read_bytes() == original.read_bytes() for path in copies)
+        try:
+            same = any(path.read_bytes() == original.read_bytes() for path in copies)
+        except OSError:  # it has gone, or may not be read any more
+            same = False
         return original if same or not copies else copies[0]
 
 

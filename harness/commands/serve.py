@@ -11,6 +11,7 @@ import anyio
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
+from harness.ui.streams import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +70,6 @@ def _fault_plan(args: argparse.Namespace) -> FaultPlan | None:
 async def _serve(wanted: Options, host: str, port: int) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         endpoint = await start(wanted, host, port)
-        print(f"listening on {endpoint.url}", flush=True)
+        show(f"listening on {endpoint.url}")
         await anext(aiter(signals))
         await endpoint.close()

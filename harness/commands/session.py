@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.rates import Rates
 from harness.engine.job import Job
-from harness.engine.local import LocalEngine
+from harness.engine.local import SIGNALS, LocalEngine
 from harness.errors import HarnessError, MachineError
 from harness.model import JSON, Snapshot
 from harness.serve.app import Options, start
@@ -41,12 +42,15 @@ def play(plan: Plan, jobs: list[Job], console: Console) -> Played:
     _admit_sockets(plan.tuning.most)
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     before = gc.get_threshold()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     gc.set_threshold(*config.GC_THRESHOLD)
     gc.freeze()
     try:
         with display(console) as observe:
             return anyio.run(_session, plan, jobs, observe, backend_options={"use_uvloop": uvloop})
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
         gc.set_threshold(*before)
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A fraction, and whether it covers all users of its run."""
+    """A fraction, and whether it covers all users of the tasks file."""
 
     value: float
     complete: bool
@@ -56,40 +56,62 @@ def execute(args: argparse.Namespace) -> int:
     tables = _tables(reports)
     if not tables:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
+    about = {run: _together([report.about for report in reports if report.run == run]) for run in _runs(tables)}
     out = args.out or args.results_dir / "metric_excels"
     columns = (*PLATFORMS, AVERAGE)
     for metric, rows in tables.items():
-        cells = [(name, [_excel(row.get(column)) for column in columns]) for name, row in rows.items()]
-        write_table(out / f"{metric.replace('/', '_')}.xlsx", metric, ("run", *columns), cells)
+        cells = [(name, [_excel(row.get(column)) for column in columns], about[name]) for name, row in rows.items()]
+        write_table(out / f"{metric.replace('/', '_')}.xlsx", metric, ("run", *columns, "what"), cells)
     if args.json:
         show(
             orjson.dumps({metric: _plain(rows) for metric, rows in tables.items()}, option=orjson.OPT_INDENT_2).decode()
         )
     else:
-        _show(tables, out)
+        _show(tables, about, out)
     return code
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What the tables take from a report: metric -> figure, None where there is none."""
+    """What the tables take from a report: metric -> figure, None where there is none; `about` tells what was run."""
 
     run: str
     platform: str
+    about: str
     figures: Mapping[str, Figure | None]
 
 
 def _add(path: Path, reports: list[_Report]) -> int:
     try:
         data: Any = orjson.loads(path.read_bytes())
-        complete = bool(data["coverage"]["complete"])
+        coverage, run = data["coverage"], data.get("run", {})
+        if not coverage["scored_users"]:
+            return 0  # nothing was ever answered: a row of nothing
+        complete = bool(coverage["complete"]) and run.get("ratio", 1.0) == 1.0
         figures = {
             name: None if value is None else Figure(float(value), complete) for name, value in _values(data).items()
         }
-        reports.append(_Report(path.parent.name, str(data["subset"]), figures))
+        reports.append(_Report(path.parent.name, str(data["subset"]), _about(data, run), figures))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadInput("not a report of this harness: make it anew with `reeval`") from None
     return 0
+
+
+def _about(report: JSON, run: JSON) -> str:
+    """What a reader must know before comparing: model, prompt, ablation, share, synthetic tasks."""
+    said = [str(report["model"]), f"{report['prompt']} prompt"]
+    said += ["no persona"] if run.get("persona") is False else []
+    said += [f"share {run['ratio']:g}"] if run.get("ratio", 1.0) != 1.0 else []
+    said += ["synthetic tasks"] if any("synthetic" in str(note) for note in report["notes"]) else []
+    return ", ".join(said)
+
+
+def _together(about: list[str]) -> str:
+    return "; ".join(dict.fromkeys(about))
+
+
+def _runs(tables: Mapping[str, Mapping[str, Row]]) -> list[str]:
+    return list(dict.fromkeys(run for rows in tables.values() for run in rows))
 
 
 def _tables(reports: list[_Report]) -> dict[str, dict[str, Row]]:
@@ -131,7 +153,7 @@ def _plain(rows: Mapping[str, Row]) -> JSON:
     }
 
 
-def _show(tables: Mapping[str, Mapping[str, Row]], out: Path) -> None:
+def _show(tables: Mapping[str, Mapping[str, Row]], about: Mapping[str, str], out: Path) -> None:
     screen = console()
     for metric in MAIN:
         table = Table(title=f"{metric}, %", title_justify="left", box=None, pad_edge=False)
@@ -141,7 +163,10 @@ def _show(tables: Mapping[str, Mapping[str, Row]], out: Path) -> None:
         for name, row in tables.get(metric, {}).items():
             table.add_row(name, *(_text(row.get(column)) for column in (*PLATFORMS, AVERAGE)))
         screen.print(table)
-    screen.print(f"* incomplete: not all users are scored. {AVERAGE} needs all five platforms complete.")
+        screen.print()
+    for name, said in about.items():
+        screen.print(f"{name}: {said}", soft_wrap=True)
+    screen.print(f"* not all users of the tasks file are scored. {AVERAGE} needs all five platforms complete.")
     screen.print(f"every metric: {out}", soft_wrap=True)
 
 

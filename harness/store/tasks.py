@@ -121,7 +121,7 @@ def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path) ->
 
 
 def hash_name(text: str) -> str:
-    return blake2b(text.encode(), digest_size=6).hexdigest()
+    return blake2b(os.fsencode(text), digest_size=6).hexdigest()
 
 
 def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
