@@ -16,7 +16,7 @@ POOL = tuple("猫狗茶书画诗球车花酒山海云雨雪风")  # 16 tags: rou
 
 def truth(kept: str = "", new: str = "", **distractors: str) -> Truth:
     """Tags as single characters."""
-    return Truth(frozenset(kept), frozenset(new), {name: frozenset(tags) for name, tags in distractors.items()}, {})
+    return Truth(frozenset(kept), frozenset(new), {name: frozenset(tags) for name, tags in distractors.items()})
 
 
 def step(pool: tuple[str, ...] = POOL) -> GivenStep:
@@ -169,7 +169,7 @@ def test_no_answer_of_the_asked_number_beats_the_ceiling(
     """Tried with every choice from the pool: none has more hits, and none with as many a higher F1^NS."""
     if not kept | new:
         return
-    made = ceiling(Truth(kept, new, {}, {}), pool, asked)
+    made = ceiling(Truth(kept, new, {}), pool, asked)
     answers = [set(chosen) for chosen in combinations(sorted(pool), min(asked, len(pool)))]
     most = max(len(answer & (kept | new)) for answer in answers)
     best = max(

@@ -505,7 +505,7 @@ def test_measured_steps_can_be_scored() -> None:
     """What `measure_step` makes is what the scorer reads: P = {猫 诗} of G = {猫 茶}."""
     pool = ("猫", "茶", "诗", "书")
     measured = measure_step(
-        Truth(frozenset("猫"), frozenset("茶"), {"Error_Peer": frozenset("诗")}, {}),
+        Truth(frozenset("猫"), frozenset("茶"), {"Error_Peer": frozenset("诗")}),
         GivenStep(1, 1, "", pool),
         ["猫", "诗"],
     )

@@ -242,7 +242,9 @@ class LocalEngine:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= LIVE_SCORE_SECONDS
             for part in self._parts:
-                if due or part.live.shard_is_full:
+                while part.live.shard_is_full:
+                    await part.live.advance()
+                if due:
                     await part.live.advance()
             if due:
                 last = self._clock()

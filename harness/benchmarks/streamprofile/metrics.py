@@ -37,21 +37,36 @@ class StepMetrics:
     out_of_pool: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """K, N and the kinds of D of a step, as sets."""
+
+    kept: frozenset[str]
+    new: frozenset[str]
+    distractors: dict[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, truth: Truth) -> Sets:
+        distractors = {name: frozenset(tags) for name, tags in truth.distractors.items()}
+        return cls(frozenset(truth.kept), frozenset(truth.new), distractors)
+
+
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
     """The values of a prediction without repeated tags; tags outside the pool count in Precision as any other."""
     pool, predicted, asked = frozenset(step.pool), frozenset(prediction), step.asked
     out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
         return StepMetrics({}, None, {}, out_of_pool)
+    sets = Sets.of(truth)
     return StepMetrics(
-        values=_measure(truth, predicted),
-        at_asked=_measure(truth, frozenset(prediction[:asked])) if len(prediction) > asked else None,
-        ceiling=ceiling(truth, pool, asked),
+        values=_measure(sets, predicted),
+        at_asked=_measure(sets, frozenset(prediction[:asked])) if len(prediction) > asked else None,
+        ceiling=ceiling(sets, pool, asked),
         out_of_pool=out_of_pool,
     )
 
 
-def ceiling(truth: Truth, pool: AbstractSet[str], asked: int) -> Values:
+def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
     """What one oracle reaches that knows the truth and answers with exactly `asked` tags, from the pool.
 
     It takes as many true tags as it can, tags that are both kept and new first, and splits the rest so that
@@ -80,7 +95,7 @@ def harmonic(a: float | None, b: float | None) -> float | None:
     return 2 * a * b / (a + b) if a + b > 0 else 0.0
 
 
-def _measure(truth: Truth, predicted: AbstractSet[str]) -> Values:
+def _measure(truth: Sets, predicted: AbstractSet[str]) -> Values:
     true = truth.kept | truth.new
     hits = len(predicted & true)
     values: Values = {

@@ -6,8 +6,9 @@ Fields that are not named here are ignored; of those that may be absent, null is
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import orjson
 
@@ -19,6 +20,7 @@ ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay"
 """Metric name -> the list in `meta` that holds its distractors."""
 
 STRINGS = frozenset({str})
+NO_META: dict[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,17 @@ class Given:
 class Truth:
     """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name.
 
-    `listed` is new, then kept tags as the file lists them, which is what a record shows as the ground truth.
+    As the file lists them: `measure` makes sets, which tasks that are only validated never need.
     """
 
-    kept: frozenset[str]
-    new: frozenset[str]
-    distractors: dict[str, frozenset[str]]
-    listed: tuple[str, ...]
+    kept: Collection[str]
+    new: Collection[str]
+    distractors: Mapping[str, Collection[str]]
+
+    @property
+    def listed(self) -> list[str]:
+        """New, then kept tags, which is what a record shows as the ground truth."""
+        return [*self.new, *self.kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +100,10 @@ def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
         _expected(where, "total_steps", "a whole number from 1", total)
     given, truth, previous = [], [], 0
     for number, step in enumerate(steps):
-        at = f"prediction_tasks[{number}]"
         if type(step) is not dict:
-            _expected(where, at, "an object", step)
-        given.append(_given_step(step, at, where, previous, total))
-        truth.append(_truth(step, at, where))
+            _expected(where, f"prediction_tasks[{number}]", "an object", step)
+        given.append(_given_step(step, number, where, previous, total))
+        truth.append(_truth(step, number, where))
         previous = given[-1].step_id
     return ProfileTask(
         key=str(user_id),
@@ -110,43 +115,68 @@ def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
     )
 
 
-def _given_step(step: dict[str, Any], at: str, where: Where, previous: int, user_total: int) -> GivenStep:
+def _given_step(step: dict[str, Any], number: int, where: Where, previous: int, user_total: int) -> GivenStep:
     step_id = step.get("step_id")
     if type(step_id) is not int or step_id <= previous:
-        _expected(where, f"{at}.step_id", f"a whole number above {previous}", step_id)
+        _expected(where, f"prediction_tasks[{number}].step_id", f"a whole number above {previous}", step_id)
     total = step.get("total_steps")
     if total is None:
         total = user_total
     if type(total) is not int or total < 1:
-        _expected(where, f"{at}.total_steps", "a whole number from 1", total)
+        _expected(where, f"prediction_tasks[{number}].total_steps", "a whole number from 1", total)
     posts = step.get("posts_text")
     if type(posts) is not str:
-        _expected(where, f"{at}.posts_text", "a string", posts)
-    return GivenStep(step_id, total, posts, tuple(_tags(step, "candidate_pool", at, where)))
+        _expected(where, f"prediction_tasks[{number}].posts_text", "a string", posts)
+    pool = step.get("candidate_pool")
+    if not _are_tags(pool):
+        _not_tags(where, number, "", "candidate_pool", pool)
+    return GivenStep(step_id, total, posts, tuple(pool))
 
 
-def _truth(step: dict[str, Any], at: str, where: Where) -> Truth:
-    told = step.get("ground_truth")
+def _truth(step: dict[str, Any], number: int, where: Where) -> Truth:
+    told, meta = step.get("ground_truth"), step.get("meta")
     if type(told) is not dict:
-        _expected(where, f"{at}.ground_truth", "an object", told)
-    meta = step.get("meta")
+        _expected(where, f"prediction_tasks[{number}].ground_truth", "an object", told)
     if meta is None:
-        meta = {}
+        meta = NO_META
     elif type(meta) is not dict:
-        _expected(where, f"{at}.meta", "an object", meta)
+        _expected(where, f"prediction_tasks[{number}].meta", "an object", meta)
+    distractors = {}
+    for metric, name in ERROR_SETS.items():
+        tags = meta.get(name)
+        if tags is not None:
+            if not _are_tags(tags):
+                _not_tags(where, number, ".meta", name, tags)
+            distractors[metric] = tags
+    kept = _true_tags(meta, "T_keep", told, "keep_tags", number, where)
+    return Truth(kept, _true_tags(meta, "T_new", told, "new_tags", number, where), distractors)
 
-    def tags(name: str, instead: str) -> list[str]:
-        if meta.get(name) is None:
-            return _tags(told, instead, f"{at}.ground_truth", where)
-        return _tags(meta, name, f"{at}.meta", where)
 
-    kept, new = tags("T_keep", "keep_tags"), tags("T_new", "new_tags")
-    distractors = {
-        metric: frozenset(_tags(meta, name, f"{at}.meta", where))
-        for metric, name in ERROR_SETS.items()
-        if meta.get(name) is not None
-    }
-    return Truth(frozenset(kept), frozenset(new), distractors, (*new, *kept))
+def _true_tags(
+    meta: dict[str, Any], name: str, told: dict[str, Any], instead: str, number: int, where: Where
+) -> list[str]:
+    """The tags that `meta` lists, or where it lacks them the ground truth."""
+    tags: object = meta.get(name)
+    if tags is None:
+        tags = told.get(instead)
+        if not _are_tags(tags):
+            _not_tags(where, number, ".ground_truth", instead, tags)
+    elif not _are_tags(tags):
+        _not_tags(where, number, ".meta", name, tags)
+    return tags
+
+
+def _are_tags(value: object) -> TypeGuard[list[str]]:
+    return type(value) is list and STRINGS.issuperset(map(type, value))
+
+
+def _not_tags(where: Where, number: int, part: str, name: str, value: object) -> NoReturn:
+    """Names of places are made here and not before, since every list of every line passes by."""
+    field = f"prediction_tasks[{number}]{part}.{name}"
+    if type(value) is list:
+        odd = next(tag for tag in value if type(tag) is not str)
+        _expected(where, field, "a list of strings", odd, "one that holds ")
+    _expected(where, field, "a list of strings", value)
 
 
 def _text(data: dict[str, Any], name: str, where: Where) -> str:
@@ -156,16 +186,6 @@ def _text(data: dict[str, Any], name: str, where: Where) -> str:
     if type(value) is not str:
         _expected(where, name, "a string or null", value)
     return value
-
-
-def _tags(holder: dict[str, Any], name: str, at: str, where: Where) -> list[str]:
-    tags = holder.get(name)
-    if type(tags) is not list:
-        _expected(where, f"{at}.{name}", "a list of strings", tags)
-    if not STRINGS.issuperset(map(type, tags)):
-        odd = next(tag for tag in tags if type(tag) is not str)
-        _expected(where, f"{at}.{name}", "a list of strings", odd, "one that holds ")
-    return tags
 
 
 def _expected(where: Where, name: str, wanted: str, got: object, holding: str = "") -> NoReturn:
