@@ -31,13 +31,15 @@ class LiveScores:
         return len(self._finished) >= SHARD_USERS
 
     async def advance(self) -> None:
-        """Scores what has finished, up to one shard."""
-        shard = [self._finished.popleft() for _ in range(min(SHARD_USERS, len(self._finished)))]
-        if shard:
-            self._merged, self.figures = await anyio.to_thread.run_sync(self._scored, shard)
-            self.users += len(shard)
+        """Scores all that has finished, shard by shard, on one trip to the thread: under load a trip takes long."""
+        finished = [self._finished.popleft() for _ in range(len(self._finished))]
+        if finished:
+            self._merged, self.figures = await anyio.to_thread.run_sync(self._scored, finished)
+            self.users += len(finished)
 
-    def _scored(self, shard: list[Record]) -> tuple[Any, Mapping[str, float | None]]:
-        scores = self._scorer.score(shard)
-        merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
+    def _scored(self, finished: list[Record]) -> tuple[Any, Mapping[str, float | None]]:
+        merged = self._merged
+        for start in range(0, len(finished), SHARD_USERS):
+            scores = self._scorer.score(finished[start : start + SHARD_USERS])
+            merged = scores if merged is None else self._scorer.merge(merged, scores)
         return merged, self._scorer.running(merged)

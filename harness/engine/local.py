@@ -242,9 +242,7 @@ class LocalEngine:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= LIVE_SCORE_SECONDS
             for part in self._parts:
-                while part.live.shard_is_full:
-                    await part.live.advance()
-                if due:
+                if due or part.live.shard_is_full:
                     await part.live.advance()
             if due:
                 last = self._clock()
