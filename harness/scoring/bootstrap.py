@@ -42,8 +42,14 @@ def resample_blocks(sums: Array, counts: Array, rng: np.random.Generator, resamp
     `sums` and `counts` are blocks x columns: the sum of a column over a block's users, and the number of
     users with a value. Returns resamples x columns, NaN where no block that was drawn has a value.
     """
-    weights = rng.poisson(1.0, size=(resamples, len(sums))).astype(np.float64)
-    return _means(weights @ np.hstack([sums, counts]))
+    totals = np.hstack([sums, counts])
+    means = np.full((resamples, sums.shape[1]), np.nan)
+    chunk = max(1, CELLS // max(1, len(sums)))
+    for start in range(0, resamples, chunk):
+        size = min(chunk, resamples - start)
+        weights = rng.poisson(1.0, size=(size, len(sums))).astype(np.float64)
+        means[start : start + size] = _means(weights @ totals)
+    return means
 
 
 def interval(means: Array, units: int) -> tuple[float, float] | None:

@@ -283,9 +283,9 @@ class RunStore:
         """The records' lines. Raises `MachineError` for one that was changed under this process."""
         try:
             with self.files.results.open("rb") as file:
-                for offset in self._results_at[self._results_at >= 0].tolist():
+                for offset in self._results_at[self._results_at >= 0]:
                     self.beat()
-                    file.seek(offset)
+                    file.seek(int(offset))
                     line = file.readline().rstrip(b"\n")
                     if not log.sound(line):
                         raise MachineError(
