@@ -213,7 +213,8 @@ def test_endpoint_that_will_not_serve_stops_the_run(
     with serving(lambda request: (status, body)) as server:
         options = ("--api-url", server.url, "--api-key", "sk-very-secret")
         assert run(tasks, tmp_path / "out", *options, "--concurrency", "3", model="m") == 3
-        assert len(server.bodies) <= 6
+        # What ends a run closes the limit before the slot goes on; refusals end one only after three users had them.
+        assert len(server.bodies) <= (6 if status == 422 else 3)
         assert set(server.keys) == {"Bearer sk-very-secret"}
     shown = capsys.readouterr()
     assert told in shown.out + shown.err
