@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.fast_endpoint import TEXT
 from harness.benchmarks.streamprofile.benchmark import configure
 from harness.endpoint.wire import Sampling
-from harness.model import Completion, Request, Where
+from harness.model import Completion, Request
 
 PLATFORM = "weibo"
 MODEL = "fast"
@@ -25,8 +25,8 @@ def write_bodies(tasks: Path, out: Path) -> int:
             written += 1
             return Completion(TEXT)
 
-        for number, line in enumerate(lines, 1):
-            task = benchmark.parse(line, Where(str(tasks), number), PLATFORM)
+        for line in lines:
+            task = benchmark.load(line, PLATFORM)
             try:
                 benchmark.play(task, ask).send(None)
             except StopIteration:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """A line of an input file, for error messages. Lines count from 1."""
 
     file: str
@@ -206,8 +205,15 @@ class Benchmark(Protocol):
         """Name of the subset's tasks file."""
         ...
 
-    def parse(self, line: bytes, where: Where, subset: str) -> Any:
-        """One line of a subset's tasks file, validated. Raises `BadInput` naming file, line and field."""
+    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
+        """Validates one line of a subset's tasks file; its user's key and the length of its chain of requests.
+
+        Every line of a file of any size passes by. Raises `BadInput` naming file, line and field.
+        """
+        ...
+
+    def load(self, line: bytes, subset: str) -> Any:
+        """The task of a line that `check` has passed."""
         ...
 
     def steps(self, task: Any) -> int:

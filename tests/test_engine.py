@@ -97,7 +97,11 @@ class Chains:
     def tasks_file(self, subset: str) -> str:
         return "tasks.jsonl"
 
-    def parse(self, line: bytes, where: Where, subset: str) -> Chain:
+    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
+        task = self.load(line, subset)
+        return task.key, task.steps
+
+    def load(self, line: bytes, subset: str) -> Chain:
         key, steps = line.decode().split()
         return Chain(key, int(steps))
 
@@ -225,8 +229,7 @@ class Run:
         return _Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"))
 
     def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
-        task = self.benchmark.parse(line, where, "weibo")
-        return task.key, task.steps
+        return self.benchmark.check(line, where, "weibo")
 
     @property
     def recorded(self) -> list[str]:

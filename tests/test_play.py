@@ -40,7 +40,7 @@ BROKEN = Completion("没有")
 
 
 def parsed(data: JSON) -> ProfileTask:
-    return StreamProfile(prompts.load(None)).parse(orjson.dumps(data), Where("任务.jsonl", 1), "weibo")
+    return StreamProfile(prompts.load(None)).load(orjson.dumps(data), "weibo")
 
 
 def reply(persona: Any = "画像", tags: Sequence[str] = POOL[:3], **more: Any) -> Completion:

@@ -18,8 +18,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
     """The index of a subset's tasks; every line is validated before anything is sent."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
-        task = benchmark.parse(line, where, subset)
-        return task.key, benchmark.steps(task)
+        return benchmark.check(line, where, subset)
 
     kind = f"{benchmark.name} {subset} {benchmark.task_version}"
     return open_index(path, kind, measured, results / ".index")

@@ -205,7 +205,7 @@ class _Theirs:
         return (*authors.notes(self._outcomes), *(unknown if self._unknown else ()))
 
     def _measured(self, data: JSON, position: int) -> JSON:
-        task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
+        task = self._benchmark.load(self._index.read(position), self._files.subset)
         again = self._benchmark.rescore(task, data)
         self._outcomes.update(step["outcome"] for step in again["steps"])
         return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}

@@ -165,7 +165,7 @@ class _Check:
         in_order, self._last = position > self._last, position
         if complete and not in_order:
             return f"user {data['user_id']} is not in the order of the tasks file"
-        task = self._benchmark.parse(self._index.read(position), self._index.where(position), self._files.subset)
+        task = self._benchmark.load(self._index.read(position), self._files.subset)
         try:
             again = orjson.loads(orjson.dumps(self._benchmark.rescore(task, data)))
         except (BadInput, KeyError, TypeError) as error:

@@ -48,4 +48,4 @@ class Job:
 
     def task(self, position: int) -> Any:
         """The task, read and parsed from its file."""
-        return self.benchmark.parse(self.index.read(position), self.index.where(position), self.subset)
+        return self.benchmark.load(self.index.read(position), self.subset)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import zipfile
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import orjson
@@ -23,11 +24,17 @@ from harness.errors import BadInput, MachineError
 from harness.model import Where
 from harness.store.atomic import replacing
 
-FORMAT = 1
+FORMAT = 2
 BOM = b"\xef\xbb\xbf"
+BLOCK = 1 << 20
+"""Bytes read at once."""
 
 Measured = Callable[[bytes, Where], tuple[str, int]]
 """Validates a line and tells its user's key and number of steps."""
+
+
+class Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
 
 
 def key_hash(key: str) -> int:
@@ -36,7 +43,7 @@ def key_hash(key: str) -> int:
 
 def line_digest(line: bytes) -> str:
     """Content hash of a task: 32 hexadecimal digits of its line, white space at the ends left off."""
-    return blake2b(line, digest_size=16).hexdigest()
+    return sha256(line).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +136,12 @@ def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
     offsets, sizes, numbers = array("q"), array("l"), array("q")
     keys, steps = array("Q"), array("l")
     digests = bytearray()
-    offset, name = 0, str(path)
+    name = str(path)
     try:
-        with path.open("rb", buffering=1 << 20) as file:
-            for number, raw in enumerate(file, 1):
-                whole.update(raw)
-                start = offset
-                offset += len(raw)
-                line, start = _trimmed(raw, start, number)
-                if not line:
-                    continue
+        with path.open("rb") as file:
+            for line, start, number in _lines(file, whole):
                 key, length = measured(line, Where(name, number))
-                digests += blake2b(line, digest_size=16).digest()
+                digests += sha256(line).digest()[:16]
                 offsets.append(start)
                 sizes.append(len(line))
                 numbers.append(number)
@@ -162,12 +163,24 @@ def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
     return TaskIndex(path, columns, whole.hexdigest(), cache)
 
 
-def _trimmed(raw: bytes, start: int, number: int) -> tuple[bytes, int]:
-    """A line without a byte order mark and white space at its ends, and where it then starts."""
-    if number == 1 and raw.startswith(BOM):
-        raw, start = raw[len(BOM) :], start + len(BOM)
-    line = raw.strip()
-    return line, start + (len(raw) - len(raw.lstrip()) if line else 0)
+def _lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
+    """Lines that are not blank, each with its offset and number, without white space at the ends.
+
+    A byte order mark at the start is left out. `whole` takes up every byte of the file, in large blocks.
+    """
+    number, offset, rest, end = 0, 0, b"", False
+    while not end:
+        block = file.read(BLOCK)
+        whole.update(block)
+        end = not block
+        lines = (rest + block).split(b"\n")
+        rest = b"" if end else lines.pop()
+        for raw in lines:
+            number += 1
+            line = raw.strip() if number > 1 else raw.removeprefix(BOM).strip()
+            if line:
+                yield line, offset + (raw.index(line) if len(line) < len(raw) else 0), number
+            offset += len(raw) + 1
 
 
 def _refuse_repeated(path: Path, columns: Columns) -> None:

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import orjson
+
 from harness import config
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
@@ -90,8 +92,12 @@ class StreamProfile:
     def tasks_file(self, subset: str) -> str:
         return f"{subset}_inference_tasks.jsonl"
 
-    def parse(self, line: bytes, where: Where, subset: str) -> ProfileTask:
-        return tasks.parse(line, where, subset)
+    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
+        data = tasks.check(line, where, subset)
+        return str(data["user_id"]), len(data["prediction_tasks"])
+
+    def load(self, line: bytes, subset: str) -> ProfileTask:
+        return tasks.build(orjson.loads(line))
 
     def steps(self, task: ProfileTask) -> int:
         return len(task.given.steps)

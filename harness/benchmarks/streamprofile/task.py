@@ -8,19 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeGuard
+from itertools import chain
+from operator import itemgetter
+from typing import NoReturn, TypeGuard
 
 import orjson
 
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.errors import BadInput
-from harness.model import Where
+from harness.model import JSON, Where
 
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
 
+INSTEAD = {"T_keep": "keep_tags", "T_new": "new_tags"}
+"""List in `meta` -> list in `ground_truth` that stands for it where `meta` lacks it."""
+
+TAG_LISTS = (*ERROR_SETS.values(), *INSTEAD)
+IN_META = itemgetter(*TAG_LISTS)
+ALL_LISTS = [list] * (1 + len(TAG_LISTS))
 STRINGS = frozenset({str})
-NO_META: dict[str, Any] = {}
+NO_META: JSON = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,47 @@ def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
 
     Raises `BadInput` with file, line, field and what was expected.
     """
+    return build(check(line, where, subset))
+
+
+def build(data: JSON) -> ProfileTask:
+    """The task of an object that `check` has passed."""
+    steps = data["prediction_tasks"]
+    return ProfileTask(
+        key=str(data["user_id"]),
+        subset=data["platform"].lower(),
+        platform=data["platform"],
+        given=Given(
+            data["user_id"],
+            data.get("username") or "",
+            data.get("bio") or "",
+            tuple([_given_step(step, data["total_steps"]) for step in steps]),
+        ),
+        truth=tuple([_truth(step) for step in steps]),
+        synthetic=data.get("synthetic") is True,
+    )
+
+
+def _given_step(step: JSON, user_total: int) -> GivenStep:
+    total = step.get("total_steps")
+    pool = tuple(step["candidate_pool"])
+    return GivenStep(step["step_id"], user_total if total is None else total, step["posts_text"], pool)
+
+
+def _truth(step: JSON) -> Truth:
+    told, meta = step["ground_truth"], step.get("meta") or NO_META
+    kept, new = meta.get("T_keep"), meta.get("T_new")
+    return Truth(
+        kept=told["keep_tags"] if kept is None else kept,
+        new=told["new_tags"] if new is None else new,
+        distractors={metric: tags for metric, name in ERROR_SETS.items() if (tags := meta.get(name)) is not None},
+    )
+
+
+def check(line: bytes, where: Where, subset: str | None = None) -> JSON:
+    """The decoded line, every field of it validated. Raises `BadInput` as `parse` does."""
     try:
-        data = orjson.loads(line)
+        data: JSON = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise BadInput(f"{where}: expected a JSON object, got what is not JSON ({error.msg})") from None
     if type(data) is not dict:
@@ -98,72 +145,60 @@ def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
     total = data.get("total_steps")
     if type(total) is not int or total < 1:
         _expected(where, "total_steps", "a whole number from 1", total)
-    given, truth, previous = [], [], 0
+    previous = 0
     for number, step in enumerate(steps):
         if type(step) is not dict:
             _expected(where, f"prediction_tasks[{number}]", "an object", step)
-        given.append(_given_step(step, number, where, previous, total))
-        truth.append(_truth(step, number, where))
-        previous = given[-1].step_id
-    return ProfileTask(
-        key=str(user_id),
-        subset=platform.lower(),
-        platform=platform,
-        given=Given(user_id, _text(data, "username", where), _text(data, "bio", where), tuple(given)),
-        truth=tuple(truth),
-        synthetic=data.get("synthetic") is True,
-    )
+        previous = _check_step(step, number, where, previous)
+    for name in ("username", "bio"):
+        text = data.get(name)
+        if text is not None and type(text) is not str:
+            _expected(where, name, "a string or null", text)
+    return data
 
 
-def _given_step(step: dict[str, Any], number: int, where: Where, previous: int, user_total: int) -> GivenStep:
-    step_id = step.get("step_id")
+def _check_step(step: JSON, number: int, where: Where, previous: int) -> int:
+    """Validates a step; returns its step_id."""
+    step_id, told = step.get("step_id"), step.get("ground_truth")
     if type(step_id) is not int or step_id <= previous:
         _expected(where, f"prediction_tasks[{number}].step_id", f"a whole number above {previous}", step_id)
     total = step.get("total_steps")
-    if total is None:
-        total = user_total
-    if type(total) is not int or total < 1:
+    if total is not None and (type(total) is not int or total < 1):
         _expected(where, f"prediction_tasks[{number}].total_steps", "a whole number from 1", total)
     posts = step.get("posts_text")
     if type(posts) is not str:
         _expected(where, f"prediction_tasks[{number}].posts_text", "a string", posts)
-    pool = step.get("candidate_pool")
-    if not _are_tags(pool):
-        _not_tags(where, number, "", "candidate_pool", pool)
-    return GivenStep(step_id, total, posts, tuple(pool))
-
-
-def _truth(step: dict[str, Any], number: int, where: Where) -> Truth:
-    told, meta = step.get("ground_truth"), step.get("meta")
     if type(told) is not dict:
         _expected(where, f"prediction_tasks[{number}].ground_truth", "an object", told)
+    if not _has_all_lists(step):
+        _check_lists(step, told, number, where)
+    return step_id
+
+
+def _has_all_lists(step: JSON) -> bool:
+    """Whether pool and `meta` are whole, as nearly every step's are: all tags in one go, for they are most of a line."""
+    try:
+        lists = (step["candidate_pool"], *IN_META(step["meta"]))
+    except (KeyError, TypeError):
+        return False
+    return [*map(type, lists)] == ALL_LISTS and STRINGS.issuperset(map(type, chain.from_iterable(lists)))
+
+
+def _check_lists(step: JSON, told: JSON, number: int, where: Where) -> None:
+    pool, meta = step.get("candidate_pool"), step.get("meta")
+    if not _are_tags(pool):
+        _not_tags(where, number, "", "candidate_pool", pool)
     if meta is None:
         meta = NO_META
     elif type(meta) is not dict:
         _expected(where, f"prediction_tasks[{number}].meta", "an object", meta)
-    distractors = {}
-    for metric, name in ERROR_SETS.items():
+    for name in TAG_LISTS:
         tags = meta.get(name)
         if tags is not None:
             if not _are_tags(tags):
                 _not_tags(where, number, ".meta", name, tags)
-            distractors[metric] = tags
-    kept = _true_tags(meta, "T_keep", told, "keep_tags", number, where)
-    return Truth(kept, _true_tags(meta, "T_new", told, "new_tags", number, where), distractors)
-
-
-def _true_tags(
-    meta: dict[str, Any], name: str, told: dict[str, Any], instead: str, number: int, where: Where
-) -> list[str]:
-    """The tags that `meta` lists, or where it lacks them the ground truth."""
-    tags: object = meta.get(name)
-    if tags is None:
-        tags = told.get(instead)
-        if not _are_tags(tags):
-            _not_tags(where, number, ".ground_truth", instead, tags)
-    elif not _are_tags(tags):
-        _not_tags(where, number, ".meta", name, tags)
-    return tags
+        elif name in INSTEAD and not _are_tags(told.get(INSTEAD[name])):
+            _not_tags(where, number, ".ground_truth", INSTEAD[name], told.get(INSTEAD[name]))
 
 
 def _are_tags(value: object) -> TypeGuard[list[str]]:
@@ -177,15 +212,6 @@ def _not_tags(where: Where, number: int, part: str, name: str, value: object) ->
         odd = next(tag for tag in value if type(tag) is not str)
         _expected(where, field, "a list of strings", odd, "one that holds ")
     _expected(where, field, "a list of strings", value)
-
-
-def _text(data: dict[str, Any], name: str, where: Where) -> str:
-    value = data.get(name)
-    if value is None:
-        return ""
-    if type(value) is not str:
-        _expected(where, name, "a string or null", value)
-    return value
 
 
 def _expected(where: Where, name: str, wanted: str, got: object, holding: str = "") -> NoReturn:
