@@ -5,6 +5,7 @@ HarnessError                 what a user is shown in one sentence; `exit_code` i
 ├── MachineError        4    this machine: disk, permissions, a run that another process holds
 ├── EndpointStopped     3    the endpoint will not serve this run at all: key, model, quota, address
 ├── RunStopped      130/143  a signal asked the run to stop
+├── AgentFailed              an agent file's code failed for one user, who becomes a failure
 └── CallError                one request, seen by the engine only
     ├── TransportFault       no whole reply came; worth another try
     ├── Rejected             the endpoint refuses this very request; no other try would help
@@ -34,6 +35,15 @@ class RunStopped(HarnessError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("stopped by a signal")
         self.exit_code = exit_code
+
+
+class AgentFailed(HarnessError):
+    """`kind` is the failure's name in files and displays (`agent_error`, `agent_blocked`, ...)."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
 
 
 class CallError(HarnessError):

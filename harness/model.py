@@ -127,10 +127,15 @@ Block = Heading | Paragraph | Table | Verbatim
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One subset's report: `data` is the JSON report, `blocks` the same for people, in order."""
+    """One subset's report: `data` is the JSON report, `blocks` the same for people, in order.
+
+    `headline` is what one line has room for. `files` are written beside the report, by name.
+    """
 
     data: JSON
     blocks: tuple[Block, ...]
+    headline: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +204,6 @@ class Benchmark(Protocol):
 
     def identity(self) -> JSON:
         """Settings of the benchmark that can change a prompt or an answer."""
-        ...
-
-    def tasks_file(self, subset: str) -> str:
-        """Name of the subset's tasks file."""
         ...
 
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:

@@ -70,7 +70,7 @@ class CountingScorer:
         return {"users": merged}
 
     def summarise(self, merged: int, run: RunFacts) -> Report:
-        return Report({"users": merged, "expected": run.expected_users, "failed": run.failed_users}, ())
+        return Report({"users": merged, "expected": run.expected_users, "failed": run.failed_users}, (), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,6 @@ class Chains:
 
     def identity(self) -> JSON:
         return {}
-
-    def tasks_file(self, subset: str) -> str:
-        return "tasks.jsonl"
 
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
         task = self.load(line, subset)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from harness.errors import BadInput, MachineError
@@ -255,3 +256,49 @@ def test_seeds_take_different_and_uniform_shares(opened: Callable[[bytes], TaskI
     assert often.min() > 0.2 - 5 * 0.023 and often.max() < 0.2 + 5 * 0.023
     together = (shares[:-1] & shares[1:]).sum(axis=1).mean() / 60
     assert abs(together - 0.2) < 0.02
+
+
+ARRAYS = {
+    "plain": '[{"n": "甲"}, {"n": "乙"}]',
+    "an entry a block": '[\n    {\n        "n": "甲"\n    },\n    {\n        "n": "乙"\n    }\n]\n',
+    "byte order mark": '\ufeff[{"n": "甲"},{"n": "乙"}]',
+    "white space": ' \r\n[ {"n": "甲"}\t, {"n": "乙"} ] \n\n',
+}
+
+
+@pytest.mark.parametrize("text", ARRAYS.values(), ids=ARRAYS.keys())
+def test_elements_of_an_array_stand_for_lines(tmp_path: Path, text: str) -> None:
+    """A `.json` file's elements are read again as the bytes that they are in the file."""
+    path, seen = tmp_path / "residents.json", []
+
+    def measured(line: bytes, where: Where) -> tuple[str, int]:
+        seen.append(where.line)
+        key: str = orjson.loads(line)["n"]
+        return key, 1
+
+    path.write_text(text, encoding="utf-8", newline="")
+    with closing(open_index(path, "test 1", measured, tmp_path / ".index")) as index:
+        assert [orjson.loads(index.read(position))["n"] for position in range(len(index))] == ["甲", "乙"]
+    before = [text[: text.index(name)].rpartition("{")[0] for name in "甲乙"]
+    assert seen == [1 + piece.count("\n") for piece in before]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "line 1: expected a JSON array"),
+        ("", "line 1: expected a JSON array"),
+        ("[]", "holds no tasks"),
+        ("[1,\n2\n3]", "line 3: expected a comma or the end of the array"),
+        ('[1,\n{"a"]', "line 2: expected an element that is whole JSON"),
+        ("[1,\n]", "line 2: expected an element that is whole JSON"),
+        ("[1]\n[2]", "line 1: expected nothing after the array"),
+        ("[" * 100_000, "expected an element that is whole JSON"),
+    ],
+)
+def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    """Where a `.json` file stops being an array is named, whatever stands there."""
+    path = tmp_path / "residents.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=said):
+        open_index(path, "test 1", lambda line, where: (line.decode(), 1), tmp_path / ".index")

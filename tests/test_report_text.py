@@ -17,7 +17,7 @@ from harness.report.text import render, wrap
 
 
 def shown(*blocks: Block, width: int = 80) -> str:
-    return render(Report({}, blocks), width)
+    return render(Report({}, blocks, ""), width)
 
 
 def widest(text: str) -> int:

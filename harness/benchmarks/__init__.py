@@ -7,7 +7,9 @@ from typing import Any
 
 from harness.errors import BadInput
 
-SHIPPED = {"streamprofile": "harness.benchmarks.streamprofile.benchmark"}
+SHIPPED = {
+    "streamprofile": "harness.benchmarks.streamprofile.benchmark",
+}
 
 
 def names() -> tuple[str, ...]:
@@ -15,7 +17,12 @@ def names() -> tuple[str, ...]:
 
 
 def module(name: str) -> Any:
-    """The module of a benchmark, by its name in any case; it offers `add_arguments` and `configure`."""
+    """The module of a benchmark, by its name in any case.
+
+    It offers `SUBSETS`; `add_arguments(parser)`; `files_needed(subset)`, names below the tasks folder, the tasks file
+    first; `settings(args, folder)` of a command and `settings_again(identity, source, folder)` of an earlier run,
+    `folder` being the tasks folder; and `configure(settings)`, which makes the benchmark.
+    """
     path = SHIPPED.get(name.lower())
     if path is None:
         raise BadInput(f"unknown benchmark {name!r}: this harness has {', '.join(SHIPPED)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness import benchmarks
 from harness.commands.options import run_name
@@ -35,19 +35,30 @@ class Earlier:
     def name(self) -> str:
         return self.files.folder.name
 
+    @property
+    def _module(self) -> Any:
+        return benchmarks.module(self.manifest.identity["benchmark"])
+
+    def _folder(self, folder: Path | None) -> Path:
+        """The tasks folder: the one named, else where it was."""
+        if folder is not None:
+            return folder
+        below = Path(self._module.files_needed(self.files.subset)[0])
+        return Path(self.manifest.tasks["path"]).parents[len(below.parts) - 1]
+
     def tasks(self, folder: Path | None) -> Path:
         """Its tasks file, in another folder where one is named. Raises `BadInput` where it is not there."""
-        path = Path(self.manifest.tasks["path"])
-        if folder is not None:
-            path = folder / path.name
+        below: str = self._module.files_needed(self.files.subset)[0]
+        path = self._folder(folder) / below
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
         return path
 
-    def benchmark(self) -> Benchmark:
-        """The benchmark with the settings of this run."""
-        module = benchmarks.module(self.manifest.identity["benchmark"])
-        made: Benchmark = module.configure(module.settings_again(self.manifest.identity["settings"], self.source()))
+    def benchmark(self, folder: Path | None) -> Benchmark:
+        """The benchmark with the settings of this run; its tasks may be in another folder."""
+        self.tasks(folder)
+        settings = self._module.settings_again(self.manifest.identity["settings"], self.source(), self._folder(folder))
+        made: Benchmark = self._module.configure(settings)
         return made
 
     def source(self) -> Path | None:

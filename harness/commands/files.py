@@ -27,6 +27,8 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
 def write_report(files: RunFiles, report: Report) -> None:
     atomic.write(files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n")
     atomic.write(files.report("txt"), text.render(report).encode())
+    for name, content in report.files.items():
+        atomic.write(files.folder / name, content)
 
 
 def now() -> str:

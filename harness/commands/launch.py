@@ -22,7 +22,6 @@ from harness.model import Report
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
-from harness.ui.progress import percent
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
@@ -141,11 +140,10 @@ def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Conso
 
 
 def _headline(job: Job, report: Report) -> str:
-    coverage, metrics = report.data["coverage"], report.data["metrics"]
-    figures = ", ".join(f"{name} {percent(metrics[name]['value'])}" for name in ("Recall", "F1^NS"))
+    coverage = report.data["coverage"]
     incomplete = "" if coverage["complete"] else " (INCOMPLETE)"
     covered = f"{coverage['scored_users']} of {coverage['expected_users']} users{incomplete}"
-    return f"{job.subset}: {covered}: {figures}; report: {job.store.files.report('txt')}"
+    return f"{job.subset}: {covered}: {report.headline}; report: {job.store.files.report('txt')}"
 
 
 def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Console) -> int:

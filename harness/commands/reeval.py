@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -55,11 +56,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
-    benchmark = run.benchmark()
+    benchmark = run.benchmark(args.tasks_dir)
     tasks = run.tasks(args.tasks_dir)
     with (
         closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index,
         closing(RunStore(run.files, time.time, stamp())) as store,
+        asyncio.Runner() as loop,
     ):
         manifest = store.manifest()  # as it stands now that nobody else writes it
         if manifest is None:
@@ -68,7 +70,7 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         expected = index.select(selection["ratio"], selection["sample_seed"]) | done
         endpoint = manifest.provenance["endpoint"]
         job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
-        again, scores = _Again(job, args.reparse), ReportScores(benchmark.scorer(job.subset))
+        again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark.scorer(job.subset))
         sha256 = replace_results(run.files.results, _scored(again.records(), scores), stamp())
         if manifest.state == COMPLETE and len(job.owed):
             manifest.state = INCOMPLETE
@@ -85,8 +87,9 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
 class _Again:
     """The records of a run, measured again, from its saved answers or (`reparse`) its saved responses."""
 
-    def __init__(self, job: Job, reparse: bool) -> None:
+    def __init__(self, job: Job, reparse: bool, loop: asyncio.Runner) -> None:
         self._job = job
+        self._loop = loop
         self._reparse = reparse
         self._diverged = 0
         if reparse:
@@ -108,21 +111,12 @@ class _Again:
         job = self._job
         conversation = replaying(job.sampling, job.store.responses_of(task.key))
         try:
-            answer = _driven(job.benchmark.play(task, conversation.ask))
+            answer = self._loop.run(job.benchmark.play(task, conversation.ask))
         except Diverged:
             self._diverged += 1
             return {**job.benchmark.rescore(task, old), "reparse": "diverged"}
         made = job.benchmark.record(task, answer, job.benchmark.measure(task, answer))
         return {**made, "task": old["task"], "format": old["format"]}
-
-
-def _driven(play: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a play that has nothing to wait for."""
-    try:
-        play.send(None)
-    except StopIteration as ended:
-        return ended.value
-    raise AssertionError("a play from saved responses has nothing to wait for")
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
@@ -144,10 +138,11 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
 
 
 def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
-    benchmark: Benchmark = benchmarks.module(config.BENCHMARK).configure()
+    module = benchmarks.module(config.BENCHMARK)
+    benchmark: Benchmark = module.configure()
     if files.subset not in benchmark.subsets:
         raise BadInput(f"{files.subset} is not a platform of {benchmark.name}")
-    tasks = (args.tasks_dir or config.TASKS_FOLDER) / benchmark.tasks_file(files.subset)
+    tasks = (args.tasks_dir or config.TASKS_FOLDER) / module.files_needed(files.subset)[0]
     if not tasks.exists():
         raise BadInput(f"it can be scored with its tasks file only, and {tasks} is not there (see --tasks-dir)")
     lock = RunLock(files.lock, time.time)

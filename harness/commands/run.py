@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_key(parser)
     _add_sampling(parser)
     options.add_tuning(parser)
+    parser.add_argument("--prompt", type=Path, metavar="FILE", help="a prompt template of your own")
     for name in benchmarks.names():
         benchmarks.module(name).add_arguments(parser)
 
@@ -89,14 +90,14 @@ def execute(args: argparse.Namespace) -> int:
 def _plan(args: argparse.Namespace) -> plan.Plan:
     """Everything that is missing is said at once: endpoint first, then tasks."""
     module = benchmarks.module(args.benchmark)
-    benchmark = module.configure(module.settings(args))
-    subsets = _subsets(args.platform, benchmark.subsets)
+    _refuse_foreign(args)
+    subsets = _subsets(args.platform, module.SUBSETS)
     baseline = args.model.startswith(config.BASELINE_PREFIX) and not args.api_url
     found = None if baseline else address.find(args, os.environ)
     missing = [] if baseline or found else [address.MISSING]
     folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    tasks = {subset: folder / benchmark.tasks_file(subset) for subset in subsets}
-    absent = [path for path in tasks.values() if not path.exists()]
+    needed = {subset: [folder / name for name in module.files_needed(subset)] for subset in subsets}
+    absent = [path for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(
             f"no tasks: {', '.join(map(str, absent))} is not there; put it there, or take synthetic ones with --demo"
@@ -110,9 +111,9 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     _check_encodable(sampling)
     return plan.Plan(
         name=name,
-        benchmark=benchmark,
+        benchmark=module.configure(module.settings(args, folder)),
         sampling=sampling,
-        tasks=tasks,
+        tasks={subset: paths[0] for subset, paths in needed.items()},
         results=args.results_dir,
         found=found,
         tuning=options.tuning(args, _learned(args.results_dir / name, subsets)),
@@ -121,6 +122,17 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
         allowed=frozenset(args.allow),
         restart=args.restart,
     )
+
+
+def _refuse_foreign(args: argparse.Namespace) -> None:
+    """An option of another benchmark would have no effect."""
+    for other in benchmarks.names():
+        if other != args.benchmark.lower():
+            parser = argparse.ArgumentParser(add_help=False)
+            benchmarks.module(other).add_arguments(parser)
+            for name, default in vars(parser.parse_args([])).items():
+                if getattr(args, name) != default:
+                    raise BadInput(f"--{name.replace('_', '-')} is an option of {other}, and this is {args.benchmark}")
 
 
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:

@@ -23,9 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     screen = console()
-    benchmark = benchmarks.module(config.BENCHMARK).configure()
-    wanted = [name.lower() for name in args.platform] if args.platform else list(benchmark.subsets)
-    files = {name: args.tasks_dir / benchmark.tasks_file(name) for name in wanted}
+    module = benchmarks.module(config.BENCHMARK)
+    benchmark = module.configure()
+    wanted = [name.lower() for name in args.platform] if args.platform else list(module.SUBSETS)
+    files = {name: args.tasks_dir / module.files_needed(name)[0] for name in wanted}
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())

@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
     """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
-    benchmark, tasks = run.benchmark(), run.tasks(args.tasks_dir)
+    benchmark, tasks = run.benchmark(args.tasks_dir), run.tasks(args.tasks_dir)
     with _locked(run) as beat:
         manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
         if manifest is None:

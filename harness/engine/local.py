@@ -21,6 +21,7 @@ from harness.engine.job import Job
 from harness.engine.progress import Part, Progress, parts
 from harness.engine.schedule import Schedule
 from harness.errors import (
+    AgentFailed,
     BadInput,
     EndpointStopped,
     GaveUp,
@@ -147,7 +148,7 @@ class LocalEngine:
         )
         try:
             answer = await job.benchmark.play(task, conversation.ask)
-        except (GaveUp, Rejected) as error:
+        except (GaveUp, Rejected, AgentFailed) as error:
             self._fail(part, task.key, position, error)
             self._advance(part, steps - counted)
         else:
@@ -164,10 +165,11 @@ class LocalEngine:
         part.steps_done += steps
         self._schedule.done(steps)
 
-    def _fail(self, part: Part, key: str, position: int, error: GaveUp | Rejected) -> None:
+    def _fail(self, part: Part, key: str, position: int, error: GaveUp | Rejected | AgentFailed) -> None:
         """Records a user given up on; refusals before any success mean that no user will do better."""
         tries = error.tries if isinstance(error, GaveUp) else 1
-        failure = Failure(key, "endpoint", error.kind, error.detail, tries)
+        boundary = "agent" if isinstance(error, AgentFailed) else "endpoint"
+        failure = Failure(key, boundary, error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
         part.job.failed += 1
         self._progress.last_warning = f"{key}: {error}"

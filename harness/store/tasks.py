@@ -1,5 +1,7 @@
 """The index of a tasks file: one pass that validates every line and keeps some tens of bytes of each.
 
+A file named `.json` holds an array, and its elements stand for lines.
+
 Tasks are read again from the file when they are played, so memory does not grow with its size
 (docs/design.md, section 4). A cached index is taken while the file's size and time are the same, or,
 where only the time differs, its hash.
@@ -7,12 +9,15 @@ where only the time differs, its hash.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from itertools import chain, repeat
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -26,6 +31,7 @@ from harness.store.atomic import replacing
 
 FORMAT = 2
 BOM = b"\xef\xbb\xbf"
+BLANK = re.compile(r"[ \t\r\n]*")
 BLOCK = 1 << 20
 """Bytes read at once."""
 
@@ -139,7 +145,7 @@ def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
     name = str(path)
     try:
         with path.open("rb") as file:
-            for line, start, number in _lines(file, whole):
+            for line, start, number in (_elements if path.suffix == ".json" else _lines)(file, whole):
                 key, length = measured(line, Where(name, number))
                 digests += sha256(line).digest()[:16]
                 offsets.append(start)
@@ -149,6 +155,8 @@ def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
                 steps.append(length)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except _NotAnArray as error:
+        raise BadInput(f"{error.where(name)}: expected {error}") from None
     if not offsets:
         raise BadInput(f"{path} holds no tasks")
     columns = Columns(
@@ -181,6 +189,61 @@ def _lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
             if line:
                 yield line, offset + (raw.index(line) if len(line) < len(raw) else 0), number
             offset += len(raw) + 1
+
+
+class _NotAnArray(Exception):
+    """`line` is where something else stands than was expected."""
+
+    def __init__(self, expected: str, line: int) -> None:
+        super().__init__(expected)
+        self.line = line
+
+    def where(self, file: str) -> Where:
+        return Where(file, self.line)
+
+
+def _elements(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
+    """Elements of a JSON array, each with its offset and the number of the line that it begins in.
+
+    The file is held in memory: files of this kind list thousands of entries, not millions.
+    """
+    content = file.read()
+    whole.update(content)
+    text = content.removeprefix(BOM).decode("utf-8", "surrogateescape")
+    decoder, at, offset, line = json.JSONDecoder(), 0, len(content) - len(content.removeprefix(BOM)), 1
+
+    def skip(to: int) -> None:
+        nonlocal at, offset, line
+        passed = text[at:to]
+        offset += len(passed.encode("utf-8", "surrogateescape"))
+        line += passed.count("\n")
+        at = to
+
+    for opening, expected in chain((("[", "a JSON array"),), repeat((",", "a comma or the end of the array"))):
+        skip(_blank(text, at))
+        if opening == "," and text[at : at + 1] == "]":
+            break
+        if text[at : at + 1] != opening:
+            raise _NotAnArray(expected, line)
+        skip(_blank(text, at + 1))
+        if opening == "[" and text[at : at + 1] == "]":
+            break
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            raise _NotAnArray("an element that is whole JSON", line) from None
+        start, first = offset, line
+        element = text[at:end].encode("utf-8", "surrogateescape")
+        skip(end)
+        yield element, start, first
+    if text[at + 1 :].strip():
+        raise _NotAnArray("nothing after the array", line)
+
+
+def _blank(text: str, at: int) -> int:
+    """Where the white space that begins here ends."""
+    found = BLANK.match(text, at)
+    return found.end() if found else at
 
 
 def _refuse_repeated(path: Path, columns: Columns) -> None:

@@ -20,6 +20,7 @@ from harness.benchmarks.streamprofile.task import Given, GivenStep, ProfileTask
 from harness.errors import BadInput
 from harness.model import JSON, Ask, Message, Request, Usage, Where
 
+SUBSETS = tuple(PLATFORMS)
 VALID = "valid"
 SYNTHETIC = "The tasks are synthetic: they show that the harness works, and say nothing of real users."
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
@@ -52,7 +53,7 @@ class StreamProfile:
     prompt_version = "1"
     parser_version = "1"
     task_version = "1"
-    subsets = tuple(PLATFORMS)
+    subsets = SUBSETS
 
     def __init__(
         self,
@@ -88,9 +89,6 @@ class StreamProfile:
             "structured": "json_object" if self._json_object else "none",
             "parse_retries": self._parse_retries,
         }
-
-    def tasks_file(self, subset: str) -> str:
-        return f"{subset}_inference_tasks.jsonl"
 
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
         data = tasks.check(line, where, subset)
@@ -215,15 +213,16 @@ def authors_outcome(saved: JSON) -> str:
     return "authors_no_json" if _NO_JSON.search(reasoning) else "authors_api_failure"
 
 
+def files_needed(subset: str) -> tuple[str, ...]:
+    return (f"{subset}_inference_tasks.jsonl",)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("StreamProfileBench")
-    group.add_argument(
-        "--prompt", type=Path, metavar="FILE", help="a prompt template, or the authors' own bench_task.py"
-    )
+    group = parser.add_argument_group("StreamProfileBench (`--prompt` also takes the authors' own bench_task.py)")
     group.add_argument("--no-persona", action="store_true", help="ablation: carry no persona from step to step")
 
 
-def settings(args: argparse.Namespace) -> JSON:
+def settings(args: argparse.Namespace, folder: Path) -> JSON:
     """The settings that a command's options make."""
     return {
         "prompt": args.prompt,
@@ -233,7 +232,7 @@ def settings(args: argparse.Namespace) -> JSON:
     }
 
 
-def settings_again(identity: JSON, source: Path | None) -> JSON:
+def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
     """The settings of an earlier run, from what its manifest says and where its prompt is now."""
     return {**identity, "prompt": source}
 

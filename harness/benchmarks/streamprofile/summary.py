@@ -28,7 +28,9 @@ FOR_STATS = "for the authors' stats.py"
 def summarise(scores: ShardScores, run: RunFacts, prompt_version: str) -> Report:
     """The report of one subset; `scores` may stand for no user at all."""
     found = report_data(scores, run, prompt_version, scores.intervals(np.random.default_rng(SEED)))
-    return Report(found, tuple(report_blocks(found)))
+    values = {name: found["metrics"][name]["value"] for name in ("Recall", F1)}
+    headline = ", ".join(f"{name} {_percent(value)}{'' if value is None else '%'}" for name, value in values.items())
+    return Report(found, tuple(report_blocks(found)), headline)
 
 
 def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, intervals: Intervals) -> JSON:

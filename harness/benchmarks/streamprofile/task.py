@@ -176,7 +176,7 @@ def _check_step(step: JSON, number: int, where: Where, previous: int) -> int:
 
 
 def _has_all_lists(step: JSON) -> bool:
-    """Whether pool and `meta` are whole, as nearly every step's are: all tags in one go, for they are most of a line."""
+    """Whether pool and `meta` are whole, as nearly every step's are: all tags in one go, for they are most of it."""
     try:
         lists = (step["candidate_pool"], *IN_META(step["meta"]))
     except (KeyError, TypeError):
