@@ -29,6 +29,7 @@ COMMANDS = {
     "synth": "write synthetic tasks of any size",
     "status": "show where every run stands",
     "verify": "prove a run's folder sound",
+    "score-mobility": "score a file of DailyMobility's four lists in its three protocols",
     "serve": "serve the baseline models, with latency and faults on demand",
 }
 INTERNAL_ERROR = 70
@@ -111,7 +112,7 @@ def _main(arguments: list[str]) -> int:
         parser.parse_args(arguments)  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
-    command = import_module(f"harness.commands.{arguments[0]}")
+    command = import_module(f"harness.commands.{arguments[0].replace('-', '_')}")
     options = argparse.ArgumentParser(
         prog=f"harness {arguments[0]}", description=COMMANDS[arguments[0]], allow_abbrev=False
     )
@@ -133,7 +134,7 @@ def _refuse_undecodable(arguments: list[str]) -> None:
 
 
 def _top_parser() -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name:<8} {does}" for name, does in COMMANDS.items())
+    listed = "\n".join(f"  {name:<14} {does}" for name, does in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="harness",
         description="An inference harness for benchmarks of user behaviour.",

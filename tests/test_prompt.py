@@ -45,7 +45,7 @@ VALUES = {
 def template(folder: Path, text: str, name: str = "我的.txt") -> TemplatePrompt:
     path = folder / name
     path.write_text(text, encoding="utf-8", newline="")
-    return TemplatePrompt(path)
+    return TemplatePrompt(path, needed=frozenset())
 
 
 def filled(prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像") -> list[tuple[str, str]]:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.benchmarks.streamprofile.reply import FINAL_REASONS, Readable, Unreadable, read
+from harness.benchmarks.answers import FINAL_REASONS, Unreadable
+from harness.benchmarks.streamprofile.reply import Readable, read
 from harness.model import Completion
 
 POOL = ("猫", "狗", "茶", "书, 与画", "如何看待猫，为什么？")

@@ -22,8 +22,8 @@ import pytest
 from harness.commands import serve
 from harness.errors import BadInput, MachineError
 from harness.serve import faults
-from harness.serve.app import OVER_LIMIT, Embedded, Options, delay, start
-from harness.serve.baselines import BASELINES, answer
+from harness.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
+from harness.serve.baselines import answer
 from harness.serve.faults import CONTENT, TRANSPORT, FaultPlan, expand
 
 MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
@@ -192,7 +192,7 @@ async def test_models_lists_the_baselines() -> None:
     """GET /v1/models names every model that can be asked."""
     async with serving(Options()) as (endpoint, session), session.get(f"{endpoint.url}/models") as response:
         listed = await response.json()
-    assert [model["id"] for model in listed["data"]] == list(BASELINES)
+    assert [model["id"] for model in listed["data"]] == list(MODELS)
 
 
 @pytest.mark.anyio

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.commands import asbench
 from harness.config import OPENAI_URL
 from harness.endpoint.client import Address, public_url
 from harness.errors import BadInput
@@ -39,23 +40,33 @@ def find(args: Namespace, environment: Mapping[str, str]) -> Found | None:
             return None
     if key is None:
         key, key_from = _key_for(url, environment, named=bool(args.api_url))
-    return Found(Address(url, key, environment.get("LLM_INSECURE_TLS") == "1"), key_from)
+    return Found(Address(url, key, insecure(environment)), key_from)
+
+
+def insecure(environment: Mapping[str, str]) -> bool:
+    """Whether certificates that cannot be checked are accepted."""
+    return environment.get("LLM_INSECURE_TLS") == "1"
 
 
 def again(args: Namespace, url: str, key_from: str | None, environment: Mapping[str, str], run: str) -> Found:
     """The endpoint of an earlier run. Raises `BadInput` naming the variable that held its key, if that is gone."""
     key, source = _explicit_key(args)
-    insecure = environment.get("LLM_INSECURE_TLS") == "1"
+    unchecked = insecure(environment)
     if args.api_url:
         if key is None:
             key, source = _key_for(args.api_url, environment, named=True)
-        return Found(Address(args.api_url, key, insecure), source)
+        return Found(Address(args.api_url, key, unchecked), source)
     url = _whole(url, environment)
     if key is not None or key_from is None:
-        return Found(Address(url, key, insecure), source)
+        return Found(Address(url, key, unchecked), source)
     if key_from.startswith("--api-key-file "):
         path = Path(key_from.removeprefix("--api-key-file "))
-        return Found(Address(url, _key_of_file(path), insecure), key_from)
+        return Found(Address(url, _key_of_file(path), unchecked), key_from)
+    if key_from.startswith(asbench.FROM_CONFIG):
+        given = asbench.read(Path(key_from.removeprefix(asbench.FROM_CONFIG)))
+        if public_url(given.url) != public_url(url):
+            raise BadInput(f"{run} ran on {public_url(url)}, and {given.path} now names {public_url(given.url)}")
+        return Found(given.address(unchecked), key_from)
     if key_from == "--api-key":
         raise BadInput(f"{run} was given its key by --api-key: give it again, for {public_url(url)}")
     if key_from not in BASES:
@@ -70,7 +81,7 @@ def again(args: Namespace, url: str, key_from: str | None, environment: Mapping[
             f"{run} took its key for {public_url(url)} from {key_from}, which now is the key for {public_url(own)}: "
             "set the two that belong together, then resume, or give --api-url and --api-key"
         )
-    return Found(Address(url, environment[key_from], insecure), key_from)
+    return Found(Address(url, environment[key_from], unchecked), key_from)
 
 
 MISSING = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from harness import benchmarks, config
-from harness.commands import address, options, plan, reeval
+from harness.commands import address, asbench, options, plan, reeval
 from harness.commands.launch import launch
 from harness.endpoint.client import check
 from harness.endpoint.wire import Sampling
@@ -18,6 +18,7 @@ from harness.model import JSON, Message, Request
 from harness.store.manifest import load
 from harness.store.run import RunFiles
 from harness.ui.console import console
+from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         type=options.filled,
-        required=True,
-        help="as the endpoint names it, or baseline/recency, baseline/random, baseline/frequency",
+        help="as the endpoint names it, or a baseline such as baseline/recency (`serve --help` lists them)",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="asbench's YAML file: address, key, model, concurrency, time-out"
     )
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     parser.add_argument(
@@ -91,9 +94,10 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     """Everything that is missing is said at once: endpoint first, then tasks."""
     module = benchmarks.module(args.benchmark)
     _refuse_foreign(args)
+    given = _config(args)
     subsets = _subsets(args.platform, module.SUBSETS)
     baseline = args.model.startswith(config.BASELINE_PREFIX) and not args.api_url
-    found = None if baseline else address.find(args, os.environ)
+    found = None if baseline else (_found(given) if given else address.find(args, os.environ))
     missing = [] if baseline or found else [address.MISSING]
     folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
     needed = {subset: [folder / name for name in module.files_needed(subset)] for subset in subsets}
@@ -116,12 +120,33 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
         tasks={subset: paths[0] for subset, paths in needed.items()},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, _learned(args.results_dir / name, subsets)),
+        tuning=options.tuning(args, _learned(args.results_dir / name, subsets) | (given.tuning if given else {})),
         ratio=args.ratio,
         sample_seed=args.sample_seed,
         allowed=frozenset(args.allow),
         restart=args.restart,
     )
+
+
+def _config(args: argparse.Namespace) -> asbench.Config | None:
+    """What `--config` says; it also names the model where the command does not."""
+    if args.config is None:
+        if args.model is None:
+            raise BadInput(
+                "which model? name it with --model, as the endpoint does (baseline/recency needs no endpoint)"
+            )
+        return None
+    if args.api_url or args.api_key or args.api_key_file:
+        raise BadInput("--config names an endpoint with its key: give no other address or key beside it")
+    given = asbench.read(args.config)
+    if given.others:
+        tell(f"{given.path}: its first endpoint is used, the other {given.others} are not")
+    args.model = args.model or given.model
+    return given
+
+
+def _found(given: asbench.Config) -> address.Found:
+    return address.Found(given.address(address.insecure(os.environ)), given.key_from)
 
 
 def _refuse_foreign(args: argparse.Namespace) -> None:

@@ -24,12 +24,14 @@ import orjson
 from aiohttp import web
 
 from harness.errors import BadInput, MachineError
-from harness.serve import faults
-from harness.serve.baselines import BASELINES, answer
+from harness.serve import baselines, faults, residents
 from harness.serve.faults import Choice, FaultPlan, HttpReply
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
+
+MODELS = dict.fromkeys(baselines.BASELINES, baselines.answer) | dict.fromkeys(residents.RESIDENTS, residents.answer)
+"""The functions that answer, by model."""
 
 OVER_LIMIT = "max-concurrency"
 """Counted beside the drawn faults: requests refused because too many were in flight."""
@@ -113,7 +115,7 @@ class _Endpoint:
         self._requests = self._completed = self._in_flight = self._most_in_flight = 0
 
     async def models(self, request: web.Request) -> web.Response:
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "harness"} for name in BASELINES]
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "harness"} for name in MODELS]
         return _json(orjson.dumps({"object": "list", "data": data}))
 
     async def stats(self, request: web.Request) -> web.Response:
@@ -156,7 +158,7 @@ class _Endpoint:
             await asyncio.Event().wait()  # cancelled when the client goes away or the endpoint closes
         if fault == faults.RESET:
             return _reset(request, web.Response())
-        text = answer(call["model"], call["messages"], self._options.seed)
+        text = MODELS[call["model"]](call["model"], call["messages"], self._options.seed)
         choice = faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text)
         whole = _completion(call, choice, digest)
         if fault == faults.RESET_BODY:
@@ -183,8 +185,8 @@ def _parse(body: bytes) -> dict[str, Any]:
             _malformed(f"messages[{number}]: expected an object with role and content as strings")
     if call.get("stream"):
         _malformed("stream: this endpoint sends whole replies only")
-    if call.get("model") not in BASELINES:
-        message = f"the model {call.get('model')!r} does not exist; there are {', '.join(BASELINES)}"
+    if call.get("model") not in MODELS:
+        message = f"the model {call.get('model')!r} does not exist; there are {', '.join(MODELS)}"
         text = faults.error_body(message, "invalid_request_error", "model_not_found").decode()
         raise web.HTTPNotFound(text=text, content_type="application/json")
     return call

@@ -10,15 +10,16 @@ from pathlib import Path
 import orjson
 
 from harness import config
+from harness.benchmarks.answers import Unreadable, ask_until_read
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.reply import Readable, Unreadable, read
+from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.benchmarks.streamprofile.task import Given, GivenStep, ProfileTask
 from harness.errors import BadInput
-from harness.model import JSON, Ask, Message, Request, Usage, Where
+from harness.model import JSON, Ask, Usage, Where
 
 SUBSETS = tuple(PLATFORMS)
 VALID = "valid"
@@ -111,21 +112,14 @@ class StreamProfile:
     async def _step(
         self, subset: str, given: Given, step: GivenStep, persona: str, ask: Ask, usage: Usage
     ) -> tuple[StepAnswer, Usage]:
-        """One step: asked again, saying what was wrong, while the reply cannot be read and another could."""
         messages = self._prompt.messages(subset, given, step, persona)
-        request = Request(messages, self._json_object)
-        retries_left = self._parse_retries
-        while True:
-            completion = await ask(request)
-            usage = usage.plus(completion)
-            reading = read(completion, step.pool)
-            if isinstance(reading, Readable):
-                new = reading.persona if reading.persona.strip() else persona
-                return StepAnswer(reading.tags, new, reading.reasoning, VALID, reading.repairs), usage
-            if reading.final or not retries_left:
-                return StepAnswer((), persona, "", reading.kind, ()), usage
-            retries_left -= 1
-            request = Request(_once_more(messages, reading), self._json_object)
+        reading, usage = await ask_until_read(
+            ask, messages, self._json_object, self._parse_retries, lambda completion: read(completion, step.pool), usage
+        )
+        if isinstance(reading, Unreadable):
+            return StepAnswer((), persona, "", reading.kind, ()), usage
+        new = reading.persona if reading.persona.strip() else persona
+        return StepAnswer(reading.tags, new, reading.reasoning, VALID, reading.repairs), usage
 
     def measure(self, task: ProfileTask, answer: ProfileAnswer) -> tuple[StepMetrics, ...]:
         return tuple(
@@ -193,13 +187,6 @@ def _measured_beside(step: GivenStep, measured: StepMetrics) -> JSON:
     if measured.at_asked is not None:
         beside["metrics_at_asked"] = measured.at_asked
     return beside
-
-
-def _once_more(messages: tuple[Message, ...], reading: Unreadable) -> tuple[Message, ...]:
-    """The same messages, the last with what was wrong: some endpoints refuse an empty or broken turn of their own."""
-    last = messages[-1]
-    note = f"\n\n注意：上一次的回答无法使用（{reading.why}）。请严格按要求的格式重新作答，只输出一个 JSON 对象。"
-    return (*messages[:-1], Message(last.role, last.content + note))
 
 
 def authors_outcome(saved: JSON) -> str:

@@ -1,14 +1,12 @@
 """From the given part of a step to the messages of a request.
 
-A template is cut into parts once, so that a prompt costs a join (docs/design.md, section 8). Two kinds
-of prompt stand behind one name, `Prompt`: a template with named places, and the benchmark authors' own
-`bench_task.py`, which the user names and whose code therefore runs on purpose.
+Two kinds of prompt stand behind one name, `Prompt`: a template with named places, and the benchmark authors' own
+`bench_task.py`, which the user names and whose code therefore runs on purpose (docs/design.md, section 8).
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ import orjson
 
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.benchmarks.template import AUTHORS, KEPT, Template, kept_name, read_file
 from harness.errors import BadInput
 from harness.model import Message
 
@@ -38,13 +37,9 @@ PLACES = frozenset(
     ]
 )
 NEEDED = frozenset({"posts", "pool"})
-KEPT = "prompt_"
-"""Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""
-
 INFERENCE = "bench_inference.py"
 NOTHING_YET = "（尚无画像，这是第一次见到该用户）"
 NO_BIO = "（未填写）"
-OWN, AUTHORS = "own", "authors"
 AUTHORS_SYSTEM = "You answer with one JSON object."
 """Used only where the authors' `bench_inference.py` cannot be found beside their `bench_task.py`."""
 
@@ -60,43 +55,30 @@ class Prompt(Protocol):
 
 
 class TemplatePrompt:
-    """A text with places `${name}`, in parts headed `[system]` and `[user]`; without heads, all is the user's."""
+    """A template with the places above, of which those `needed` must be there."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        file = path or OWN_PROMPT
-        content = read_file(file)
-        try:
-            text = content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
+    def __init__(self, path: Path | None = None, needed: frozenset[str] = NEEDED) -> None:
+        self._template = Template(path, OWN_PROMPT, PLACES, needed)
         self.path = path
-        own = path is None or content == read_file(OWN_PROMPT)
-        self.source = OWN if own else _source(file)
-        self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if own else kept_name(file): content}
-        system, user = _split_roles(text, file)
-        self._system, self._user = _cut(system, file), _cut(user, file)
-
-    @property
-    def places(self) -> frozenset[str]:
-        """The places that the template has."""
-        return frozenset((*self._system[1::2], *self._user[1::2]))
+        self.source = self._template.source
+        self.files = self._template.files
 
     def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
         platform = PLATFORMS[subset]
-        values = {
-            "platform_name": platform.name,
-            "platform_context": platform.context,
-            "username": given.username,
-            "bio": given.bio or NO_BIO,
-            "step_id": str(step.step_id),
-            "total_steps": str(step.total_steps),
-            "persona": persona or NOTHING_YET,
-            "posts": step.posts_text,
-            "pool": orjson.dumps(step.pool).decode(),
-            "asked": str(step.asked),
-        }
-        user = Message("user", _fill(self._user, values))
-        return (Message("system", _fill(self._system, values)), user) if self._system else (user,)
+        return self._template.messages(
+            {
+                "platform_name": platform.name,
+                "platform_context": platform.context,
+                "username": given.username,
+                "bio": given.bio or NO_BIO,
+                "step_id": str(step.step_id),
+                "total_steps": str(step.total_steps),
+                "persona": persona or NOTHING_YET,
+                "posts": step.posts_text,
+                "pool": orjson.dumps(step.pool).decode(),
+                "asked": str(step.asked),
+            }
+        )
 
 
 class AuthorsPrompt:
@@ -146,30 +128,7 @@ class AuthorsPrompt:
 
 def load(path: Path | None) -> Prompt:
     """Our own prompt, a template file, or (a `.py` file) the authors' builder."""
-    if path is not None and path.suffix == ".py":
-        return AuthorsPrompt(path)
-    template = TemplatePrompt(path)
-    if missing := NEEDED - template.places:
-        places = " and ".join(f"${{{name}}}" for name in sorted(missing))
-        raise BadInput(f"{path}: the prompt template has no place {places}, and without it no model could answer")
-    return template
-
-
-def kept_name(path: Path) -> str:
-    return KEPT + path.name.removeprefix(KEPT)
-
-
-def _source(file: Path) -> str:
-    """The file's name as a run's folder keeps it, never one of the two that stand for something else."""
-    name = kept_name(file).removeprefix(KEPT)
-    return f"file {name}" if name in (OWN, AUTHORS) else name
-
-
-def read_file(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadInput(f"cannot read prompt {path}: {error.strerror}") from None
+    return AuthorsPrompt(path) if path is not None and path.suffix == ".py" else TemplatePrompt(path)
 
 
 def system_message(source: Path) -> str | None:
@@ -207,27 +166,3 @@ def _load_builder(path: Path, content: bytes) -> Callable[[str], Any]:
         raise BadInput(f"{path}: has no class BenchTaskBuilder")
     made: Callable[[str], Any] = builder
     return made
-
-
-def _split_roles(text: str, file: Path) -> tuple[str, str]:
-    """The texts under `[system]` and `[user]`; a head is a line of its own. Without heads, all is the user's."""
-    before, *parts = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
-    roles, texts = parts[::2], [part.strip() for part in parts[1::2]] or [before.strip()]
-    if roles not in ([], ["user"], ["system", "user"]) or (roles and before.strip()):
-        raise BadInput(f"{file}: a prompt template has one part [user], after one part [system] or nothing")
-    if not texts[-1]:
-        raise BadInput(f"{file}: the prompt template has no text for the user message")
-    return (texts[0] if len(texts) == 2 else ""), texts[-1]
-
-
-def _cut(text: str, file: Path) -> tuple[str, ...]:
-    """Literal text at even places, names of places at odd ones."""
-    parts = tuple(re.split(r"\$\{([^{}\n]*)\}", text)) if text else ()
-    for name in parts[1::2]:
-        if name not in PLACES:
-            raise BadInput(f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(PLACES))}")
-    return parts
-
-
-def _fill(parts: tuple[str, ...], values: Mapping[str, str]) -> str:
-    return "".join([values[part] if odd & 1 else part for odd, part in enumerate(parts)])

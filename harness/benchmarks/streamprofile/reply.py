@@ -11,26 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import json_repair
 import orjson
 
+from harness.benchmarks.answers import Unreadable, json_object
 from harness.model import Completion
 
-FINAL_REASONS = {"length": "length", "content_filter": "content_filter", "context_length": "context_length"}
-"""Finish reasons that make an invalid answer at once: never repaired, never asked again."""
-
-_FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_THINKING = re.compile(r"(?![{\[`]).*?</think>", re.DOTALL)
-"""Some servers hand out the end of the thoughts without their beginning, which stood in the prompt."""
-
-_OBJECT = re.compile(r'\{\s*"')
 _SEPARATORS = re.compile(r"[,，、;；\n]")
 _TAG_NAMES = ("tag", "name", "label", "text")
-_MOST_OPENERS = 64
-_MOST_WORK = 3_000_000
-"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length times marks: without
-bounds, a reply of 30 KB that repeats itself holds up everybody else for minutes, and one that is deep is read or not
-depending on who calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +30,12 @@ class Readable:
     repairs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """`why` is said to the model when it is asked again, in the prompt's language."""
-
-    kind: str
-    why: str
-    final: bool = False
-
-
 def read(completion: Completion, pool: tuple[str, ...]) -> Readable | Unreadable:
     """The answer that a completion holds. `pool` only tells a tag that has a comma in it from two tags."""
-    if kind := FINAL_REASONS.get(completion.finish_reason or ""):
-        return Unreadable(kind, "", final=True)
-    if completion.refusal:
-        return Unreadable("refusal", "没有给出回答")
-    if not completion.text.strip():
-        return Unreadable("empty", "回答是空的")
     repairs: list[str] = []
-    data = _decode(completion.text, repairs)
-    if data is None:
-        return Unreadable("no_json", "回答里没有可用的 JSON")
-    if type(data) is not dict:
-        return Unreadable("not_object", "最外层不是一个 JSON 对象")
+    data = json_object(completion, repairs)
+    if isinstance(data, Unreadable):
+        return data
     tags = _tags(data.get("predicted_tags"), pool, repairs)
     if tags is None:
         return Unreadable("no_tags", "缺少 predicted_tags，或它不是字符串数组")
@@ -76,59 +46,6 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Readable | Unreadable
     if len(unique) < len(clean):
         repairs.append("duplicate_tags")
     return Readable(_encodable(persona, repairs), unique, _encodable(reasoning, repairs), tuple(dict.fromkeys(repairs)))
-
-
-def _decode(text: str, repairs: list[str]) -> Any:
-    """The JSON value in a text, by the mildest means that finds one; None where there is none."""
-    stripped = text.strip()
-    try:
-        return orjson.loads(stripped)
-    except ValueError:
-        bare = _unwrapped(stripped, repairs)
-    start, end = _span(bare)
-    if (start, end) != (0, len(bare)):
-        repairs.append("prose")
-    try:
-        return orjson.loads(bare[start:end])
-    except ValueError:
-        pass
-    cut_off = '"' in bare[end:]  # what follows the last brace is no prose, but the rest of an object that has no end
-    return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
-
-
-def _unwrapped(text: str, repairs: list[str]) -> str:
-    """A text without the thoughts before it, and out of the first fence that holds an object."""
-    if thinking := _THINKING.match(text):
-        repairs.append("thinking")
-        text = text[thinking.end() :].strip()
-    fence = next((found for found in _FENCE.finditer(text) if "{" in found[1]), None)
-    if fence is None:
-        return text
-    repairs.append("fence")
-    return fence[1].strip()
-
-
-def _span(text: str) -> tuple[int, int]:
-    """Where the outermost braces stand. An array is the answer, whatever it holds."""
-    if text.startswith("["):
-        return 0, len(text)
-    opened = None if text.startswith("{") else _OBJECT.search(text)
-    start = opened.start() if opened else max(0, text.find("{"))
-    end = text.rfind("}") + 1
-    return start, end if end > start else len(text)
-
-
-def _repaired(text: str, repairs: list[str]) -> Any:
-    openers = sum(map(text.count, "{[("))
-    work = len(text) * (openers + text.count('"') + 20)
-    if not ("{" in text or "[" in text) or openers > _MOST_OPENERS or work > _MOST_WORK:
-        return None
-    repairs.append("syntax")
-    try:
-        data = json_repair.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return None if data in ("", {}) else data
 
 
 def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:

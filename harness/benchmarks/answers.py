@@ -1,0 +1,140 @@
+"""What reading models' replies has in common: a JSON object out of a completion, and asking again where there is none.
+
+Everything is decided by the text alone, so that the same completion always gives the same answer
+(docs/design.md, section 6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import json_repair
+import orjson
+
+from harness.model import JSON, Ask, Completion, Message, Request, Usage
+
+FINAL_REASONS = {"length": "length", "content_filter": "content_filter", "context_length": "context_length"}
+"""Finish reasons that make an invalid answer at once: never repaired, never asked again."""
+
+_FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
+_THINKING = re.compile(r"(?![{\[`]).*?</think>", re.DOTALL)
+"""Some servers hand out the end of the thoughts without their beginning, which stood in the prompt."""
+
+_OBJECT = re.compile(r'\{\s*"')
+_MOST_OPENERS = 64
+_MOST_WORK = 3_000_000
+"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length times marks: without
+bounds, a reply of 30 KB that repeats itself holds up everybody else for minutes, and one that is deep is read or not
+depending on who calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """`why` is said to the model when it is asked again, in the prompt's language."""
+
+    kind: str
+    why: str
+    final: bool = False
+
+
+T = TypeVar("T")
+
+
+async def ask_until_read(
+    ask: Ask,
+    messages: tuple[Message, ...],
+    json_object: bool,
+    retries: int,
+    read: Callable[[Completion], T | Unreadable],
+    usage: Usage,
+) -> tuple[T | Unreadable, Usage]:
+    """What `read` makes of the reply; asked again, saying what was wrong, while one is unreadable and another may help.
+
+    Returns `usage` with these requests added.
+    """
+    request = Request(messages, json_object)
+    while True:
+        completion = await ask(request)
+        usage = usage.plus(completion)
+        reading = read(completion)
+        if not isinstance(reading, Unreadable) or reading.final or not retries:
+            return reading, usage
+        retries -= 1
+        request = Request(_once_more(messages, reading), json_object)
+
+
+def _once_more(messages: tuple[Message, ...], reading: Unreadable) -> tuple[Message, ...]:
+    """The same messages, the last with what was wrong: some endpoints refuse an empty or broken turn of their own."""
+    last = messages[-1]
+    note = f"\n\n注意：上一次的回答无法使用（{reading.why}）。请严格按要求的格式重新作答，只输出一个 JSON 对象。"
+    return (*messages[:-1], Message(last.role, last.content + note))
+
+
+def json_object(completion: Completion, repairs: list[str]) -> JSON | Unreadable:
+    """The JSON object that a completion holds; what had to be done to get it is added to `repairs`."""
+    if kind := FINAL_REASONS.get(completion.finish_reason or ""):
+        return Unreadable(kind, "", final=True)
+    if completion.refusal:
+        return Unreadable("refusal", "没有给出回答")
+    if not completion.text.strip():
+        return Unreadable("empty", "回答是空的")
+    data = _decode(completion.text, repairs)
+    if data is None:
+        return Unreadable("no_json", "回答里没有可用的 JSON")
+    return data if type(data) is dict else Unreadable("not_object", "最外层不是一个 JSON 对象")
+
+
+def _decode(text: str, repairs: list[str]) -> Any:
+    """The JSON value in a text, by the mildest means that finds one; None where there is none."""
+    stripped = text.strip()
+    try:
+        return orjson.loads(stripped)
+    except ValueError:
+        bare = _unwrapped(stripped, repairs)
+    start, end = _span(bare)
+    if (start, end) != (0, len(bare)):
+        repairs.append("prose")
+    try:
+        return orjson.loads(bare[start:end])
+    except ValueError:
+        pass
+    cut_off = '"' in bare[end:]  # what follows the last brace is no prose, but the rest of an object that has no end
+    return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
+
+
+def _unwrapped(text: str, repairs: list[str]) -> str:
+    """A text without the thoughts before it, and out of the first fence that holds an object."""
+    if thinking := _THINKING.match(text):
+        repairs.append("thinking")
+        text = text[thinking.end() :].strip()
+    fence = next((found for found in _FENCE.finditer(text) if "{" in found[1]), None)
+    if fence is None:
+        return text
+    repairs.append("fence")
+    return fence[1].strip()
+
+
+def _span(text: str) -> tuple[int, int]:
+    """Where the outermost braces stand. An array is the answer, whatever it holds."""
+    if text.startswith("["):
+        return 0, len(text)
+    opened = None if text.startswith("{") else _OBJECT.search(text)
+    start = opened.start() if opened else max(0, text.find("{"))
+    end = text.rfind("}") + 1
+    return start, end if end > start else len(text)
+
+
+def _repaired(text: str, repairs: list[str]) -> Any:
+    openers = sum(map(text.count, "{[("))
+    work = len(text) * (openers + text.count('"') + 20)
+    if not ("{" in text or "[" in text) or openers > _MOST_OPENERS or work > _MOST_WORK:
+        return None
+    repairs.append("syntax")
+    try:
+        data = json_repair.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return None if data in ("", {}) else data

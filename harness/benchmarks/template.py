@@ -1,0 +1,90 @@
+"""Prompt templates: a text with places `${name}`, in parts headed `[system]` and `[user]`, or the user's alone.
+
+A template is cut into parts once, so that a prompt costs a join (docs/design.md, section 8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import BadInput
+from harness.model import Message
+
+KEPT = "prompt_"
+"""Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""
+
+OWN, AUTHORS = "own", "authors"
+"""What a report calls the prompt that ships, and that of a benchmark's authors."""
+
+
+class Template:
+    """The template of a file, or `own`, the one that ships.
+
+    `source` tells whose it is (`own` or a file's name); `files` are the bytes that define it, by name. Raises
+    `BadInput` for a file that cannot be read, another place than those `known`, or one missing that is `needed`.
+    """
+
+    def __init__(self, path: Path | None, own: Path, known: frozenset[str], needed: frozenset[str]) -> None:
+        file = path or own
+        content = read_file(file)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
+        is_own = path is None or content == read_file(own)
+        self.path = path
+        self.source = OWN if is_own else _source(file)
+        self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): content}
+        system, user = _split_roles(text, file)
+        self._system, self._user = _cut(system, known, file), _cut(user, known, file)
+        if missing := needed.difference(self._system[1::2], self._user[1::2]):
+            places = " and ".join(f"${{{name}}}" for name in sorted(missing))
+            raise BadInput(f"{file}: the prompt template has no place {places}, and without it no model could answer")
+
+    def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
+        """The messages with each place's value in it."""
+        user = Message("user", _fill(self._user, values))
+        return (Message("system", _fill(self._system, values)), user) if self._system else (user,)
+
+
+def kept_name(path: Path) -> str:
+    return KEPT + path.name.removeprefix(KEPT)
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"cannot read prompt {path}: {error.strerror}") from None
+
+
+def _source(file: Path) -> str:
+    """The file's name as a run's folder keeps it, never one of the two that stand for something else."""
+    name = kept_name(file).removeprefix(KEPT)
+    return f"file {name}" if name in (OWN, AUTHORS) else name
+
+
+def _split_roles(text: str, file: Path) -> tuple[str, str]:
+    """The texts under `[system]` and `[user]`; a head is a line of its own. Without heads, all is the user's."""
+    before, *parts = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
+    roles, texts = parts[::2], [part.strip() for part in parts[1::2]] or [before.strip()]
+    if roles not in ([], ["user"], ["system", "user"]) or (roles and before.strip()):
+        raise BadInput(f"{file}: a prompt template has one part [user], after one part [system] or nothing")
+    if not texts[-1]:
+        raise BadInput(f"{file}: the prompt template has no text for the user message")
+    return (texts[0] if len(texts) == 2 else ""), texts[-1]
+
+
+def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
+    """Literal text at even places, names of places at odd ones."""
+    parts = tuple(re.split(r"\$\{([^{}\n]*)\}", text)) if text else ()
+    for name in parts[1::2]:
+        if name not in known:
+            raise BadInput(f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}")
+    return parts
+
+
+def _fill(parts: tuple[str, ...], values: Mapping[str, str]) -> str:
+    return "".join([values[part] if odd & 1 else part for odd, part in enumerate(parts)])
