@@ -185,7 +185,7 @@ def _parse(body: bytes) -> dict[str, Any]:
             _malformed(f"messages[{number}]: expected an object with role and content as strings")
     if call.get("stream"):
         _malformed("stream: this endpoint sends whole replies only")
-    if call.get("model") not in MODELS:
+    if call.get("model") not in tuple(MODELS):  # which anything can be compared with
         message = f"the model {call.get('model')!r} does not exist; there are {', '.join(MODELS)}"
         text = faults.error_body(message, "invalid_request_error", "model_not_found").decode()
         raise web.HTTPNotFound(text=text, content_type="application/json")
