@@ -16,7 +16,11 @@ WHICH_RUN = $(call flag,--name,NAME) $(call flag,--model,MODEL) $(PLATFORMS)
 SHARE = $(call flag,--ratio,RATIO)
 PACE = $(call flag,--concurrency,CONCURRENCY)
 MORE = $(call given,ARGS)
-DEMO = $(if $(call given,MODEL),,--model baseline/recency --demo $(if $(call given,PLATFORM),,--platform weibo))
+# Without MODEL: a baseline of the benchmark, on the synthetic tasks that ship.
+MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
+BASELINE = $(if $(MOBILITY),baseline/commuter,baseline/recency)
+ONE = $(if $(MOBILITY)$(call given,PLATFORM),,--platform weibo)
+DEMO = $(if $(call given,MODEL),,--model $(BASELINE) --demo $(ONE))
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
 takes.run := MODEL PLATFORM NAME RATIO CONCURRENCY BENCHMARK ARGS

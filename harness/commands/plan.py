@@ -17,7 +17,19 @@ from harness.endpoint.wire import Sampling
 from harness.model import JSON, Benchmark
 from harness.store.manifest import Manifest
 
-PACKAGES = ("aiohttp", "anyio", "tenacity", "orjson", "numpy", "scipy", "rich", "json-repair", "uvloop")
+PACKAGES = (
+    "aiohttp",
+    "anyio",
+    "tenacity",
+    "orjson",
+    "numpy",
+    "scipy",
+    "rich",
+    "json-repair",
+    "uvloop",
+    "pycityproto",
+    "shapely",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
-"""`synth`: schema-true synthetic tasks of any size, in constant memory."""
+"""`synth`: schema-true synthetic tasks of any size, for StreamProfileBench in constant memory."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from harness import benchmarks, config
+from harness.benchmarks.dailymobility import synth as mobility
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.commands import options
@@ -13,6 +16,7 @@ from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
     parser.add_argument("--out", type=options.folder, required=True, metavar="DIR", help="folder to write into")
     parser.add_argument("--users", type=options.positive_int, required=True, metavar="N", help="users of each platform")
     parser.add_argument("--seed", type=options.signed_int, default=0, metavar="S")
@@ -23,14 +27,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    benchmark = benchmarks.module(args.benchmark)
+    if benchmark is benchmarks.module("dailymobility"):
+        return _mobility(args, args.out / benchmark.FOLDER)
     screen = console()
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot make {args.out}: {error.strerror}") from None
+    _make(args.out)
     for platform in args.platform or PLATFORMS:
         path = args.out / f"{platform}_inference_tasks.jsonl"
         with replacing(path) as file:
             file.writelines(generate(platform, args.users, args.seed, args.steps))
         screen.print(f"{path}: {args.users} synthetic users", soft_wrap=True)
     return 0
+
+
+def _mobility(args: argparse.Namespace, folder: Path) -> int:
+    """A small city, its residents and their ground truth, in the folder where the harness looks for them."""
+    if args.platform:
+        raise BadInput(f"--platform {args.platform[0]} is of StreamProfileBench, and this is DailyMobility")
+    for name, content in mobility.files(args.users, args.seed).items():
+        path = folder / name
+        _make(path.parent)
+        with replacing(path) as file:
+            file.write(content)
+    console().print(f"{folder}: a synthetic city with {args.users} residents", soft_wrap=True)
+    return 0
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot make {folder}: {error.strerror}") from None

@@ -1,0 +1,113 @@
+"""Points and lines in the plane, found by where they are. Units are metres. Source: docs/design.md, section 9.
+
+Indexes are made when first asked for: a city that is only scored on never needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from harness.errors import BadInput
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Line = tuple[tuple[float, float], ...]
+
+
+def optional(module: str) -> Any:
+    """A module of the extra `mobility`, imported where it is needed. Raises `BadInput` where it is missing."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise BadInput(f'DailyMobility needs the package {package}: pip install "behavior-harness[mobility]"') from None
+
+
+class Points:
+    """Points by row, which is the place in the array `xy` (n, 2) that they were given in."""
+
+    def __init__(self, xy: Floats) -> None:
+        self._xy = xy
+        self._by_x = np.argsort(xy[:, 0], kind="stable")
+        self._sorted = np.ascontiguousarray(xy[self._by_x])
+
+    @cached_property
+    def _tree(self) -> KDTree:
+        return KDTree(self._xy)
+
+    def in_square(self, x: float, y: float, radius: float) -> Rows:
+        """Rows of the points with |dx| <= radius and |dy| <= radius, in no order."""
+        first = np.searchsorted(self._sorted[:, 0], x - radius, "left")
+        last = np.searchsorted(self._sorted[:, 0], x + radius, "right")
+        return self._by_x[first:last][np.abs(self._sorted[first:last, 1] - y) <= radius]
+
+    def nearest(self, x: float, y: float, count: int) -> Rows:
+        """Rows of the `count` points nearest to (x, y), nearest first; of equally near ones the lower row first.
+
+        Squares are compared, which unlike roots are the same number on every machine.
+        """
+        count = min(count, len(self._xy))
+        if count < 1:
+            return np.empty(0, np.intp)
+        reach = np.max(self._tree.query((x, y), k=count)[0])
+        rows = np.sort(np.array(self._tree.query_ball_point((x, y), reach * (1 + 1e-9)), np.intp))
+        away = self._xy[rows] - (x, y)
+        return rows[np.argsort((away * away).sum(axis=1), kind="stable")][:count]
+
+
+class Lines(Mapping[int, Line]):
+    """Lines by id. Kept as one array of corners, a tenth of what tuples take; tuples are made when asked for."""
+
+    def __init__(self, ids: Sequence[int], corners: Sequence[int] | Rows, xy: Floats) -> None:
+        """`corners` is the number of corners of each line, `xy` (sum of corners, 2) has them one after another."""
+        self._rows = {line: row for row, line in enumerate(ids)}
+        self._ends = np.concatenate(([0], np.cumsum(corners, dtype=np.intp)))
+        self._xy = xy
+
+    @classmethod
+    def of(cls, lines: Mapping[int, Line]) -> Lines:
+        if isinstance(lines, cls):
+            return lines
+        corners = [corner for line in lines.values() for corner in line]
+        return cls(list(lines), [len(line) for line in lines.values()], np.array(corners, np.float64).reshape(-1, 2))
+
+    def __getitem__(self, line: int) -> Line:
+        row = self._rows[line]
+        return tuple((x, y) for x, y in self._xy[self._ends[row] : self._ends[row + 1]].tolist())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @cached_property
+    def _tree(self) -> tuple[list[int], Any]:
+        """Ids of the lines that have a length to them, and a tree of their shapes in the same order."""
+        shapely = optional("shapely")
+        corners = np.diff(self._ends)
+        usable = corners >= 2
+        shapes = shapely.linestrings(
+            self._xy[np.repeat(usable, corners)], indices=np.repeat(np.arange(usable.sum()), corners[usable])
+        )
+        return [line for line, use in zip(self._rows, usable, strict=True) if use], shapely.STRtree(shapes)
+
+    def nearest(self, x: float, y: float) -> tuple[int, float] | None:
+        """Id of the line nearest to (x, y), the lowest of equally near ones, and how far along it the nearest point is.
+
+        None where there is no line.
+        """
+        ids, tree = self._tree
+        if not ids:
+            return None
+        shapely = optional("shapely")
+        point = shapely.points(x, y)
+        row = min(tree.query_nearest(point).tolist(), key=ids.__getitem__)
+        return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))

@@ -1,0 +1,367 @@
+"""Plan mode: the prompt of a resident, played with scripted completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.benchmarks.dailymobility.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.day import INTENTIONS, OTHER, SLOTS, Day, Resident
+from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanPrompt, play
+from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Readable, read
+from harness.errors import BadInput
+from harness.model import Completion, Message, Request, Usage
+
+A = 500000000
+HOME, WORK = A, A + 1
+PROFILE = {
+    "age": 23,
+    "education": "Bachelor's degree",
+    "gender": "Female",
+    "consumption": "medium",
+    "occupation": "IT Engineer",
+    "home": HOME,
+    "work": WORK,
+    "id": 7,
+}
+RESIDENT = Resident("7", 7, HOME, WORK, PROFILE)
+PROMPT = PlanPrompt()
+
+
+def aoi(number: int, x: float, y: float) -> Aoi:
+    return Aoi(number, x, y, ((x, y),), 0.0, "", ())
+
+
+def city(places: Iterable[tuple[float, float, str, str]], ids: Iterable[int] | None = None) -> City:
+    """Home at (0, 0), work 5 km away at (3000, 4000), and an AOI from A + 2 on for each x, y, name and category."""
+    aois = {HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 3000, 4000)}
+    pois = {}
+    listed = list(places)
+    for number, (x, y, name, category) in zip(ids or range(2, 2 + len(listed)), listed, strict=True):
+        aois[A + number] = aoi(A + number, x, y)
+        pois[700000000 + number] = Poi(700000000 + number, name, category, x, y, A + number)
+    return City(aois, pois, {}, "", "")
+
+
+SMALL = city(
+    [
+        (300, 400, "小馆", "amenity|restaurant"),
+        (3000, 4100, "面馆", "amenity|fast_food"),
+        (0, 1000, "", "leisure|park"),
+        (60, 80, "超市", "building|supermarket"),
+        (100, 0, "长椅", "amenity|bench"),
+    ]
+)
+
+
+class Script:
+    """Answers from a queue, and keeps what it was asked."""
+
+    def __init__(self, *completions: Completion) -> None:
+        self._left = list(completions)
+        self.asked: list[Request] = []
+
+    async def ask(self, request: Request) -> Completion:
+        self.asked.append(request)
+        return self._left.pop(0)
+
+
+def messages(city: City = SMALL, resident: Resident = RESIDENT, prompt: PlanPrompt = PROMPT) -> tuple[Message, ...]:
+    return prompt.messages(resident, Nearby(city).of(resident))
+
+
+def text(city: City = SMALL, resident: Resident = RESIDENT) -> str:
+    return messages(city, resident)[-1].content
+
+
+def offered(city: City, intention: int, resident: Resident = RESIDENT) -> list[int]:
+    """Numbers of the AOIs offered for an intention, from A."""
+    return [found.aoi - A for found in Nearby(city).of(resident).candidates if found.intention == intention]
+
+
+def reply(place: Any = "home", intention: str = "home activity", **more: Any) -> Completion:
+    whole = {"start": "00:00", "end": "24:00", "intention": intention, "place": place}
+    return Completion(orjson.dumps({"segments": [whole]}).decode(), **more)
+
+
+def played(script: Script, **settings: Any) -> Day:
+    return asyncio.run(play(RESIDENT, Nearby(SMALL), script.ask, PROMPT, **settings))
+
+
+# The prompt
+
+
+def test_the_prompt_tells_profile_home_work_and_places() -> None:
+    """Fields in their order, coordinates and straight-line distances in metres, places under what one goes for."""
+    system, user = messages()
+    assert (system.role, user.role) == ("system", "user")
+    assert "年龄：23\n性别：Female\n学历：Bachelor's degree\n职业：IT Engineer\n消费水平：medium\n" in user.content
+    assert f"家：AOI {HOME}，坐标 (0, 0) 米\n" in user.content
+    assert f"工作地：AOI {WORK}，坐标 (3000, 4000) 米，距家 5000 米\n" in user.content
+    assert (
+        "### 购物（shopping）\n"
+        f"- AOI {A + 5} 超市（building/supermarket），距家 100 米，距工作地 4900 米\n"
+        "### 外出就餐（eating out）\n"
+        f"- AOI {A + 3} 面馆（amenity/fast_food），距家 5080 米，距工作地 100 米\n"
+        f"- AOI {A + 2} 小馆（amenity/restaurant），距家 500 米，距工作地 4500 米\n"
+        "### 休闲娱乐（leisure and entertainment）\n"
+        f"- AOI {A + 4} leisure/park，距家 1000 米，距工作地 4243 米\n"
+        f"### 其他（other）\n{NOTHING_NEAR}\n"
+    ) in user.content
+    assert "${" not in user.content
+
+
+def test_the_prompt_names_all_seven_intentions_in_both_languages() -> None:
+    """The English names are the benchmark's, letter by letter."""
+    for number, name in INTENTIONS.items():
+        assert f"- {name}：{INTENTIONS_ZH[number]}\n" in text()
+
+
+def test_only_known_fields_of_a_profile_are_shown() -> None:
+    """Absent, empty and odd ones leave no line; unknown ones could give away what is asked for."""
+    profile = {"age": 40, "gender": None, "education": "  ", "consumption": ["low"], "intentions": "1111"}
+    shown = text(resident=Resident("1", 1, HOME, WORK, profile))
+    assert "## 居民\n年龄：40\n家：" in shown
+    assert "1111" not in shown
+    assert "## 居民\n（没有资料）\n家：" in text(resident=Resident("1", 1, HOME, WORK, {"id": 1}))
+
+
+def test_names_of_places_stay_on_their_line() -> None:
+    """White space is one blank and long names are cut, so that no name looks like a line of the prompt."""
+    shown = text(city([(10, 0, "甲\n## 乙  丙" + "丁" * 90, "amenity|cafe")]))
+    assert f"- AOI {A + 2} 甲 ## 乙 丙{'丁' * 32}（amenity/cafe），距家 10 米" in shown
+
+
+def test_home_may_be_work() -> None:
+    """Places are then those around the one address, each once."""
+    resident = Resident("1", 1, HOME, HOME, {})
+    assert f"工作地：AOI {HOME}，坐标 (0, 0) 米，距家 0 米" in text(resident=resident)
+    assert offered(SMALL, 6, resident) == [2, 3]
+
+
+# Which places are offered
+
+
+@pytest.mark.parametrize(
+    ("category", "intention"),
+    [
+        *(("amenity|restaurant", 6), ("美食|中餐厅|川菜", 6), ("美食:中餐厅:川菜", 6), ("101025", 6)),
+        *(("building|retail", 5), ("retail", 5), ("shop|clothes", 5), ("购物|超市", 5), ("131300", 5)),
+        *(("leisure|park", 7), ("amenity|cinema", 7), ("娱乐休闲|电影院", 7), ("160100", 7), ("220000", 7)),
+        *(("amenity|hospital", 3), ("医疗保健|综合医院", 3), ("200100", 3), ("银行金融:银行", 3)),
+        *(("amenity|bench", None), ("", None), ("residential", None), ("280000", None), ("房产小区|小区", None)),
+    ],
+)
+def test_a_category_tells_what_one_goes_for(category: str, intention: int | None) -> None:
+    """OpenStreetMap's words, Chinese first levels and Tencent's codes; what nobody visits is offered for nothing."""
+    found = {number: offered(city([(10, 0, "某处", category)]), number) for number in OFFERED}
+    assert found == {number: [2] if number == intention else [] for number in OFFERED}
+
+
+def test_codes_are_not_shown_as_categories() -> None:
+    """Six digits tell a model nothing; the heading does."""
+    assert f"- AOI {A + 2} 某店，距家 10 米" in text(city([(10, 0, "某店", "131300")]))
+
+
+def test_places_near_home_and_near_work_are_offered_by_turns() -> None:
+    """Half and half up to the number for an intention, listed by how near they are to either, then by id."""
+    home = [(10.0 * n, 0.0, f"家边{n}", "amenity|cafe") for n in range(1, 21)]
+    work = [(3000.0, 4000.0 + 10 * n, f"司边{n}", "amenity|cafe") for n in range(1, 21)]
+    assert OFFERED[6] == 10
+    assert offered(city(home + work), 6) == [2, 22, 3, 23, 4, 24, 5, 25, 6, 26]
+
+
+def test_an_area_is_offered_once_for_an_intention() -> None:
+    """Of many restaurants in one AOI the nearest stands for it; another intention may offer the same AOI."""
+    mall = A + 2
+    listed = [("远店", "amenity|restaurant", 20.0), ("近店", "amenity|restaurant", 10.0), ("商场", "shop|mall", 15.0)]
+    pois = {number: Poi(number, name, what, x, 0.0, mall) for number, (name, what, x) in enumerate(listed)}
+    found = City({HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 12, 0), mall: aoi(mall, 15, 0)}, pois, {}, "", "")
+    candidates = Nearby(found).of(RESIDENT).candidates
+    assert [(candidate.intention, candidate.aoi, candidate.name) for candidate in candidates] == [
+        (5, mall, "商场"),
+        (6, mall, "近店"),
+    ]
+
+
+def test_a_rich_city_offers_between_20_and_40_places() -> None:
+    """The same for the same resident, and not more however many there are."""
+    kinds = ["amenity|cafe", "leisure|park", "building|retail", "amenity|bank"]
+    rich = city([(7.0 * n, 5.0 * n, f"处{n}", kinds[n % 4]) for n in range(400)])
+    places = Nearby(rich).places(Nearby(rich).of(RESIDENT))
+    assert 20 <= len(places.candidates) <= 40
+    assert text(rich) == text(rich)
+
+
+def test_of_equally_near_places_the_lower_id_is_offered() -> None:
+    """Whatever their order in the map."""
+    around = [(100.0, 0.0), (0.0, 100.0), (-100.0, 0.0), (0.0, -100.0)] * 4
+    places = [(x, y, "店", "amenity|cafe") for x, y in around]
+    resident = Resident("1", 1, HOME, HOME, {})
+    for ids in (range(2, 18), reversed(range(2, 18))):
+        assert offered(city(places, list(ids)), 6, resident) == list(range(2, 12))
+
+
+def test_a_point_outside_every_area_is_not_offered() -> None:
+    """One goes to AOIs; a point of interest whose AOI the map lacks cannot be gone to."""
+    pois = {1: Poi(1, "店", "amenity|cafe", 1.0, 1.0, 0)}
+    lost = City({HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 9, 9)}, pois, {}, "", "")
+    assert Nearby(lost).of(RESIDENT).candidates == ()
+
+
+@pytest.mark.parametrize(("resident", "which"), [((A + 99, WORK), "home"), ((HOME, A + 99), "work")])
+def test_a_home_that_is_not_on_the_map_is_the_users_error(resident: tuple[int, int], which: str) -> None:
+    """Resident, field and AOI are named."""
+    with pytest.raises(BadInput, match=f"resident r9: {which} is AOI 500000099"):
+        Nearby(SMALL).of(Resident("r9", 9, *resident, {}))
+
+
+# Other templates
+
+
+def test_a_template_of_the_users_replaces_ours(tmp_path: Path) -> None:
+    """Named places are filled in, `source` is the file's name, and its bytes are kept."""
+    file = tmp_path / "mine.txt"
+    file.write_text("${candidates} 家=${home}", encoding="utf-8")
+    prompt = PlanPrompt(file)
+    (user,) = messages(prompt=prompt)
+    assert user.content.startswith("### 购物（shopping）\n") and user.content.endswith(f"家=AOI {HOME}，坐标 (0, 0) 米")
+    assert (prompt.source, prompt.path) == ("mine.txt", file)
+    assert prompt.files == {"prompt_mine.txt": file.read_bytes()}
+
+
+def test_our_own_template_is_known_wherever_it_lies(tmp_path: Path) -> None:
+    """A kept copy of it, named as `--prompt`, is our own still."""
+    file = tmp_path / "prompt_own.txt"
+    file.write_bytes(OWN_PROMPT.read_bytes())
+    for prompt in (PlanPrompt(), PlanPrompt(file)):
+        assert (prompt.source, prompt.files) == ("own", {"prompt_own.txt": OWN_PROMPT.read_bytes()})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"${candidates} ${adress}",
+            r"unknown place \$\{adress\}; known are candidates, home, intentions, ",
+        ),
+        (b"${home} ${work}", r"has no place \$\{candidates\}"),
+        (b"[system]\n${candidates}", "one part \\[user\\]"),
+        (b"\xff", "must be UTF-8"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    """The file and what is wrong with it, before anything is sent."""
+    file = tmp_path / "bad.txt"
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match=f"bad.txt: .*{message}"):
+        PlanPrompt(file)
+
+
+# Played
+
+
+def test_a_readable_reply_is_the_day() -> None:
+    """48 entries each; visited are the distinct AOIs in order of first visit; usage is that of one request."""
+    data = [
+        {"start": "00:00", "end": "12:00", "intention": "睡眠", "place": "home"},
+        {"start": "12:00", "end": "14:00", "intention": "eating out", "place": A + 3},
+        {"start": "14:00", "end": "24:00", "intention": "home activity", "place": "家"},
+    ]
+    script = Script(Completion(orjson.dumps({"segments": data}).decode(), prompt_tokens=900, completion_tokens=80))
+    assert played(script) == Day(
+        mode="plan",
+        intentions=(1,) * 24 + (6,) * 4 + (2,) * 20,
+        places=(HOME,) * 24 + (A + 3,) * 4 + (HOME,) * 20,
+        visited=(HOME, A + 3),
+        outcome="valid",
+        usage=Usage(900, 80, 1),
+    )
+    assert script.asked == [Request(messages(), True)]
+
+
+def test_repairs_and_warnings_are_told_with_the_day() -> None:
+    """A fenced reply, and a place of the city that was not offered."""
+    day = played(Script(Completion(f"```json\n{reply(A + 6).text}\n```")))
+    assert (day.outcome, day.repairs, day.warnings) == ("valid", ("fence",), ("off_candidate: 1",))
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (Completion("没有"), "回答里没有可用的 JSON"),
+        (Completion(""), "回答是空的"),
+        (Completion("", refusal="不"), "没有给出回答"),
+        (reply(A + 99), f"place 是 “{A + 99}”"),
+        (Completion(reply().text.replace("24:00", "23:00")), "23:00 到 24:00 没有安排"),
+    ],
+)
+def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
+    """The same messages, and after the last one the reason; the day then counts as any other."""
+    script = Script(bad, reply("work", "work"))
+    day = played(script)
+    first, second = script.asked
+    assert second.messages[:-1] == first.messages[:-1]
+    added = second.messages[-1].content.removeprefix(first.messages[-1].content)
+    assert added.startswith("\n\n注意：") and why in added
+    assert (day.outcome, day.places, day.usage.requests) == ("valid", (WORK,) * SLOTS, 2)
+
+
+def test_each_try_names_the_last_fault_only() -> None:
+    """Notes do not pile up: every try starts from the first prompt."""
+    script = Script(Completion("没有"), Completion(""), reply())
+    played(script)
+    last = script.asked[-1].messages[-1].content
+    assert last.count("注意：") == 1 and "回答是空的" in last
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2, 5])
+def test_after_the_last_try_the_day_is_spent_at_home(retries: int) -> None:
+    """Under the kind of the last reply; every request is in the usage."""
+    tries = [Completion("没有", prompt_tokens=10, completion_tokens=1)] * retries
+    script = Script(*tries, Completion("[]", prompt_tokens=10, completion_tokens=1))
+    assert played(script, parse_retries=retries) == Day(
+        mode="plan",
+        intentions=(OTHER,) * SLOTS,
+        places=(HOME,) * SLOTS,
+        visited=(HOME,),
+        outcome="not_object",
+        usage=Usage(10 * (retries + 1), retries + 1, retries + 1),
+    )
+    assert len(script.asked) == retries + 1
+
+
+def test_two_more_tries_are_the_default() -> None:
+    """Three in all."""
+    assert played(Script(*[Completion("没有")] * 3)).outcome == "no_json"
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])
+def test_a_final_reason_is_asked_once(reason: str) -> None:
+    """Not even a reply that could be read is taken, also when it comes on a second try."""
+    assert played(Script(reply(finish_reason=reason))).outcome == reason
+    later = played(Script(Completion("没有"), reply("work", finish_reason=reason)))
+    assert (later.outcome, later.visited, later.usage.requests) == (reason, (HOME,), 2)
+
+
+@pytest.mark.parametrize("json_object", [True, False])
+def test_json_mode_is_asked_for_in_every_request_or_in_none(json_object: bool) -> None:
+    """First and further tries alike."""
+    script = Script(Completion("没有"), reply())
+    played(script, json_object=json_object)
+    assert [request.json_object for request in script.asked] == [json_object] * 2
+
+
+def test_what_the_prompt_shows_as_places_can_be_answered() -> None:
+    """Each AOI that it lists is accepted without a warning."""
+    nearby = Nearby(SMALL)
+    places = nearby.places(nearby.of(RESIDENT))
+    for number in (HOME, WORK, A + 2, A + 3, A + 4, A + 5):
+        assert f"AOI {number}" in text()
+        reading = read(reply(number), places)
+        assert isinstance(reading, Readable) and reading.warnings == ()
