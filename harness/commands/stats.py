@@ -18,13 +18,29 @@ from harness.report.xlsx import Cell, write_table
 from harness.ui.console import console
 from harness.ui.streams import show
 
-PLATFORMS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
-"""In the order of the published tables."""
-
-MAIN = ("Recall", "F1^NS")
-"""Shown on the terminal; every metric has an Excel file."""
-
 AVERAGE = "Avg."
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of one benchmark: its subsets as columns, and the metrics shown on the terminal.
+
+    Every metric has an Excel file. More than one subset have an average.
+    """
+
+    subsets: tuple[str, ...]
+    main: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.subsets, AVERAGE) if len(self.subsets) > 1 else self.subsets
+
+
+LAYOUTS = {
+    "streamprofile": Layout(("zhihu", "weibo", "toutiao", "xiaohongshu", "douban"), ("Recall", "F1^NS")),
+    "dailymobility": Layout(("beijing",), ("Score", "Score (asbench)", "Score (agentsociety2)")),
+}
+"""Platforms in the order of the published tables."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,30 +69,37 @@ def execute(args: argparse.Namespace) -> int:
     reports: list[_Report] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     code = earlier.each(paths, lambda path: _add(path, reports), lambda path: str(path))
-    tables = _tables(reports)
-    if not tables:
+    found = {name: _tables([report for report in reports if report.benchmark == name]) for name in LAYOUTS}
+    found = {name: tables for name, tables in found.items() if tables}
+    if not found:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
-    about = {run: _together([report.about for report in reports if report.run == run]) for run in _runs(tables)}
     out = args.out or args.results_dir / "metric_excels"
-    columns = (*PLATFORMS, AVERAGE)
-    for metric, rows in tables.items():
-        cells = [(name, [_excel(row.get(column)) for column in columns], about[name]) for name, row in rows.items()]
-        write_table(out / f"{metric.replace('/', '_')}.xlsx", metric, ("run", *columns, "what"), cells)
+    about = {run: _together([report.about for report in reports if report.run == run]) for run in _runs(found)}
+    for name, tables in found.items():
+        _write(LAYOUTS[name], tables, about, out)
     if args.json:
-        show(
-            orjson.dumps({metric: _plain(rows) for metric, rows in tables.items()}, option=orjson.OPT_INDENT_2).decode()
-        )
+        plain = {metric: _plain(rows) for tables in found.values() for metric, rows in tables.items()}
+        show(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
     else:
-        _show(tables, about, out)
+        _show(found, about, out)
     return code
+
+
+def _write(layout: Layout, tables: Mapping[str, Mapping[str, Row]], about: Mapping[str, str], out: Path) -> None:
+    for metric, rows in tables.items():
+        cells = [
+            (name, [_excel(row.get(column)) for column in layout.columns], about[name]) for name, row in rows.items()
+        ]
+        write_table(out / f"{metric.replace('/', '_')}.xlsx", metric, ("run", *layout.columns, "what"), cells)
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
     """What the tables take from a report: metric -> figure, None where there is none; `about` tells what was run."""
 
+    benchmark: str
     run: str
-    platform: str
+    subset: str
     about: str
     figures: Mapping[str, Figure | None]
 
@@ -91,7 +114,8 @@ def _add(path: Path, reports: list[_Report]) -> int:
         figures = {
             name: None if value is None else Figure(float(value), complete) for name, value in _values(data).items()
         }
-        reports.append(_Report(path.parent.name, str(data["subset"]), _about(data, run), figures))
+        about = _about(data, run)
+        reports.append(_Report(str(data["benchmark"]), path.parent.name, str(data["subset"]), about, figures))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BadInput("not a report of this harness: make it anew with `reeval`") from None
     return 0
@@ -110,27 +134,28 @@ def _together(about: list[str]) -> str:
     return "; ".join(dict.fromkeys(about))
 
 
-def _runs(tables: Mapping[str, Mapping[str, Row]]) -> list[str]:
-    return list(dict.fromkeys(run for rows in tables.values() for run in rows))
+def _runs(found: Mapping[str, Mapping[str, Mapping[str, Row]]]) -> list[str]:
+    return list(dict.fromkeys(run for tables in found.values() for rows in tables.values() for run in rows))
 
 
 def _tables(reports: list[_Report]) -> dict[str, dict[str, Row]]:
-    """Metric -> run -> platform -> figure; `Avg.` only where all five are complete."""
+    """Of one benchmark: metric -> run -> subset -> figure; `Avg.` only where all are complete."""
     tables: dict[str, dict[str, dict[str, Figure | None]]] = {}
     for report in reports:
-        if report.platform in PLATFORMS:
+        subsets = LAYOUTS[report.benchmark].subsets
+        if report.subset in subsets:
             for metric, figure in report.figures.items():
-                tables.setdefault(metric, {}).setdefault(report.run, {})[report.platform] = figure
-    for rows in tables.values():
-        for row in rows.values():
-            row[AVERAGE] = _average([row.get(platform) for platform in PLATFORMS])
+                row = tables.setdefault(metric, {}).setdefault(report.run, {})
+                row[report.subset] = figure
+                if len(subsets) > 1:
+                    row[AVERAGE] = _average([row.get(subset) for subset in subsets])
     return {metric: dict(rows) for metric, rows in tables.items()}
 
 
 def _values(report: JSON) -> dict[str, float | None]:
     values = {name: entry["value"] for name, entry in report["metrics"].items()}
-    values["F1^NS (release code)"] = report["release_code"]["F1^NS"]
-    return values | {f"FWT {name}": entry["value"] for name, entry in report["fwt"].items()}
+    values |= {f"{name} (release code)": value for name, value in report.get("release_code", {}).items()}
+    return values | {f"FWT {name}": entry["value"] for name, entry in report.get("fwt", {}).items()}
 
 
 def _average(row: list[Figure | None]) -> Figure | None:
@@ -153,17 +178,19 @@ def _plain(rows: Mapping[str, Row]) -> JSON:
     }
 
 
-def _show(tables: Mapping[str, Mapping[str, Row]], about: Mapping[str, str], out: Path) -> None:
+def _show(found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[str, str], out: Path) -> None:
     screen = console()
-    for metric in MAIN:
-        table = Table(title=f"{metric}, %", title_justify="left", box=None, pad_edge=False)
-        table.add_column("run")
-        for column in (*PLATFORMS, AVERAGE):
-            table.add_column(column, justify="right")
-        for name, row in tables.get(metric, {}).items():
-            table.add_row(name, *(_text(row.get(column)) for column in (*PLATFORMS, AVERAGE)))
-        screen.print(table)
-        screen.print()
+    for benchmark, tables in found.items():
+        layout = LAYOUTS[benchmark]
+        for metric in layout.main:
+            table = Table(title=f"{metric}, %", title_justify="left", box=None, pad_edge=False)
+            table.add_column("run")
+            for column in layout.columns:
+                table.add_column(column, justify="right")
+            for name, row in tables.get(metric, {}).items():
+                table.add_row(name, *(_text(row.get(column)) for column in layout.columns))
+            screen.print(table)
+            screen.print()
     for name, said in about.items():
         screen.print(f"{name}: {said}", soft_wrap=True)
     screen.print(f"* not all users of the tasks file are scored. {AVERAGE} needs all five platforms complete.")
