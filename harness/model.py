@@ -206,6 +206,10 @@ class Benchmark(Protocol):
         """Settings of the benchmark that can change a prompt or an answer."""
         ...
 
+    def on_warning(self, hear: Callable[[str], None]) -> None:
+        """From now on `hear` gets a line for what log and display should tell while users are played."""
+        ...
+
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
         """Validates one line of a subset's tasks file; its user's key and the length of its chain of requests.
 

@@ -94,6 +94,9 @@ class Chains:
     def identity(self) -> JSON:
         return {}
 
+    def on_warning(self, hear: Callable[[str], None]) -> None:
+        self.hear = hear
+
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
         task = self.load(line, subset)
         return task.key, task.steps

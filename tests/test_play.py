@@ -15,7 +15,7 @@ from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile.benchmark import ProfileAnswer, StreamProfile, authors_outcome, configure
 from harness.benchmarks.streamprofile.task import ProfileTask
 from harness.errors import BadInput
-from harness.model import JSON, Completion, Request, Usage, Where
+from harness.model import JSON, Completion, Request, Usage
 
 POOL = [f"标签{number}" for number in range(12)]  # 3 are asked for
 TASK: JSON = {

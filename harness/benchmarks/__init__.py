@@ -9,6 +9,7 @@ from harness.errors import BadInput
 
 SHIPPED = {
     "streamprofile": "harness.benchmarks.streamprofile.benchmark",
+    "dailymobility": "harness.benchmarks.dailymobility.benchmark",
 }
 
 

@@ -123,7 +123,8 @@ def _add(path: Path, reports: list[_Report]) -> int:
 
 def _about(report: JSON, run: JSON) -> str:
     """What a reader must know before comparing: model, prompt, ablation, share, synthetic tasks."""
-    said = [str(report["model"]), f"{report['prompt']} prompt"]
+    prompt = str(report["prompt"])
+    said = [str(report["model"]), prompt if prompt.startswith("agent ") else f"{prompt} prompt"]
     said += ["no persona"] if run.get("persona") is False else []
     said += [f"share {run['ratio']:g}"] if run.get("ratio", 1.0) != 1.0 else []
     said += ["synthetic tasks"] if any("synthetic" in str(note) for note in report["notes"]) else []
@@ -183,7 +184,8 @@ def _show(found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[s
     for benchmark, tables in found.items():
         layout = LAYOUTS[benchmark]
         for metric in layout.main:
-            table = Table(title=f"{metric}, %", title_justify="left", box=None, pad_edge=False)
+            screen.print(f"{metric}, %", style="italic", highlight=False)
+            table = Table(box=None, pad_edge=False)
             table.add_column("run")
             for column in layout.columns:
                 table.add_column(column, justify="right")
@@ -193,7 +195,11 @@ def _show(found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[s
             screen.print()
     for name, said in about.items():
         screen.print(f"{name}: {said}", soft_wrap=True)
-    screen.print(f"* not all users of the tasks file are scored. {AVERAGE} needs all five platforms complete.")
+    averaged = any(AVERAGE in LAYOUTS[benchmark].columns for benchmark in found)
+    screen.print(
+        "* not all users of the tasks file are scored."
+        + (f" {AVERAGE} needs all five platforms complete." if averaged else "")
+    )
     screen.print(f"every metric: {out}", soft_wrap=True)
 
 

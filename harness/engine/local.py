@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import anyio
 import numpy as np
@@ -71,6 +72,8 @@ class LocalEngine:
         self._progress = Progress(self._parts, caller, requested, clock)
         self._ending: HarnessError | None = None
         self._users = anyio.create_task_group()
+        for job in jobs:
+            job.benchmark.on_warning(partial(self._hear, job))
 
     async def run(self) -> HarnessError | None:
         """Plays every owed user; returns why the run stopped early, None where it did not."""
@@ -177,6 +180,11 @@ class LocalEngine:
             self._progress.rejected += 1
             if self._progress.rejected >= REJECTIONS_TO_STOP and not self._caller.traffic.successes:
                 self._stop(EndpointStopped(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
+
+    def _hear(self, job: Job, warning: str) -> None:
+        """A warning of the benchmark."""
+        job.store.event("warning", detail=warning)
+        self._progress.last_warning = warning
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
         job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +91,9 @@ class StreamProfile:
             "structured": "json_object" if self._json_object else "none",
             "parse_retries": self._parse_retries,
         }
+
+    def on_warning(self, hear: Callable[[str], None]) -> None:
+        """There is nothing to warn of."""
 
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
         data = tasks.check(line, where, subset)

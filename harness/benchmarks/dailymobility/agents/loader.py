@@ -1,0 +1,197 @@
+"""From the path of an agent file to the class in it.
+
+The file is run as a module of its own whose `import` statement finds the modules of shims.py; so do the modules that
+lie beside the file and that it imports by name. The rest of the process imports as before: an installed
+`agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
+
+As it runs, what it draws at random comes from a seed made of its bytes; what it does to the root logger is undone,
+and what it prints goes to the agents' logger, since terminal and standard output are the harness's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import inspect
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any, NoReturn
+
+from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
+from harness.benchmarks.dailymobility.agents.shims import protobuf, shims
+from harness.benchmarks.dailymobility.agents.slices import Dice
+from harness.errors import BadInput
+
+WANTED = "one class derived from DailyMobilityAgent"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFile:
+    """An agent file as it was loaded: its class, its bytes, and those of the modules beside it, by file name."""
+
+    cls: type[CitizenAgentBase]
+    path: Path
+    data: bytes
+    beside: Mapping[str, bytes]
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """File names as frames and tracebacks have them."""
+        return frozenset({str(self.path), *(str(self.path.resolve().parent / name) for name in self.beside)})
+
+
+def load_agent(path: Path) -> AgentFile:
+    """Raises `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class."""
+    data = _read(path)
+    loading = _Loading(path.resolve().parent)
+    with _undisturbed(Dice("loading", data)):
+        try:
+            module = loading.run(path, data)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            _failed(path, error, loading.files)
+        finally:
+            loading.over = True
+    return AgentFile(_agent_class(path, module), path, data, dict(loading.beside))
+
+
+class _Loading:
+    """The modules of one agent file. `over` is whether it has been loaded: what is beside it then was not recorded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.over = False
+        self.beside: dict[str, bytes] = {}
+        self.files: set[str] = set()
+        self._folder = folder
+        self._shims = shims()
+        self._beside: dict[str, ModuleType] = {}
+        self._builtins = vars(builtins) | {"__import__": self._import, "print": _print}
+
+    def run(self, path: Path, data: bytes) -> ModuleType:
+        """A module of the file. It stands in `sys.modules`, where dataclasses look for it, under a name of its own."""
+        name = f"agent_{hashlib.sha256(str(path).encode() + data).hexdigest()[:16]}"
+        module = ModuleType(name)
+        module.__file__, module.__package__ = str(path), ""
+        module.__dict__["__builtins__"] = self._builtins
+        self.files.add(str(path))
+        sys.modules[name] = module
+        exec(compile(data, str(path), "exec", dont_inherit=True), module.__dict__)
+        return module
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: tuple[str, ...] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        root = name.partition(".")[0]
+        if level == 0 and root in self._shims:
+            return _found(self._shims, name, fromlist)
+        if level == 0 and (file := self._file(root)) is not None:
+            return self._sibling(root, file)
+        try:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        except ImportError:
+            if root != "pycityproto":
+                raise
+            return _found(protobuf(), name, fromlist)
+
+    def _file(self, root: str) -> Path | None:
+        """The file beside the agent's that is meant by a name, unless the standard library has a module of it."""
+        file = self._folder / f"{root}.py"
+        return file if root not in sys.stdlib_module_names and file.is_file() else None
+
+    def _sibling(self, root: str, file: Path) -> ModuleType:
+        if root not in self._beside:
+            if self.over:
+                raise ImportError(f"{file.name} is imported while the agent runs: import it at the top of the file")
+            data = self.beside[file.name] = file.read_bytes()
+            self._beside[root] = self.run(file, data)
+        return self._beside[root]
+
+
+def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None) -> ModuleType:
+    """As the import statement wants it: the module itself for `from a.b import c`, `a` for `import a.b`."""
+    if name not in modules:
+        raise ImportError(f"no module {name!r} among what agent files find here: {', '.join(sorted(modules))}")
+    module = modules[name]
+    for wanted in fromlist or ():
+        if wanted != "*" and not hasattr(module, wanted):
+            here = [each for each in vars(module) if not each.startswith("_")]
+            raise ImportError(f"{name} has no {wanted!r} here, only {', '.join(sorted(here))}")
+    return module if fromlist else modules[name.partition(".")[0]]
+
+
+def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
+    """Of the public agent classes those that the file defines, or else those that it imports from beside it."""
+    agents = {
+        thing: name
+        for name, thing in vars(module).items()
+        if inspect.isclass(thing)
+        and issubclass(thing, CitizenAgentBase)
+        and thing not in (CitizenAgentBase, DailyMobilityAgent)
+        and not name.startswith("_")
+    }
+    own = [agent for agent in agents if agent.__module__ == module.__name__] or list(agents)
+    if len(own) != 1:
+        listed = ", ".join(sorted(agents[agent] for agent in own)) or "none"
+        hint = " (a name that starts with an underscore is not counted)" if own else ""
+        raise BadInput(f"{path}: expected {WANTED}, got {listed}{hint}")
+    if inspect.isabstract(own[0]):
+        raise BadInput(f"{path}: expected {WANTED}, got {own[0].__name__}, which has no forward")
+    return own[0]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot read the agent file: {error.strerror}") from None
+
+
+def _failed(path: Path, error: BaseException, files: set[str]) -> NoReturn:
+    """The line is the last one that was reached in the agent's own files."""
+    if isinstance(error, SyntaxError) and error.filename in files:
+        where = f"{error.filename}, line {error.lineno}"
+        raise BadInput(f"{where}: expected Python, got a syntax error: {error.msg}") from None
+    lines = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__) if frame.filename in files]
+    where = "{}, line {}".format(*lines[-1]) if lines else str(path)
+    raise BadInput(f"{where}: the agent file cannot be loaded: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def _undisturbed(dice: Dice) -> Iterator[None]:
+    """Random states, and level and handlers of the root logger, are afterwards as they were."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    dice.swap()
+    try:
+        yield
+    finally:
+        dice.swap()
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
+def _print(*values: object, file: Any = None, **how: Any) -> None:
+    """`print` in an agent file: to the agents' logger, where it would go to the terminal."""
+    if file not in (None, sys.stdout, sys.stderr):
+        print(*values, file=file, **how)
+        return
+    text = StringIO()
+    print(*values, file=text, sep=how.get("sep"), end="")
+    get_logger().info("%s", text.getvalue())

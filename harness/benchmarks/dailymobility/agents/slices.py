@@ -1,0 +1,161 @@
+"""Running other people's code in the event loop, a slice at a time: what it draws, and for how long it may run.
+
+A slice is what an agent's coroutine does between two moments at which it waits. The states of `random` and
+`numpy.random` are exchanged before and after each, and an alarm is set, so that
+
+- a resident's draws depend on nobody else;
+- a slice that goes on for more than `notice` seconds is noticed, with the line that it stands at;
+- one that goes on for more than `limit` seconds is broken off, by an exception that the alarm's handler raises inside
+  it. That works in the main thread, where alarms exist, and not inside of a single call of C code; elsewhere such a
+  slice is only noticed. A handler or timer of somebody else's is put back after each slice.
+
+A bare `except:` that swallows the exception gains nothing: as the exception is dropped, the handler is called once
+more, at the next moment at which signals are looked at, which is outside of that `except:`. (Only code that keeps
+each exception it catches, around a call that never returns, can hold out.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import signal
+import threading
+from _thread import interrupt_main
+from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import repeat
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from numpy.random import mtrand
+
+AGAIN_SECONDS = 0.02
+"""Between two attempts to break off a slice that has swallowed one."""
+
+MOST_ENDS = 100
+"""Attempts to put an end to a coroutine that waits for something new whenever it is told to end."""
+
+
+Place = tuple[str, int]
+"""Name of a file, and a line of it."""
+
+
+class Dice:
+    """States of `random` and `numpy.random` of one resident, seeded by what it is made of."""
+
+    def __init__(self, *seeds: object) -> None:
+        seed = int.from_bytes(hashlib.sha256(repr(seeds).encode()).digest(), "big")
+        self._python = random.Random(seed).getstate()
+        self._numpy: np.random.BitGenerator = np.random.MT19937(seed)
+
+    def swap(self) -> None:
+        """Exchanges these states with those of the process; a second call exchanges them back."""
+        python, numpy = random.getstate(), mtrand.get_bit_generator()
+        random.setstate(self._python)
+        mtrand.set_bit_generator(self._numpy)
+        self._python, self._numpy = python, numpy
+
+
+class Cut(BaseException):
+    """Breaks off a slice. Nothing that an agent has to catch, hence no `Exception`."""
+
+
+class Guard:
+    """Times slices, and breaks them off. One slice runs at a time.
+
+    After a slice, `seconds` is how long it took, `place` where it stood after `notice` seconds (None where no alarm
+    struck), and `broken` whether it was broken off for its length.
+    """
+
+    def __init__(self, notice: float, limit: float, place_of: Callable[[FrameType], Place | None]) -> None:
+        """`place_of` finds the innermost place of an agent's file from a frame outwards."""
+        self._first = min(notice, limit)
+        self._rest = max(limit - self._first, AGAIN_SECONDS)
+        self._place_of = place_of
+        self._inside = self._armed = False
+        self._strikes = 0
+        self._watched: ref[Cut] | None = None
+        self.seconds = 0.0
+        self.place: Place | None = None
+        self.cut = self._renewed()
+
+    def _renewed(self) -> type[Cut]:
+        """The exception that, dropped before its slice has ended, calls the handler once more.
+
+        What is called then must not be a function in Python: signals would be looked at in there.
+        """
+        again: Callable[[ref[Cut]], Any] = partial(next, map(interrupt_main, repeat(signal.SIGALRM)))
+        guard = self
+
+        class Renewed(Cut):
+            def __init__(self) -> None:
+                guard._watched = ref(self, again) if guard._armed else None
+
+        return Renewed
+
+    @property
+    def inside(self) -> bool:
+        return self._inside
+
+    @property
+    def broken(self) -> bool:
+        return self._strikes > 1
+
+    def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        """One slice, `step(argument)`; returns what it returns and raises what it raises."""
+        self._strikes, self.place = 0, None
+        self._armed = armed = _can_strike()
+        began = perf_counter()
+        if armed:
+            handler = signal.signal(signal.SIGALRM, self._strike)
+            delay, interval = signal.setitimer(signal.ITIMER_REAL, self._first)
+        self._inside = True
+        try:
+            return step(argument)
+        finally:
+            self._inside = self._armed = False
+            self._watched = None
+            self.seconds = perf_counter() - began
+            if armed:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, handler)
+                if delay:
+                    signal.setitimer(signal.ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
+
+    def _strike(self, number: int, frame: FrameType | None) -> None:
+        """The handler. The first strike only notes the line, and sets the alarm for the second.
+
+        So a process that was stopped for a while (a job scheduler, Ctrl-Z) breaks off nobody.
+        """
+        if not self._inside or frame is None or frame.f_code is _RUN:
+            return
+        if self._watched is None:
+            self._strikes += 1
+            if self._strikes == 1:
+                self.place = self._place_of(frame)
+                signal.setitimer(signal.ITIMER_REAL, self._rest, AGAIN_SECONDS)
+                return
+        raise self.cut
+
+    def end(self, run: Callable[[Callable[[Any], Any], Any], Any], coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Puts an end to a coroutine that waits. `run` runs a slice of it, as the method `run` does."""
+        for _ in range(MOST_ENDS):
+            try:
+                run(coroutine.throw, self.cut)
+            except BaseException:
+                return
+
+
+_RUN: CodeType = Guard.run.__code__
+
+
+def _can_strike() -> bool:
+    """Handlers are called in the main thread alone; one that was not set from Python could not be put back."""
+    return (
+        hasattr(signal, "setitimer")
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGALRM) is not None
+    )

@@ -1,0 +1,275 @@
+"""DailyMobility as a benchmark: how a resident is played, measured and recorded (docs/design.md, section 9)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from harness import config
+from harness.benchmarks.dailymobility import groundtruth, plan, task
+from harness.benchmarks.dailymobility.agents import AgentFile, Stage, load_agent
+from harness.benchmarks.dailymobility.city import City, load_city
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, VALID, Day, DayMetrics, Resident
+from harness.benchmarks.dailymobility.groundtruth import GroundTruth
+from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
+from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.errors import AgentFailed, BadInput
+from harness.model import JSON, Ask, Completion, Request, Usage, Where
+
+SUBSETS = ("beijing",)
+FOLDER = "dailymobility"
+"""Below the tasks folder: the data as published."""
+
+FILES = (
+    "profiles.json",
+    "beijing.pb",
+    *(f"{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
+)
+SIMULATOR_VERSION = "1"
+AGENT_STEPS = 100
+"""Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
+
+KEPT = "agent_"
+
+NO_REPLY = frozenset({"content_filter", "context_length", "length", "refusal", "empty"})
+"""Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day and no failure."""
+
+SYNTHETIC = (
+    "The city, its residents and the ground truth are synthetic: they show that the harness works, and say nothing of "
+    "anyone."
+)
+SIMULATED = (
+    "Movements are simulated: straight lines x 1.3 at 8 m/s driving and 1.34 m/s walking, without roads and traffic. "
+    "This approximates the traffic simulator of the benchmark's authors."
+)
+
+
+class Mode(Protocol):
+    """How a day comes about. `source` tells whose prompt or agent it is; `files` are the bytes that define it."""
+
+    name: str
+    steps: int
+    source: str
+    path: Path | None
+    files: Mapping[str, bytes]
+
+    def identity(self) -> JSON: ...
+    async def play(self, resident: Resident, ask: Ask) -> Day: ...
+
+
+class PlanMode:
+    """A plain model writes the whole day at once."""
+
+    name = plan.MODE
+    steps = 1
+
+    def __init__(self, prompt: plan.PlanPrompt, city: City, *, json_object: bool, parse_retries: int) -> None:
+        self.source = prompt.source
+        self.path = prompt.path
+        self.files = prompt.files
+        self._prompt = prompt
+        self._nearby = plan.Nearby(city)
+        self._json_object = json_object
+        self._parse_retries = parse_retries
+
+    def identity(self) -> JSON:
+        return {"structured": "json_object" if self._json_object else "none", "parse_retries": self._parse_retries}
+
+    async def play(self, resident: Resident, ask: Ask) -> Day:
+        return await plan.play(
+            resident,
+            self._nearby,
+            ask,
+            self._prompt,
+            json_object=self._json_object,
+            parse_retries=self._parse_retries,
+        )
+
+
+class AgentMode:
+    """An agent file written for `asbench` lives through the day, step by step."""
+
+    name = "agent"
+    steps = AGENT_STEPS
+
+    def __init__(self, agent: AgentFile, city: City, *, seed: int) -> None:
+        self.source = f"agent {agent.name}"
+        self.path: Path | None = agent.path
+        self.files: Mapping[str, bytes] = {
+            kept_name(name): content for name, content in ((agent.name, agent.data), *agent.beside.items())
+        }
+        self.hear: Callable[[str], None] = lambda warning: None
+        self._seed = seed
+        self._stage = Stage(agent, city, seed=seed, warn=lambda warning: self.hear(warning))
+
+    def identity(self) -> JSON:
+        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed}
+
+    async def play(self, resident: Resident, ask: Ask) -> Day:
+        usage = Usage()
+
+        async def counted(request: Request) -> Completion:
+            nonlocal usage
+            completion = await ask(request)
+            usage = usage.plus(completion)
+            return completion
+
+        try:
+            rows = await self._stage.play(resident, counted)
+        except AgentFailed as failure:
+            if failure.kind not in NO_REPLY:
+                raise
+            return plan.stayed_home(resident, self.name, failure.kind, usage)
+        places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
+        return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, usage)
+
+
+def kept_name(file: str) -> str:
+    """The name under which a run's folder keeps an agent file, or a module beside it."""
+    return KEPT + file.removeprefix(KEPT)
+
+
+class DailyMobility:
+    name = "dailymobility"
+    prompt_version = "1"
+    parser_version = "1"
+    subsets = SUBSETS
+
+    def __init__(self, mode: Mode, city: City, truth: GroundTruth) -> None:
+        self.task_version = f"1 {city.sha256} {mode.steps}"
+        self._mode = mode
+        self._city = city
+        self._truth = truth
+
+    @property
+    def source(self) -> Path | None:
+        return self._mode.path
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        return self._mode.files
+
+    @property
+    def prompt(self) -> str:
+        return self._mode.source
+
+    def identity(self) -> JSON:
+        return {
+            "mode": self._mode.name,
+            "prompt": self._mode.source,
+            **self._mode.identity(),
+            "map_sha256": self._city.sha256,
+        }
+
+    def on_warning(self, hear: Callable[[str], None]) -> None:
+        if isinstance(self._mode, AgentMode):
+            self._mode.hear = hear
+
+    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
+        return task.check(line, where, self._city), self._mode.steps
+
+    def load(self, line: bytes, subset: str) -> Resident:
+        return task.load(line)
+
+    def steps(self, resident: Resident) -> int:
+        return self._mode.steps
+
+    async def play(self, resident: Resident, ask: Ask) -> Day:
+        return await self._mode.play(resident, ask)
+
+    def measure(self, resident: Resident, day: Day) -> DayMetrics:
+        return self._measured(day.visited, day.intentions)
+
+    def record(self, resident: Resident, day: Day, metrics: DayMetrics) -> JSON:
+        usage = day.usage
+        return {
+            "user_id": resident.number,
+            "mode": day.mode,
+            "intentions": day.intentions,
+            "places": day.places,
+            "visited_aois": day.visited,
+            **_columns(metrics),
+            "invalid": None if day.outcome == VALID else day.outcome,
+            "repairs": day.repairs,
+            "warnings": day.warnings,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "requests": usage.requests,
+            },
+        }
+
+    def rescore(self, resident: Resident, data: JSON) -> JSON:
+        if unknown := [aoi for aoi in data["visited_aois"] if aoi not in self._city.aois]:
+            raise BadInput(f"user {resident.key}: the map has no AOI {unknown[0]}, where the record says they were")
+        if len(data["intentions"]) != SLOTS or not set(INTENTIONS).issuperset(data["intentions"]):
+            raise BadInput(f"user {resident.key}: expected {SLOTS} intentions from 1 to {len(INTENTIONS)}")
+        return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
+
+    def remark(self, resident: Resident) -> str:
+        return " ".join(
+            [*([SYNTHETIC] if resident.synthetic else []), *([SIMULATED] if self._mode.name == AgentMode.name else [])]
+        )
+
+    def scorer(self, subset: str) -> MobilityScorer:
+        return MobilityScorer(subset, self._truth, self.prompt_version)
+
+    def _measured(self, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
+        centroids = [(aoi.x, aoi.y) for aoi in map(self._city.aois.__getitem__, places)]
+        return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
+
+
+def _columns(metrics: DayMetrics) -> JSON:
+    return {
+        "daily_location_number": metrics.locations,
+        "gyration_radius_m": metrics.radius,
+        "intention_proportions": metrics.proportions,
+    }
+
+
+def files_needed(subset: str) -> tuple[str, ...]:
+    return tuple(f"{FOLDER}/{name}" for name in FILES)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("DailyMobility")
+    group.add_argument("--agent", type=Path, metavar="FILE", help="an agent file written for asbench; its code is run")
+    group.add_argument("--agent-seed", type=int, default=0, metavar="N", help="seed of the agents' own random numbers")
+
+
+def settings(args: argparse.Namespace, folder: Path) -> JSON:
+    """The settings that a command's options make."""
+    if args.agent is not None and args.prompt is not None:
+        raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
+    return {
+        "source": args.agent or args.prompt,
+        "mode": AgentMode.name if args.agent else PlanMode.name,
+        "structured": args.structured,
+        "parse_retries": args.parse_retries,
+        "agent_seed": args.agent_seed,
+        "folder": folder,
+    }
+
+
+def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
+    """The settings of an earlier run, from what its manifest says and where its prompt or agent is now."""
+    return {**identity, "source": source, "folder": folder}
+
+
+def configure(settings: JSON) -> DailyMobility:
+    """The benchmark with settings as the functions above make them."""
+    folder = settings["folder"] / FOLDER
+    city, truth = load_city(folder / "beijing.pb"), groundtruth.load(folder)
+    mode: Mode
+    if settings["mode"] == AgentMode.name:
+        mode = AgentMode(load_agent(settings["source"]), city, seed=settings["agent_seed"])
+    else:
+        mode = PlanMode(
+            plan.PlanPrompt(settings["source"]),
+            city,
+            json_object=settings.get("structured", "json_object") == "json_object",
+            parse_retries=settings.get("parse_retries", config.PARSE_RETRIES),
+        )
+    return DailyMobility(mode, city, truth)

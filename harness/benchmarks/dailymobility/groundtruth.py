@@ -1,0 +1,245 @@
+"""The four lists that are compared, and the ground truth's: real residents. Source: docs/design.md, section 9."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.protocols import (
+    LOCATIONS,
+    METRICS,
+    PROPORTIONS,
+    RADIUS,
+    SEQUENCES,
+    SIZES,
+    Numbers,
+    Sample,
+    Support,
+    Whole,
+)
+from harness.errors import BadInput
+from harness.scoring.bootstrap import LEVEL, RESAMPLES
+from harness.scoring.divergence import Array, divergence
+
+NUMBERS = np.arange(1, len(INTENTIONS) + 1)
+
+SUM_SLACK = 0.036
+"""Seven shares rounded to two decimals sum to 1 within 0.035."""
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What one list holds for each resident: a number, or a row of `columns` numbers."""
+
+    name: str
+    expected: str
+    least: float
+    most: float = math.inf
+    columns: int | None = None
+    column: str = ""
+    whole: bool = False
+
+
+FIELDS: Mapping[str, Field] = {
+    field.name: field
+    for field in (
+        Field(RADIUS, "a number of metres, 0 or more", 0.0),
+        Field(LOCATIONS, "a number of locations, 1 or more", 1.0),
+        Field(SEQUENCES, "a whole number from 1 to 7", 1.0, 7.0, columns=SLOTS, column="slot", whole=True),
+        Field(PROPORTIONS, "a share from 0 to 1", -ROUNDING, 1 + ROUNDING, columns=len(INTENTIONS), column="intention"),
+    )
+}
+
+
+Column = NDArray[np.floating | np.integer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """Of n residents, by field: radii (n) in metres, locations (n), sequences (n x 48), proportions (n x 7)."""
+
+    columns: Mapping[str, Column]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Array]) -> Lists:
+        """From what `check` let pass, by field."""
+        proportions = values[PROPORTIONS].clip(0.0, 1.0)
+        return cls({**values, SEQUENCES: values[SEQUENCES].astype(np.uint8), PROPORTIONS: proportions})
+
+    @property
+    def residents(self) -> int:
+        return len(self.columns[RADIUS])
+
+    @property
+    def slots(self) -> Whole:
+        """How many residents have which intention at which slot: 48 x 7."""
+        return count_slots(self.columns[SEQUENCES])
+
+    @property
+    def sample(self) -> Sample:
+        found = {name: Numbers.of(self.columns[name]) for name in (RADIUS, LOCATIONS, PROPORTIONS)}
+        return {**found, SEQUENCES: Numbers.tallied(NUMBERS, self.slots.sum(axis=0))}
+
+
+def count_slots(sequences: Column) -> Whole:
+    """Residents x 48 intentions -> 48 x 7 counts."""
+    return np.stack([(sequences == number).sum(axis=0) for number in NUMBERS], axis=1)
+
+
+def check(field: Field, values: Array, where: str) -> None:
+    """Raises `BadInput` naming the first row (from 1) with a number that the field may not hold."""
+    sound = np.isfinite(values) & (values >= field.least) & (values <= field.most)
+    if field.whole:
+        sound &= values == np.floor(values)
+    if not sound.all():
+        row, *column = np.argwhere(~sound)[0].tolist()
+        raise bad(field, where, row, column[0] if column else None, values[(row, *column)])
+    if field.name == PROPORTIONS:
+        off = np.abs(values.sum(axis=1) - 1) > SUM_SLACK
+        if off.any():
+            row = int(off.argmax())
+            raise BadInput(f"{where}: row {row + 1}: expected shares that sum to 1, got {values[row].sum():.6g}")
+
+
+def bad(field: Field, where: str, row: int, column: int | None, value: Any) -> BadInput:
+    place = f"row {row + 1}" if column is None else f"row {row + 1}, {field.column} {column + 1}"
+    return BadInput(f"{where}: {place}: expected {field.expected}, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """What was found, however long or deep it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number beyond 64 bits"
+    return reprlib.repr(value.item() if isinstance(value, np.generic) else value)
+
+
+# The ground truth
+
+FOLDER = "groundtruth"
+FILES = {
+    "gyration_radius": RADIUS,
+    "daily_location_numbers": LOCATIONS,
+    "daily_intentions_2d": SEQUENCES,
+    "intention_proportions_2d": PROPORTIONS,
+}
+"""Name of a file, without its `.npy` -> what it holds."""
+
+
+class Ceiling(NamedTuple):
+    """What resampled ground truth scores against the ground truth: mean, and the middle 95 %; `slots` likewise.
+
+    `slots` is the divergence per slot averaged over the day.
+    """
+
+    score: float
+    score_range: tuple[float, float]
+    slots: float
+    slots_range: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruth:
+    """`sample`, `slots`, `histograms` are those of `lists`; `sha256` is over the bytes of the four files."""
+
+    lists: Lists
+    sha256: str
+    sample: Sample
+    slots: Whole
+    support: Support
+    histograms: dict[str, Whole]
+
+    @classmethod
+    def of(cls, lists: Lists, sha256: str) -> GroundTruth:
+        sample = lists.sample
+        support = Support.of(sample)
+        return cls(lists, sha256, sample, lists.slots, support, support.histograms(sample))
+
+    @property
+    def residents(self) -> int:
+        return self.lists.residents
+
+    def ceiling(self, residents: int, rng: np.random.Generator) -> Ceiling:
+        """What so many residents drawn from the ground truth score, with replacement; `residents` is at least 1."""
+        drawn = rng.multinomial(residents, np.full(self.residents, 1 / self.residents), size=RESAMPLES).astype(
+            np.float64
+        )
+        parts = {metric: drawn @ self._rows(metric) for metric in METRICS}
+        jsd = np.mean([divergence(self.histograms[metric], counts) for metric, counts in parts.items()], axis=0)
+        scores = 100 * (1 - jsd)
+        slots = self._slots_of(drawn).mean(axis=1)
+        return Ceiling(float(scores.mean()), _middle(scores), float(slots.mean()), _middle(slots))
+
+    def _rows(self, metric: str) -> Whole:
+        """Each resident's counts by bin of the aligned protocol: residents x bins."""
+        place = self.support.place(metric, self.lists.columns[metric]).reshape(self.residents, -1)
+        return np.stack([np.bincount(row, minlength=SIZES[metric]) for row in place])
+
+    def _slots_of(self, drawn: Array) -> Array:
+        """Divergence by slot of each resample: resamples x 48."""
+        chosen = [drawn @ (self.lists.columns[SEQUENCES] == number + 1) for number in range(self.slots.shape[1])]
+        return divergence(self.slots, np.stack(chosen, axis=2))
+
+
+def _middle(values: Array) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def load(folder: Path) -> GroundTruth:
+    """The ground truth in a data folder, or in the folder `groundtruth` of one.
+
+    Raises `BadInput` naming the file and what was expected in it.
+    """
+    inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
+    digest = hashlib.sha256()
+    columns, rows = {}, None
+    for name, metric in FILES.items():
+        path = inside / f"{name}.npy"
+        data = _bytes(path)
+        digest.update(data)
+        columns[metric] = _array(FIELDS[metric], data, path)
+        if rows is not None and len(columns[metric]) != rows:
+            raise BadInput(f"{path}: expected {rows} residents as in the first file, got {len(columns[metric])} rows")
+        rows = len(columns[metric])
+    if not columns[RADIUS].any():
+        raise BadInput(f"{inside / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least")
+    return GroundTruth.of(Lists.of(columns), digest.hexdigest())
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"cannot read {path}: {error.strerror} (expected a data folder with {FOLDER}/ in it, or that folder)"
+        ) from None
+
+
+def _array(field: Field, data: bytes, path: Path) -> Array:
+    shape = "residents" if field.columns is None else f"residents x {field.columns}"
+    expected = f"{path}: expected a NumPy array ({shape}) of numbers"
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError, MemoryError) as error:
+        raise BadInput(f"{expected}, which it is not: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise BadInput(f"{expected}, got an archive of several")
+    if array.dtype.kind not in "fiu":
+        raise BadInput(f"{expected}, got the type {array.dtype}")
+    if array.shape[1:] != (() if field.columns is None else (field.columns,)) or array.ndim == 0 or not len(array):
+        raise BadInput(f"{expected}, got the shape {array.shape}")
+    values = array.astype(np.float64)
+    check(field, values, str(path))
+    return values

@@ -1,0 +1,237 @@
+"""The three protocols by which days are compared with the ground truth's. Source: docs/design.md, section 9.
+
+Each compares four distributions. What is compared is a multiset of numbers for each (`Numbers`), so a million
+residents cost no more than their distinct values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.benchmarks.dailymobility.day import INTENTIONS
+from harness.model import JSON
+from harness.scoring.divergence import Array, distance, divergence
+
+RADIUS, LOCATIONS, SEQUENCES, PROPORTIONS = METRICS = (
+    "gyration_radius",
+    "daily_location_numbers",
+    "intention_sequences",
+    "intention_proportions",
+)
+BINS = 50
+MOST_LOCATIONS = 10
+SMOOTHING = 1e-10
+
+SIZES = {RADIUS: BINS + 1, LOCATIONS: MOST_LOCATIONS + 2, SEQUENCES: len(INTENTIONS), PROPORTIONS: BINS}
+"""Bins of the aligned protocol by metric: radius with an overflow, locations with an underflow and an overflow."""
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """A multiset: each of `values` occurs `counts` times, at least once."""
+
+    values: Array
+    counts: Whole
+
+    @classmethod
+    def of(cls, values: NDArray[np.floating | np.integer]) -> Numbers:
+        distinct, counts = np.unique(values.ravel(), return_counts=True)
+        return cls(distinct.astype(np.float64), counts.astype(np.int64))
+
+    @classmethod
+    def tallied(cls, values: NDArray[np.floating | np.integer], counts: Whole) -> Numbers:
+        """The same from a tally that may have zeros."""
+        there = counts > 0
+        return cls(values[there].astype(np.float64), counts[there])
+
+
+Sample = Mapping[str, Numbers]
+"""Metric -> what residents have of it, pooled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A protocol's result: divergence by metric, None where it is undefined, which `reasons` then tells."""
+
+    divergences: Mapping[str, float | None]
+    reasons: Mapping[str, str]
+
+    @property
+    def final(self) -> float | None:
+        """The mean of (1 - JSD) x 100; None once any divergence is undefined."""
+        values = [value for value in self.divergences.values() if value is not None]
+        return 100 * sum(1 - value for value in values) / len(METRICS) if len(values) == len(METRICS) else None
+
+    def as_json(self) -> JSON:
+        """As reports have it; `reason` only where something is undefined."""
+        data: JSON = {f"jsd_{metric}": self.divergences[metric] for metric in METRICS}
+        data["final_score"] = self.final
+        if self.reasons:
+            data["reason"] = self._reason()
+        return data
+
+    def _reason(self) -> str:
+        if set(self.reasons.values()) == {NOBODY}:
+            return NOBODY
+        return "; ".join(f"{metric}: {reason}" for metric, reason in self.reasons.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """`about` is one sentence for reports; `compare` takes the ground truth first."""
+
+    about: str
+    compare: Callable[[Sample, Sample], Outcome]
+
+
+# aligned
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The aligned protocol's bins, the same for both sides. `reach` is the ground truth's largest radius, metres."""
+
+    reach: float
+
+    @classmethod
+    def of(cls, truth: Sample) -> Support:
+        return cls(float(truth[RADIUS].values.max()))
+
+    def place(self, metric: str, values: NDArray[np.floating | np.integer]) -> NDArray[np.intp]:
+        """The bin of each value."""
+        if metric == RADIUS:
+            inside = _equal_bins(values, self.reach)
+            return np.where(values > self.reach, BINS, inside)
+        if metric == LOCATIONS:
+            return np.searchsorted(np.arange(MOST_LOCATIONS + 1) + 0.5, values, side="right")
+        if metric == SEQUENCES:
+            return values.astype(np.intp) - 1
+        return _equal_bins(values, 1.0)
+
+    def histogram(self, metric: str, numbers: Numbers) -> Whole:
+        counts = np.zeros(SIZES[metric], dtype=np.int64)
+        np.add.at(counts, self.place(metric, numbers.values), numbers.counts)
+        return counts
+
+    def histograms(self, sample: Sample) -> dict[str, Whole]:
+        return {metric: self.histogram(metric, sample[metric]) for metric in METRICS}
+
+
+def _equal_bins(values: NDArray[np.floating | np.integer], reach: float) -> NDArray[np.intp]:
+    """Which of 50 equal bins from 0 to `reach`; the last holds its upper end."""
+    edges = np.linspace(0.0, reach, BINS + 1)
+    return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, BINS - 1)
+
+
+def aligned(truth: Sample, sample: Sample) -> Outcome:
+    support = Support.of(truth)
+    return aligned_histograms(support.histograms(truth), support.histograms(sample))
+
+
+def aligned_histograms(truth: Mapping[str, Whole], sample: Mapping[str, Whole]) -> Outcome:
+    """The aligned protocol on what `Support.histograms` made of both."""
+    return _outcome(
+        (metric, float(divergence(truth[metric], sample[metric])) if sample[metric].any() else NOBODY)
+        for metric in METRICS
+    )
+
+
+# asbench and agentsociety2
+
+
+def asbench(truth: Sample, sample: Sample) -> Outcome:
+    return _outcome((metric, _own_ranges(truth[metric], sample[metric])) for metric in METRICS)
+
+
+def agentsociety2(truth: Sample, sample: Sample) -> Outcome:
+    return _outcome((metric, _range_of_truth(truth[metric], sample[metric])) for metric in METRICS)
+
+
+def _own_ranges(truth: Numbers, sample: Numbers) -> float | str:
+    return _smoothed_distance(_density(truth, BINS), _density(sample, BINS))
+
+
+def _range_of_truth(truth: Numbers, sample: Numbers) -> float | str:
+    expected = _density(truth, BINS)
+    return expected if isinstance(expected, str) else _smoothed_distance(expected, _density(sample, expected.edges))
+
+
+NOBODY = "there is no resident"
+OUTSIDE = "every value lies outside the ground truth's range"
+NARROW = f"the values lie too close together, or too far apart, for {BINS} bins"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Density:
+    heights: Array
+    edges: Array
+
+
+def _density(numbers: Numbers, bins: int | Array) -> _Density | str:
+    """A histogram whose area is 1, as numpy makes it (a constant gets bins over 1 around it); or why there is none."""
+    if not len(numbers.values):
+        return NOBODY
+    try:
+        with np.errstate(all="ignore"):
+            counts, edges = np.histogram(numbers.values, bins=bins, weights=numbers.counts)
+            heights = counts / np.diff(edges) / counts.sum()
+    except ValueError:  # numpy's own word: no finite bins fit between least and greatest
+        return NARROW
+    if not counts.any():
+        return OUTSIDE
+    return _Density(heights, edges) if np.isfinite(heights).all() else NARROW
+
+
+def _smoothed_distance(truth: _Density | str, sample: _Density | str) -> float | str:
+    if isinstance(truth, str) or isinstance(sample, str):
+        return sample if isinstance(sample, str) else f"of the ground truth, {truth}"
+    return float(distance(truth.heights + SMOOTHING, sample.heights + SMOOTHING))
+
+
+def _outcome(found: Iterator[tuple[str, float | str]]) -> Outcome:
+    """Numbers are divergences, text says why there is none."""
+    values = dict(found)
+    return Outcome(
+        {metric: None if isinstance(value, str) else value for metric, value in values.items()},
+        {metric: value for metric, value in values.items() if isinstance(value, str)},
+    )
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "aligned": Protocol(
+        "the benchmark's formula as written, divergences in bits over bins that both sides share", aligned
+    ),
+    "asbench": Protocol(
+        "as asbench 0.1.4 computes it: each side in 50 bins over its own range, the root of the divergence in nats",
+        asbench,
+    ),
+    "agentsociety2": Protocol(
+        "as agentsociety2 computes it: both sides in 50 bins over the ground truth's range, what lies outside left "
+        "out, the root of the divergence in nats",
+        agentsociety2,
+    ),
+}
+HEADLINE = "aligned"
+
+CAVEATS = (
+    "No protocol sees the order of a day: turning every day by 12 hours changes no score. The divergence per slot, "
+    "of the intentions of all residents at the same half hour, averaged over the day, does see it.",
+    "The published ground truth's locations are means over days, so even a perfect single day does not score 100.",
+    "asbench is blind to shift and unit, since each side has its own range, and cannot fall below 16.7; "
+    "agentsociety2 cannot either.",
+)
+
+
+def all_protocols(truth: Sample, sample: Sample) -> dict[str, Outcome]:
+    return {name: protocol.compare(truth, sample) for name, protocol in PROTOCOLS.items()}
+
+
+def per_slot(truth: Whole, sample: Whole) -> Array | None:
+    """Divergence in bits of the intentions at each slot; both slots x 7 counts. None where there is no resident."""
+    return divergence(truth, sample) if sample.any() else None

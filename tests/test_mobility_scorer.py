@@ -1,0 +1,404 @@
+"""Scores of DailyMobility: against the protocols on plain lists, merging, intervals, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
+from harness.benchmarks.dailymobility.lists import read
+from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
+from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.benchmarks.dailymobility.scores import FINAL, Estimate, estimates
+from harness.model import JSON, Heading, Paragraph, Record, Report, RunFacts, Table
+from harness.report.text import render
+from harness.scoring.divergence import Array
+
+
+def a_day(rng: np.random.Generator, **more: Any) -> Record:
+    intentions = rng.choice([1, 1, 1, 2, 2, 4, 4, 4, 3, 7], size=48).tolist()
+    day = {
+        "user_id": 1,
+        "mode": "plan",
+        "intentions": intentions,
+        "places": [500_000_001] * 48,
+        "visited_aois": [500_000_001],
+        "daily_location_number": int(rng.integers(1, 13)),
+        "gyration_radius_m": float(rng.lognormal(7.5, 1.2)),
+        "intention_proportions": [intentions.count(number) / 48 for number in range(1, 8)],
+        "invalid": None,
+        "repairs": [],
+        "warnings": [],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 2, "requests": 1},
+    }
+    return Record("用户", {**day, **more})
+
+
+def home(**more: Any) -> Record:
+    """An invalid day: stayed home, other."""
+    fields: JSON = {
+        "intentions": [3] * 48,
+        "daily_location_number": 1,
+        "gyration_radius_m": 0.0,
+        "intention_proportions": [0, 0, 1, 0, 0, 0, 0],
+        "invalid": "no_json",
+    }
+    return a_day(np.random.default_rng(0), **{**fields, **more})
+
+
+def some_days(residents: int, seed: int = 1) -> list[Record]:
+    rng = np.random.default_rng(seed)
+    return [a_day(rng) for _ in range(residents)]
+
+
+def a_truth(seed: int = 9, residents: int = 100) -> GroundTruth:
+    """Locations as means over days, as the published ones are."""
+    rng = np.random.default_rng(seed)
+    sequences = rng.choice([1, 1, 1, 2, 4, 4], size=(residents, 48))
+    proportions = np.stack([(sequences == number).mean(axis=1) for number in range(1, 8)], axis=1)
+    columns = {
+        RADIUS: rng.lognormal(7.8, 0.9, residents),
+        LOCATIONS: 1 + rng.exponential(1.5, residents),
+        SEQUENCES: sequences.astype(np.float64),
+        PROPORTIONS: proportions,
+    }
+    return GroundTruth.of(Lists.of(columns), "0" * 64)
+
+
+TRUTH = a_truth()
+SCORER = MobilityScorer("beijing", TRUTH, "1")
+
+
+def facts(expected: int, failed: int = 0, **more: Any) -> RunFacts:
+    fields: dict[str, Any] = {"subset": "beijing", "model": "通义", "name": "试", "prompt": "own", **more}
+    return RunFacts(expected_users=expected, failed_users=failed, **fields)
+
+
+def report(records: Sequence[Record], run: RunFacts | None = None, scorer: MobilityScorer = SCORER) -> Report:
+    return scorer.summarise(scorer.score(records), run or facts(len(records)))
+
+
+def text(records: Sequence[Record], run: RunFacts | None = None) -> str:
+    return " ".join(render(report(records, run)).split())
+
+
+def lists_of(records: Sequence[Record]) -> Lists:
+    names = {
+        RADIUS: "gyration_radius_m",
+        LOCATIONS: "daily_location_number",
+        SEQUENCES: "intentions",
+        PROPORTIONS: "intention_proportions",
+    }
+    return Lists.of(
+        {metric: np.array([day.data[name] for day in records], dtype=np.float64) for metric, name in names.items()}
+    )
+
+
+# What is computed
+
+
+def test_records_score_as_their_plain_lists_do() -> None:
+    """Tallies, merged from shards, lose nothing: all three protocols to the last bit."""
+    records = some_days(300)
+    merged = SCORER.merge(SCORER.score(records[:256]), SCORER.score(records[256:]))
+    found = SCORER.summarise(merged, facts(300)).data["protocols"]
+    assert found == {
+        name: outcome.as_json() for name, outcome in all_protocols(TRUTH.sample, lists_of(records).sample).items()
+    }
+
+
+FORTY = [*some_days(37), home(), home(invalid="length"), a_day(np.random.default_rng(5), warnings=["later"])]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.permutations(range(40)), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 5))
+def test_neither_order_nor_grouping_changes_a_figure(order: list[int], cuts: list[int], first: int) -> None:
+    """Any order of residents, cut into any shards (empty ones too), merged in any grouping: the same JSON report."""
+    moved = [FORTY[at] for at in order]
+    shards = [SCORER.score(moved[start:end]) for start, end in pairwise([0, *sorted(cuts), 40])]
+    at = min(first, len(shards))
+    parts = [reduce(SCORER.merge, part) for part in (shards[:at], shards[at:]) if part]
+    assert SCORER.summarise(reduce(SCORER.merge, parts), facts(40)).data == report(FORTY).data
+
+
+def test_the_live_figures_are_those_of_the_report() -> None:
+    """The aligned score and the divergence per slot, as fractions; null before anybody is done."""
+    records = some_days(30)
+    metrics = report(records).data["metrics"]
+    expected = {name: metrics[name]["value"] for name in ("Score", "JSD_per_slot")}
+    assert SCORER.running(SCORER.score(records)) == expected
+    assert SCORER.running(SCORER.score([])) == {"Score": None, "JSD_per_slot": None}
+
+
+def test_an_invalid_day_counts_as_stayed_home_and_is_left_out_beside() -> None:
+    """The headline has all days, the figure over valid days is that of a run without the invalid one."""
+    valid = some_days(20)
+    data = report([*valid, home()]).data
+    assert data["protocols"]["aligned"] != report(valid).data["protocols"]["aligned"]
+    assert data["valid_days"] == {"users": 20, "aligned": report(valid).data["protocols"]["aligned"]}
+    assert data["diagnostics"]["invalid"] == {"no_json": 1}
+
+
+def without(records: Sequence[Record]) -> Iterator[dict[str, float]]:
+    """Figures with each resident really left out."""
+    for at in range(len(records)):
+        yield {name: found.value for name, found in figures([*records[:at], *records[at + 1 :]]).items()}
+
+
+def figures(records: Sequence[Record]) -> dict[str, Estimate]:
+    return estimates(SCORER.score(records), TRUTH)
+
+
+def test_intervals_are_those_of_the_jackknife() -> None:
+    """Here each resident is really left out and everything computed again."""
+    records = some_days(25)
+    others = list(without(records))
+    for name, found in figures(records).items():
+        values = np.array([figure[name] for figure in others])
+        error = float(np.sqrt(24 / 25 * ((values - values.mean()) ** 2).sum()))
+        assert found.interval == pytest.approx((found.value - 1.959964 * error, found.value + 1.959964 * error))
+        assert found.corrected is None
+
+
+def test_the_bias_is_taken_off_from_100_residents() -> None:
+    """value - (n - 1) x (mean of the figures with one left out - value); more residents score higher."""
+    records = some_days(100)
+    found = figures(records)[FINAL]
+    values = np.array([figure[FINAL] for figure in without(records)])
+    assert found.corrected is not None
+    assert found.corrected[0] == pytest.approx(found.value - 99 * (values.mean() - found.value))
+    assert found.value < found.corrected[0] <= 1
+    assert figures(records[:99])[FINAL].corrected is None
+
+
+ONE = a_day(np.random.default_rng(0), gyration_radius_m=900.0, daily_location_number=2)
+
+
+@pytest.mark.parametrize("records", [[], [ONE]], ids=["nobody", "one"])
+def test_nothing_is_said_of_the_spread_of_less_than_two(records: list[Record]) -> None:
+    """No interval, and without anybody no figure at all: null, never 0 or NaN."""
+    metrics = report(records).data["metrics"]
+    assert {metric["ci95"] for metric in metrics.values()} == {None}
+    assert all((metric["value"] is None) == (not records) for metric in metrics.values())
+
+
+def test_residents_that_are_all_alike_have_no_spread() -> None:
+    """A model that gives everybody the same day: an interval of no width."""
+    found = figures([home()] * 10)[FINAL]
+    assert found.interval == pytest.approx((found.value, found.value))
+
+
+def population(kind: str, residents: int, rng: np.random.Generator) -> list[Record]:
+    """Days drawn near the ground truth, or commuters nearly all alike."""
+    if kind == "alike":
+        works = rng.random(residents) < 0.7
+        return [
+            home(
+                intentions=[1] * 16 + [4 if at_work else 2] * int(rng.integers(14, 20)) + [2] * 12,
+                gyration_radius_m=float(rng.choice(TRUTH.lists.columns[RADIUS])) if at_work else 0.0,
+                daily_location_number=1 + int(at_work) + int(rng.random() < 0.2),
+            )
+            for at_work in works
+        ]
+    drawn = rng.integers(TRUTH.residents, size=residents)
+    columns = TRUTH.lists.columns
+    return [
+        home(
+            intentions=columns[SEQUENCES][at].tolist(),
+            gyration_radius_m=float(columns[RADIUS][at] * rng.lognormal(0.0, 0.15)),
+            daily_location_number=int(columns[LOCATIONS][at] + 0.5),
+        )
+        for at in drawn
+    ]
+
+
+def padded(records: list[Record]) -> list[Record]:
+    return [Record(day.key, {**day.data, "intentions": (day.data["intentions"] + [1] * 48)[:48]}) for day in records]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["near", "alike"])
+@pytest.mark.parametrize("residents", [30, 100])
+def test_95_percent_intervals_hold_what_they_should_as_often_as_they_say(kind: str, residents: int) -> None:
+    """400 simulated runs: the mean score of such runs, and from 100 residents on that of unlimited ones."""
+    rng = np.random.default_rng(3)
+    unlimited = figures(padded(population(kind, 20_000, rng)))[FINAL].value
+    runs = [figures(padded(population(kind, residents, rng)))[FINAL] for _ in range(400)]
+    mean = float(np.mean([run.value for run in runs]))
+    intervals = np.array([run.interval for run in runs])
+    assert mean < unlimited - 0.003
+    assert 0.92 <= _held(intervals, mean) <= 0.999
+    if residents >= 100:
+        corrected = np.array([run.corrected[1] for run in runs if run.corrected])
+        assert 0.90 <= _held(corrected, unlimited) <= 0.999
+        assert _held(intervals, unlimited) < 0.8  # without the correction it would not be held
+
+
+def _held(intervals: Array, value: float) -> float:
+    return float(((intervals[:, 0] <= value) & (value <= intervals[:, 1])).mean())
+
+
+# The report
+
+
+def test_the_report_has_the_three_protocols_with_the_keys_that_are_promised() -> None:
+    """Four divergences and a final score each, nothing else where all is defined."""
+    data = report(some_days(5)).data
+    keys = [*(f"jsd_{metric}" for metric in METRICS), "final_score"]
+    assert {name: list(of) for name, of in data["protocols"].items()} == {
+        "aligned": keys,
+        "asbench": keys,
+        "agentsociety2": keys,
+    }
+    assert list(data["metrics"]) == [
+        "Score",
+        *(f"JSD_{metric}" for metric in METRICS),
+        "JSD_per_slot",
+        "Score (asbench)",
+        "Score (agentsociety2)",
+    ]
+    assert data["metrics"]["Score"]["value"] == data["protocols"]["aligned"]["final_score"] / 100
+
+
+def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() -> None:
+    """Everybody beyond the ground truth's range of radii: no agentsociety2."""
+    far = [a_day(np.random.default_rng(at), gyration_radius_m=1e7 + at) for at in range(5)]
+    found = report(far)
+    assert found.data["protocols"]["agentsociety2"]["final_score"] is None
+    assert found.data["protocols"]["aligned"]["final_score"] is not None
+    assert found.data["metrics"]["Score (agentsociety2)"]["value"] is None
+    assert "agentsociety2 is not defined here: gyration_radius: every value lies outside" in text(far)
+    assert "agentsociety2 n/a" in found.headline
+
+
+def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
+    """Who is missing is said, and why no bounds can be given."""
+    found = report(some_days(3), facts(10, 4))
+    assert found.data["coverage"] == {"expected_users": 10, "scored_users": 3, "failed_users": 4, "complete": False}
+    assert [block.text for block in found.blocks if isinstance(block, Heading)][1] == "INCOMPLETE: 3 of 10 residents"
+    assert "7 are missing, of whom 4 failed" in text(some_days(3), facts(10, 4))
+
+
+def test_coverage_comes_first_and_tells_of_a_share() -> None:
+    """After the title; a complete share is not called all."""
+    run = {"ratio": 0.5, "sample_seed": 3, "users_in_tasks": 6, "tasks": "profiles.json", "tasks_sha256": "ab" * 32}
+    run |= {"endpoint": "embedded", "harness": "1", "created": "2025-07-01", "structured": "json_object"}
+    found = report(some_days(3), facts(3, run=run))
+    headings = [block.text for block in found.blocks if isinstance(block, Heading)]
+    assert headings[:2] == ["DailyMobility (beijing): 通义", "Coverage: complete (of a share of 0.5)"]
+    assert "a share of 0.5 of the 6 residents in the tasks file, drawn with seed 3" in text(
+        some_days(3), facts(3, run=run)
+    )
+    assert "Settings: structured json_object. Tasks: profiles.json" in text(some_days(3), facts(3, run=run))
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "aligned: the benchmark's formula as written",
+        "asbench: as asbench 0.1.4 computes it",
+        "agentsociety2: as agentsociety2 computes it",
+        "turning every day by 12 hours changes no score",
+        "means over days, so even a perfect single day does not score 100",
+        "blind to shift and unit",
+        "cannot fall below 16.7",
+        "Ceiling (aligned): 100 residents drawn from the ground truth itself score",
+        "With unlimited residents the score would be about",
+        "Divergence per slot, averaged over the day",
+        "3 of the days are invalid answers and count as stayed home with the intention other. Over the 97 valid days",
+        "100 residents in plan mode",
+        "200 requests, 2000 prompt tokens, 400 completion tokens",
+        "generated_beijing.json",
+        "合成",
+    ],
+)
+def test_the_report_says_what_stands_beside_the_numbers(sentence: str) -> None:
+    """Protocols, what they do not see, ceiling, bias, invalid days, mode, usage, files, notes."""
+    usage = {"prompt_tokens": 20, "completion_tokens": 4, "requests": 2}
+    days = [Record(day.key, {**day.data, "usage": usage}) for day in [*some_days(97), *[home()] * 3]]
+    assert sentence in text(days, facts(100, notes=("合成。",)))
+
+
+def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
+    """Warnings without their numbers, so that those of many residents are few."""
+    rng = np.random.default_rng(1)
+    days = [
+        home(),
+        home(invalid="length"),
+        home(),
+        a_day(rng, repairs=["fence", "json"], warnings=["AOI 500000123 is unknown", "AOI 500000124 is unknown"]),
+        a_day(rng, mode="agent", warnings=["step 40 took 12.5 s"]),
+    ]
+    assert report(days).data["diagnostics"] == {
+        "modes": {"agent": 1, "plan": 4},
+        "valid_days": 2,
+        "invalid": {"length": 1, "no_json": 2},
+        "repaired_users": 1,
+        "repaired": {"fence": 1, "json": 1},
+        "warned_users": 2,
+        "warnings": {"AOI # is unknown": 2, "step # took # s": 1},
+    }
+
+
+def test_both_sides_are_shown() -> None:
+    """Median radius, mean number of locations, time spent: the ground truth's and the run's."""
+    records = some_days(50)
+    of = report(records).data["beside_truth"]
+    assert of["median_gyration_radius_m"][1] == np.median([day.data["gyration_radius_m"] for day in records])
+    assert of["mean_daily_location_number"][1] == np.mean([day.data["daily_location_number"] for day in records])
+    asleep = sum(day.data["intentions"].count(1) for day in records) / (50 * 48)
+    assert of["intention_shares"]["sleep"][1] == pytest.approx(asleep)
+    assert sum(truth for truth, _ in of["intention_shares"].values()) == pytest.approx(1)
+
+
+def test_the_four_lists_are_written_and_score_the_same(tmp_path: Path) -> None:
+    """`generated_<subset>.json`, residents in order, read back: the same three protocols."""
+    records = some_days(30)
+    found = report(records)
+    (name, content), *others = found.files.items()
+    (tmp_path / name).write_bytes(content)
+    lists = read(tmp_path / name)
+    assert (name, others) == ("generated_beijing.json", [])
+    assert orjson.loads(content)[RADIUS] == [day.data["gyration_radius_m"] for day in records]
+    assert {metric: lists.columns[metric].tolist() for metric in METRICS} == {
+        metric: lists_of(records).columns[metric].tolist() for metric in METRICS
+    }
+    assert {
+        kind: outcome.as_json() for kind, outcome in all_protocols(TRUTH.sample, lists.sample).items()
+    } == found.data["protocols"]
+
+
+def test_very_many_residents_are_scored_the_same_without_lists() -> None:
+    """Above the limit the lists are dropped, however shards are merged, and no figure changes."""
+    records = some_days(30)
+    few = MobilityScorer("beijing", TRUTH, "1", lists_limit=20)
+    a, b, c = (few.score(records[start : start + 10]) for start in (0, 10, 20))
+    for merged in (few.merge(few.merge(a, b), c), few.merge(a, few.merge(b, c))):
+        found = few.summarise(merged, facts(30))
+        assert (found.files, found.data["lists"]) == ({}, None)
+        assert {**found.data, "lists": "generated_beijing.json"} == report(records).data
+
+
+def test_a_report_of_nobody_is_a_report() -> None:
+    """Every failure at once: nothing is scored, and nothing is invented."""
+    found = report([], facts(2, 2))
+    assert found.data["ceiling"] is None and found.data["per_slot"] is None and found.files == {}
+    assert found.headline == "aligned n/a, asbench n/a, agentsociety2 n/a"
+    assert "Nobody was scored." in [block.text for block in found.blocks if isinstance(block, Paragraph)]
+    orjson.dumps(found.data)
+
+
+def test_tables_are_as_wide_as_their_heads() -> None:
+    """Every row has a cell for every column."""
+    tables = [block for block in report(some_days(12)).blocks if isinstance(block, Table)]
+    assert len(tables) == 4
+    assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
