@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import cost, limits, memory, schedule
+from bench import cost, limits, memory, mobility, schedule
 from bench.machine import facts
 
 RESULTS = Path(__file__).with_name("results")
@@ -44,6 +44,7 @@ PARTS = {
     "faults": Part("Immediate 500s, 64 in flight, 200 ms, chains of 4", limits.faults),
     "schedule": Part("Makespan / lower bound, and the sample at half time (simulated)", schedule.schedule),
     "memory": Part("Index, memory and disk, single-step users, 512 in flight", memory.memory),
+    "mobility": Part("CPU of a resident in DailyMobility, 256 in flight, 20 ms", mobility.mobility),
 }
 
 
