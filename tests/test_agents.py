@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.benchmarks.dailymobility.agents import Stage
-from harness.benchmarks.dailymobility.day import Row
+from harness.benchmarks.dailymobility.day import Resident, Row
 from harness.errors import AgentFailed
 from harness.model import Completion, Message, Request
 from tests.agent_town import AOI, HOME, POI, WORK, city, played, resident, saying, silence, stage, written
@@ -329,6 +329,13 @@ def test_what_is_not_here_fails_the_resident_whatever_it_catches(
     )
     failed = failure(stage(file))
     assert failed.kind == kind and failed.detail.startswith("agent.py, step 1, line ") and told in failed.detail
+
+
+def test_a_home_that_the_city_has_not_fails_its_resident() -> None:
+    """Before the agent is made."""
+    lost = Resident("9", 9, AOI + 99, WORK, {})
+    with pytest.raises(AgentFailed, match=f"unknown_place: the home of resident 9: the city has no AOI {AOI + 99}"):
+        asyncio.run(stage("random_walk.py").play(lost, silence))
 
 
 def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from harness import config
 from harness.commands.files import index_file, now, stamp, write_report
 from harness.commands.plan import Plan
-from harness.commands.session import Played, play
+from harness.commands.session import Played, few_collections, play
 from harness.engine.finish import finish
 from harness.engine.job import Job
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
@@ -31,6 +31,7 @@ PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 def launch(plan: Plan, console: Console) -> int:
     """Runs a plan to an end of some kind; returns the exit code."""
     with ExitStack() as held:
+        held.enter_context(few_collections())
         indexes = {subset: _index(plan, subset, held) for subset in plan.tasks}
         stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
         for earlier in runs_in(plan.folder):

@@ -6,8 +6,8 @@ import gc
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -41,9 +41,7 @@ class Played:
 def play(plan: Plan, jobs: list[Job], console: Console) -> Played:
     _admit_sockets(plan.tuning.most)
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    before = gc.get_threshold()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    gc.set_threshold(*config.GC_THRESHOLD)
     gc.freeze()
     try:
         with display(console) as observe:
@@ -52,6 +50,16 @@ def play(plan: Plan, jobs: list[Job], console: Console) -> Played:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Garbage is looked for less often; what a run makes and drops has hardly any cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(*config.GC_THRESHOLD)
+    try:
+        yield
+    finally:
         gc.set_threshold(*before)
 
 

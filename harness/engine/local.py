@@ -8,11 +8,11 @@ at once, since nothing more can be saved. Asked twice: at once. In all of them w
 from __future__ import annotations
 
 import signal
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import anyio
-import numpy as np
 
 from harness.config import GRACE_SECONDS
 from harness.endpoint.caller import Caller, Reply
@@ -107,7 +107,7 @@ class LocalEngine:
             self._users.start_soon(self._user, user)
 
     async def _user(self, user: int) -> None:
-        part = self._parts[int(np.searchsorted(self._firsts, user, side="right")) - 1]
+        part = self._parts[bisect_right(self._firsts, user) - 1]
         try:
             await self._guarded(
                 lambda: self._play(part, int(part.positions[user - part.first]), int(self._steps[user]))

@@ -18,10 +18,11 @@ class Schedule:
     """Over `steps`, the remaining steps of every owed user; a user is its index in that array."""
 
     def __init__(self, steps: NDArray[np.int32], seed: int) -> None:
-        self._steps = steps
-        self._random = np.random.default_rng(seed).permutation(len(steps))
-        self._longest = np.argsort(-steps, kind="stable")
-        self._started = np.zeros(len(steps), dtype=np.bool_)
+        # Read one at a time, memoryviews are several times as fast as arrays.
+        self._steps = steps.data
+        self._random = np.random.default_rng(seed).permutation(len(steps)).data
+        self._longest = np.argsort(-steps, kind="stable").data
+        self._started = bytearray(len(steps))
         self._next_random = self._next_longest = 0
         self._left = len(steps)
         self.remaining_steps = int(steps.sum())
@@ -33,13 +34,13 @@ class Schedule:
     def next(self, slots: int) -> int:
         """The user to start now, of those that have not; `slots` as the limit stands."""
         self._next_longest = self._skip_started(self._longest, self._next_longest)
-        longest = int(self._longest[self._next_longest])
+        longest = self._longest[self._next_longest]
         if self._steps[longest] * SLACK >= self.remaining_steps / max(1, slots):
             chosen = longest
         else:
             self._next_random = self._skip_started(self._random, self._next_random)
-            chosen = int(self._random[self._next_random])
-        self._started[chosen] = True
+            chosen = self._random[self._next_random]
+        self._started[chosen] = 1
         self._left -= 1
         return chosen
 
@@ -47,7 +48,7 @@ class Schedule:
         """Says that `steps` of the remaining ones are done or given up."""
         self.remaining_steps -= steps
 
-    def _skip_started(self, order: NDArray[np.int64], at: int) -> int:
+    def _skip_started(self, order: memoryview, at: int) -> int:
         while at < len(order) and self._started[order[at]]:
             at += 1
         return at

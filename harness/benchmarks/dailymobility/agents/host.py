@@ -199,6 +199,9 @@ class Host:
     async def _answer(self, request: Request, reply: asyncio.Future[Completion]) -> None:
         try:
             completion = await self._ask(request)
+        except asyncio.CancelledError:
+            reply.cancel()  # nobody else would ever wake who waits for it
+            raise
         except Exception as error:
             self.fail(error)
             return

@@ -14,6 +14,8 @@ from harness.benchmarks.dailymobility.agents.places import MapData
 from harness.benchmarks.dailymobility.agents.slices import Guard, Place
 from harness.benchmarks.dailymobility.city import City
 from harness.benchmarks.dailymobility.day import Resident, Row
+from harness.benchmarks.dailymobility.simulator import UnknownPlace
+from harness.errors import AgentFailed
 from harness.model import Ask
 
 NOTICE_SECONDS, LIMIT_SECONDS = 0.25, 5.0
@@ -56,9 +58,13 @@ class Stage:
 
         Raises `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `unknown_place`, or why
         it had no reply: `content_filter`, `context_length`, `length`, `refusal`, `empty`), and what `ask` raises
-        as it is.
+        as it is. A home that the city does not have is an `unknown_place` too.
         """
-        return await Host(self, resident, ask).play()
+        try:
+            host = Host(self, resident, ask)
+        except UnknownPlace as error:
+            raise AgentFailed("unknown_place", f"the home of resident {resident.key}: {error}") from None
+        return await host.play()
 
     def warn_once(self, what: str, key: str = "") -> None:
         if (key or what) not in self._warned:
