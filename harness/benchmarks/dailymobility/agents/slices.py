@@ -32,6 +32,9 @@ from weakref import ref
 import numpy as np
 from numpy.random import mtrand
 
+ALARM: Any = getattr(signal, "SIGALRM", 0)
+"""0 where the platform has none, and nothing is broken off."""
+
 AGAIN_SECONDS = 0.02
 """Between two attempts to break off a slice that has swallowed one."""
 
@@ -87,7 +90,7 @@ class Guard:
 
         What is called then must not be a function in Python: signals would be looked at in there.
         """
-        again: Callable[[ref[Cut]], Any] = partial(next, map(interrupt_main, repeat(signal.SIGALRM)))
+        again: Callable[[ref[Cut]], Any] = partial(next, map(interrupt_main, repeat(ALARM)))
         guard = self
 
         class Renewed(Cut):
@@ -110,7 +113,7 @@ class Guard:
         self._armed = armed = _can_strike()
         began = perf_counter()
         if armed:
-            handler = signal.signal(signal.SIGALRM, self._strike)
+            handler = signal.signal(ALARM, self._strike)
             delay, interval = signal.setitimer(signal.ITIMER_REAL, self._first)
         self._inside = True
         try:
@@ -121,7 +124,7 @@ class Guard:
             self.seconds = perf_counter() - began
             if armed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                signal.signal(signal.SIGALRM, handler)
+                signal.signal(ALARM, handler)
                 if delay:
                     signal.setitimer(signal.ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
 
@@ -154,8 +157,4 @@ _RUN: CodeType = Guard.run.__code__
 
 def _can_strike() -> bool:
     """Handlers are called in the main thread alone; one that was not set from Python could not be put back."""
-    return (
-        hasattr(signal, "setitimer")
-        and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGALRM) is not None
-    )
+    return ALARM > 0 and threading.current_thread() is threading.main_thread() and signal.getsignal(ALARM) is not None
