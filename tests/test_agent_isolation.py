@@ -367,3 +367,23 @@ def test_residents_take_turns(tmp_path: Path) -> None:
     on_stage = stage(written(tmp_path, forward("ORDER.append(self.id)"), top="ORDER = []"))
     asyncio.run(all_of(on_stage, range(3)))
     assert sys.modules[on_stage.agent.cls.__module__].ORDER == [0, 1, 2] * 100  # type: ignore[attr-defined]
+
+
+def test_an_agent_that_waits_for_nothing_is_given_up(tmp_path: Path) -> None:
+    """Nothing will ever wake it; the others play on."""
+    body = forward("if self.id == 1:\n    await asyncio.Event().wait()")
+    stalled, other = asyncio.run(all_of(stage(written(tmp_path, body), stall=0.02), range(1, 3)))
+    assert isinstance(stalled, AgentFailed) and stalled.kind == "agent_stalled" and len(other) == 100
+    assert stalled.detail == "agent.py, step 1: waits for 0.02 s for something that does not come"
+
+
+def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
+    """However long an endpoint takes, that is not the agent's doing."""
+
+    async def slow(request: Request) -> Completion:
+        await asyncio.sleep(0.05)
+        return Completion("睡")
+
+    body = "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
+    rows = played(stage(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.005), slow)
+    assert len(rows) == 100

@@ -61,12 +61,13 @@ class Host:
         self._rows: list[Row] = []
         self._sent: list[tuple[Request, asyncio.Future[Completion]]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._slices = self._asking = 0
 
     async def play(self) -> list[Row]:
         """The rows of the day. Raises the first failure, as it was raised or as `AgentFailed`."""
         life = self._start(self._live())
         try:
-            await asyncio.wait([life])
+            await self._ended_or_stalled(life)
         finally:
             self.stop()
             with CancelScope(shield=True):
@@ -75,6 +76,15 @@ class Host:
         if self.failure is not None:
             raise self.failure
         return self._rows
+
+    async def _ended_or_stalled(self, life: asyncio.Task[None]) -> None:
+        """Returns once the day is over, or fails who has not run for long while no request is under way."""
+        slices = -1
+        while not (await asyncio.wait([life], timeout=self._stage.stall))[0]:
+            if self._slices == slices and not self._asking:
+                waits = f"waits for {self._stage.stall:g} s for something that does not come"
+                return self.fail(AgentFailed("agent_stalled", f"{self._at(None)}: {waits}"))
+            slices = self._slices
 
     async def _live(self) -> None:
         try:
@@ -186,6 +196,7 @@ class Host:
 
     def _after_slice(self) -> None:
         stage, guard = self._stage, self._stage.guard
+        self._slices += 1
         if guard.broken:
             at = self._at(guard.place)
             self.fail(AgentFailed("agent_blocked", f"{at}: still running after {stage.limit:g} s without waiting"))
@@ -197,6 +208,7 @@ class Host:
         self._sent.clear()
 
     async def _answer(self, request: Request, reply: asyncio.Future[Completion]) -> None:
+        self._asking += 1
         try:
             completion = await self._ask(request)
         except asyncio.CancelledError:
@@ -205,6 +217,8 @@ class Host:
         except Exception as error:
             self.fail(error)
             return
+        finally:
+            self._asking -= 1
         if reply.cancelled():
             self.warn_once("gave up waiting for a reply: such a day depends on how fast the endpoint is")
         elif not reply.done():

@@ -21,6 +21,9 @@ from harness.model import Ask
 NOTICE_SECONDS, LIMIT_SECONDS = 0.25, 5.0
 """How long an agent may hold up the event loop before it is noticed, and before it is broken off."""
 
+STALL_SECONDS = 600.0
+"""How long an agent may wait for something else than a reply; between one and two such times it is given up."""
+
 
 def _unheard(warning: str) -> None: ...
 
@@ -38,6 +41,7 @@ class Stage:
         warn: Callable[[str], None] = _unheard,
         notice: float = NOTICE_SECONDS,
         limit: float = LIMIT_SECONDS,
+        stall: float = STALL_SECONDS,
     ) -> None:
         """`json_object` is for requests of agents that do not say what they want; `warn` gets one line each."""
         self.agent = agent
@@ -46,6 +50,7 @@ class Stage:
         self.json_object = json_object
         self.notice = notice
         self.limit = limit
+        self.stall = stall
         self.playing: Host | None = None
         self.guard = Guard(notice, limit, self.place_of)
         self.map = MapData(city, self._refuse)
@@ -56,7 +61,7 @@ class Stage:
     async def play(self, resident: Resident, ask: Ask) -> list[Row]:
         """The 100 rows of the resident's day.
 
-        Raises `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `unknown_place`, or why
+        Raises `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`, `unknown_place`, or why
         it had no reply: `content_filter`, `context_length`, `length`, `refusal`, `empty`), and what `ask` raises
         as it is. A home that the city does not have is an `unknown_place` too.
         """
