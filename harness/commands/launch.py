@@ -157,6 +157,12 @@ def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Co
     elif failed:
         kinds = f"{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
         console.print(kinds, **PLAIN)
+    if otherwise := sum(job.otherwise for job in jobs):
+        console.print(
+            f"{otherwise} users asked something else than before they were interrupted: what was new was paid for "
+            "(asked_otherwise in run_*.log)",
+            **PLAIN,
+        )
     if owed:
         console.print(f"to go on: {_resume_command(plan)}", **PLAIN)
     if ending is not None:

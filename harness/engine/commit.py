@@ -15,21 +15,21 @@ from harness.store.run import RunStore
 
 class GroupCommit:
     def __init__(self, stores: Sequence[RunStore], power: bool) -> None:
+        self.power = power
         self._stores = stores
-        self._power = power
         self._wanted = anyio.Event()
         self._committed = anyio.Event()
 
     async def saved(self) -> None:
         """Returns once everything appended so far is as durable as the run asks for."""
-        if self._power:
+        if self.power:
             committed = self._committed
             self._wanted.set()
             await committed.wait()
 
     async def flush(self) -> None:
         """Syncs what nobody waited for any more, once the run has ended."""
-        if self._power:
+        if self.power:
             await self._sync()
 
     async def serve(self) -> None:

@@ -19,8 +19,8 @@ Saved = Mapping[tuple[str, int], Completion]
 Call = Callable[[bytes, int], Awaitable[Reply]]
 """Settles a request body; the number is the steps that the user has left."""
 
-Save = Callable[[str, int, Reply], Awaitable[None]]
-"""Makes a reply durable: digest, how often asked before, reply."""
+Save = Callable[[str, int, Reply], Awaitable[None] | None]
+"""Makes a reply durable: digest, how often asked before, reply. Returns what there is to wait for, if anything."""
 
 
 class Diverged(Exception):
@@ -40,6 +40,11 @@ class Conversation:
         self._save = save
         self._times: Counter[str] = Counter()
 
+    @property
+    def unused(self) -> int:
+        """Saved responses that nothing asked for: the play went another way than before."""
+        return len(self._saved) - self.replayed
+
     async def ask(self, request: Request) -> Completion:
         body = self._sampling.encode(request)
         key = digest(body)
@@ -50,7 +55,9 @@ class Conversation:
             self.replayed += 1
         else:
             reply = await self._call(body, max(1, self._steps - self.asked))
-            await self._save(key, nth, reply)
+            pending = self._save(key, nth, reply)
+            if pending is not None:
+                await pending
             completion = reply.completion
         self.asked += 1
         return completion

@@ -18,7 +18,8 @@ from harness.store.tasks import TaskIndex
 class Job:
     """`expected` and `done` are masks over the tasks; users expected and not done are owed.
 
-    `failed` counts the users given up on in this process; it is the engine's to write.
+    `failed` counts the users given up on in this process, `otherwise` those who asked something else than before they
+    were interrupted, so that saved responses went unused; both are the engine's to write.
     """
 
     benchmark: Benchmark
@@ -29,6 +30,7 @@ class Job:
     store: RunStore
     expected: NDArray[np.bool_]
     failed: int = 0
+    otherwise: int = 0
 
     @property
     def done(self) -> NDArray[np.bool_]:

@@ -134,17 +134,17 @@ class LocalEngine:
         def warn(fault: TransportFault, number: int) -> None:
             self._warn(job, task.key, fault, number)
 
-        async def call(body: bytes, rank: int) -> Reply:
-            return await self._caller.complete(body, rank, task.key, warn)
+        def call(body: bytes, rank: int) -> Awaitable[Reply]:
+            return self._caller.complete(body, rank, task.key, warn)
 
-        async def save(request: str, nth: int, reply: Reply) -> None:
+        def save(request: str, nth: int, reply: Reply) -> Awaitable[None] | None:
             job.store.save_response(task.key, request, nth, reply.completion, reply.seconds, reply.tries, job.endpoint)
-            await self._commit.saved()
             nonlocal counted, busy
             busy += reply.seconds
             if counted < steps:
                 counted += 1
                 self._advance(part, 1)
+            return self._commit.saved() if self._commit.power else None
 
         conversation = Conversation(
             job.sampling, job.store.responses_of(task.key), job.benchmark.steps(task), call, save
@@ -160,6 +160,9 @@ class LocalEngine:
             await self._commit.saved()
             part.live.add(record)
             self._advance(part, steps - counted)
+            if conversation.unused:
+                job.otherwise += 1
+                job.store.event("asked_otherwise", user_id=task.key, unused_responses=conversation.unused)
         finally:
             self._progress.replayed += conversation.replayed
             self._progress.user_ended(busy)
