@@ -39,6 +39,7 @@ class Template:
         self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): content}
         system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, known, file), _cut(user, known, file)
+        self._fixed = Message("system", system) if len(self._system) == 1 else None
         if missing := needed.difference(self._system[1::2], self._user[1::2]):
             places = " and ".join(f"${{{name}}}" for name in sorted(missing))
             raise BadInput(f"{file}: the prompt template has no place {places}, and without it no model could answer")
@@ -46,7 +47,9 @@ class Template:
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """The messages with each place's value in it."""
         user = Message("user", _fill(self._user, values))
-        return (Message("system", _fill(self._system, values)), user) if self._system else (user,)
+        if not self._system:
+            return (user,)
+        return self._fixed or Message("system", _fill(self._system, values)), user
 
 
 def kept_name(path: Path) -> str:
@@ -87,4 +90,6 @@ def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
 
 
 def _fill(parts: tuple[str, ...], values: Mapping[str, str]) -> str:
-    return "".join([values[part] if odd & 1 else part for odd, part in enumerate(parts)])
+    filled = list(parts)
+    filled[1::2] = [values[name] for name in parts[1::2]]
+    return "".join(filled)

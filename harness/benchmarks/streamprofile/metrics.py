@@ -5,9 +5,10 @@ P predicted tags, K kept, N new, G = K ∪ N, D one kind of distractors. `None` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Truth
 
@@ -37,18 +38,17 @@ class StepMetrics:
     out_of_pool: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sets:
-    """K, N and the kinds of D of a step, as sets."""
+class Sets(NamedTuple):
+    """K, N and G of a step, as sets."""
 
-    kept: frozenset[str]
-    new: frozenset[str]
-    distractors: dict[str, frozenset[str]]
+    kept: AbstractSet[str]
+    new: AbstractSet[str]
+    true: AbstractSet[str]
 
     @classmethod
     def of(cls, truth: Truth) -> Sets:
-        distractors = {name: frozenset(tags) for name, tags in truth.distractors.items()}
-        return cls(frozenset(truth.kept), frozenset(truth.new), distractors)
+        kept, new = frozenset(truth.kept), frozenset(truth.new)
+        return cls(kept, new, kept | new)
 
 
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
@@ -58,9 +58,10 @@ def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> St
     if not truth.kept and not truth.new:
         return StepMetrics({}, None, {}, out_of_pool)
     sets = Sets.of(truth)
+    wrong = {name: frozenset(tags) for name, tags in truth.distractors.items() if tags}
     return StepMetrics(
-        values=_measure(sets, predicted),
-        at_asked=_measure(sets, frozenset(prediction[:asked])) if len(prediction) > asked else None,
+        values=_measure(sets, wrong, predicted),
+        at_asked=_measure(sets, wrong, frozenset(prediction[:asked])) if len(prediction) > asked else None,
         ceiling=ceiling(sets, pool, asked),
         out_of_pool=out_of_pool,
     )
@@ -75,17 +76,25 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
     new, kept = truth.new & pool, truth.kept & pool
     both = len(new & kept)
     hits = min(asked, len(new) + len(kept) - both)
-    if hits == len(truth.new | truth.kept):  # it has room for all of them
-        return dict(zip(GAINS, (hits / asked, 1.0, 1.0 if new else None, 1.0 if kept else None), strict=True))
-    shared = min(hits, both)
-    rest = hits - shared
-    most_new, most_kept = min(rest, len(new) - both), min(rest, len(kept) - both)
-    recalls = (
-        (_share(shared + taken, len(truth.new)), _share(shared + rest - taken, len(truth.kept)))
-        for taken in range(rest - most_kept, most_new + 1)
-    )
-    novelty, stability = max(recalls, key=_merit)
-    return dict(zip(GAINS, (hits / asked, hits / len(truth.new | truth.kept), novelty, stability), strict=True))
+    novelty: float | None
+    stability: float | None
+    if hits == len(truth.true):  # it has room for all of them
+        novelty, stability = 1.0 if new else None, 1.0 if kept else None
+    else:
+        shared = min(hits, both)
+        rest = hits - shared
+        most_new, most_kept = min(rest, len(new) - both), min(rest, len(kept) - both)
+        recalls = (
+            (_share(shared + taken, len(truth.new)), _share(shared + rest - taken, len(truth.kept)))
+            for taken in range(rest - most_kept, most_new + 1)
+        )
+        novelty, stability = max(recalls, key=_merit)
+    return {
+        "Precision": hits / asked,
+        "Recall": hits / len(truth.true),
+        "Recall_Novelty": novelty,
+        "Recall_Stability": stability,
+    }
 
 
 def harmonic(a: float | None, b: float | None) -> float | None:
@@ -95,18 +104,17 @@ def harmonic(a: float | None, b: float | None) -> float | None:
     return 2 * a * b / (a + b) if a + b > 0 else 0.0
 
 
-def _measure(truth: Sets, predicted: AbstractSet[str]) -> Values:
-    true = truth.kept | truth.new
-    hits = len(predicted & true)
+def _measure(truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: AbstractSet[str]) -> Values:
+    """`wrong` holds the kinds of D that are not empty, by metric."""
+    hits = len(predicted & truth.true)
     values: Values = {
         "Precision": hits / len(predicted) if predicted else 0.0,
-        "Recall": hits / len(true),
+        "Recall": hits / len(truth.true),
         "Recall_Novelty": _share(len(predicted & truth.new), len(truth.new)),
         "Recall_Stability": _share(len(predicted & truth.kept), len(truth.kept)),
     }
     for name in ERRORS:
-        distractors = truth.distractors.get(name)
-        values[name] = len(predicted & distractors) / len(distractors) if distractors else None
+        values[name] = len(predicted & wrong[name]) / len(wrong[name]) if name in wrong else None
     return values
 
 

@@ -16,6 +16,7 @@ import orjson
 from harness.benchmarks.answers import Unreadable, json_object
 from harness.model import Completion
 
+STRINGS = frozenset({str})
 _SEPARATORS = re.compile(r"[,，、;；\n]")
 _TAG_NAMES = ("tag", "name", "label", "text")
 
@@ -41,11 +42,13 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Readable | Unreadable
         return Unreadable("no_tags", "缺少 predicted_tags，或它不是字符串数组")
     persona = _text(data.get("persona_summary"), "persona_type", repairs)
     reasoning = _text(data.get("reasoning"), "reasoning_type", repairs)
-    clean = tuple(_encodable(tag, repairs) for tag in tags)
-    unique = tuple(dict.fromkeys(clean))
-    if len(unique) < len(clean):
+    if "syntax" in repairs:  # what orjson reads can be written again, what is repaired perhaps not
+        tags = [_encodable(tag, repairs) for tag in tags]
+        persona, reasoning = _encodable(persona, repairs), _encodable(reasoning, repairs)
+    unique = tuple(dict.fromkeys(tags))
+    if len(unique) < len(tags):
         repairs.append("duplicate_tags")
-    return Readable(_encodable(persona, repairs), unique, _encodable(reasoning, repairs), tuple(dict.fromkeys(repairs)))
+    return Readable(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
 
 
 def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:
@@ -55,6 +58,8 @@ def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | 
         value = _listed(value, pool) or None
     if type(value) is not list:
         return None
+    if STRINGS.issuperset(map(type, value)):
+        return value
     tags = [tag for item in value if (tag := _tag(item, repairs)) is not None]
     return tags if tags or not value else None
 
