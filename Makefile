@@ -20,7 +20,7 @@ MORE = $(call given,ARGS)
 MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
 BASELINE = $(if $(MOBILITY),baseline/commuter,baseline/recency)
 ONE = $(if $(MOBILITY)$(call given,PLATFORM),,--platform weibo)
-DEMO = $(if $(call given,MODEL),,--model $(BASELINE) --demo $(ONE))
+DEMO = $(if $(call given,MODEL)$(findstring --config,$(MORE)),,--model $(BASELINE) --demo $(ONE))
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
 takes.run := MODEL PLATFORM NAME RATIO CONCURRENCY BENCHMARK ARGS

@@ -178,10 +178,11 @@ class Benchmark(Protocol):
     """Plays a task by asking; never sees network, disk, clock or concurrency.
 
     `prompt_version` is part of what a run is, `parser_version` is recorded, `task_version` is that of the rules by
-    which task lines are validated.
+    which task lines are validated. `key_field` is the field of a task line that names its user.
     """
 
     name: str
+    key_field: str
     prompt_version: str
     parser_version: str
     task_version: str

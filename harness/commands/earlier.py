@@ -54,26 +54,52 @@ class Earlier:
             raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
         return path
 
-    def benchmark(self, folder: Path | None) -> Benchmark:
-        """The benchmark with the settings of this run; its tasks may be in another folder."""
+    def benchmark(self, folder: Path | None, allowed: frozenset[str] = frozenset()) -> Benchmark:
+        """The benchmark with the settings of this run; its tasks may be in another folder.
+
+        `allowed` names the files of prompt or agent that may be taken as they are now.
+        """
         self.tasks(folder)
-        settings = self._module.settings_again(self.manifest.identity["settings"], self.source(), self._folder(folder))
+        source = self.source(allowed)
+        settings = self._module.settings_again(self.manifest.identity["settings"], source, self._folder(folder))
         made: Benchmark = self._module.configure(settings)
         return made
 
-    def source(self) -> Path | None:
-        """The prompt or agent that the run was given: where it was while that is the same, else the kept copy."""
+    def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
+        """The prompt or agent that the run was given: where it was while it is the same, else the kept copy."""
         named = self.manifest.provenance.get("source")
         if not named:
             return None
-        original = Path(named)
-        kept = [path for path in map(self.files.folder.joinpath, self.manifest.identity["files"]) if path.is_file()]
-        copies = [path for path in kept if path.name.endswith(original.name.removeprefix("prompt_"))]
-        try:
-            same = any(path.read_bytes() == original.read_bytes() for path in copies)
-        except OSError:  # it has gone, or may not be read any more
-            same = False
-        return original if same or not copies else copies[0]
+        copies = [copy for copy in self._kept if _original(copy, Path(named)) == Path(named)]
+        return Path(named) if not copies or allowed.issuperset(self.changed) else copies[0]
+
+    @property
+    def changed(self) -> list[str]:
+        """The files of prompt or agent, as identity names them, that are no longer what the run was given."""
+        named = self.manifest.provenance.get("source")
+        return (
+            [f"files.{copy.name}" for copy in self._kept if not _same(copy, _original(copy, Path(named)))]
+            if named
+            else []
+        )
+
+    @property
+    def _kept(self) -> list[Path]:
+        """The copies of prompt or agent in the run's folder, the main file's first."""
+        return [path for path in map(self.files.folder.joinpath, self.manifest.identity["files"]) if path.is_file()]
+
+
+def _original(copy: Path, named: Path) -> Path:
+    """The file that a copy was made of, which lay beside the one named; copies have a word in front of the name."""
+    own = copy.name.partition("_")[2]
+    return named if named.name in (copy.name, own) else named.with_name(own)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:  # it has gone, or may not be read any more
+        return False
 
 
 def find(args: Namespace) -> list[Earlier]:

@@ -21,7 +21,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
         return benchmark.check(line, where, subset)
 
     kind = f"{benchmark.name} {subset} {benchmark.task_version}"
-    return open_index(path, kind, measured, results / ".index")
+    return open_index(path, kind, measured, results / ".index", benchmark.key_field)
 
 
 def write_report(files: RunFiles, report: Report) -> None:

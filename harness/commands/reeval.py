@@ -24,7 +24,7 @@ from harness.commands.files import index_file, now, stamp, write_report
 from harness.engine.conversation import Diverged, replaying
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
-from harness.errors import BadInput
+from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Benchmark, Record, Report, RunFacts, Where
 from harness.store.lock import RunLock
 from harness.store.log import lines
@@ -112,7 +112,7 @@ class _Again:
         conversation = replaying(job.sampling, job.store.responses_of(task.key))
         try:
             answer = self._loop.run(job.benchmark.play(task, conversation.ask))
-        except Diverged:
+        except (Diverged, AgentFailed):
             self._diverged += 1
             return {**job.benchmark.rescore(task, old), "reparse": "diverged"}
         made = job.benchmark.record(task, answer, job.benchmark.measure(task, answer))

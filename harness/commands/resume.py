@@ -53,6 +53,14 @@ def _together(run: Earlier) -> bytes:
 
 
 def _resume(group: list[Earlier], args: argparse.Namespace, screen: Console) -> int:
+    allowed = frozenset(args.allow)
+    if changed := [name for name in group[0].changed if name not in allowed]:
+        screen.print(
+            f"{group[0].name}: {', '.join(changed)} changed or went since the run began: it goes on with its own copy "
+            f"(--allow {changed[0]} takes the file as it is now)",
+            highlight=False,
+            soft_wrap=True,
+        )
     made = _plan(group, args)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
     return launch(made, screen)
@@ -67,7 +75,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
         check(found.address)
     return plan.Plan(
         name=first.name,
-        benchmark=first.benchmark(args.tasks_dir),
+        benchmark=first.benchmark(args.tasks_dir, frozenset(args.allow)),
         sampling=plan.sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,

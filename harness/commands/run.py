@@ -15,6 +15,7 @@ from harness.endpoint.client import check
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request
+from harness.serve.app import MODELS
 from harness.store.manifest import load
 from harness.store.run import RunFiles
 from harness.ui.console import console
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         type=options.filled,
-        help="as the endpoint names it, or a baseline such as baseline/recency (`serve --help` lists them)",
+        help=f"as the endpoint names it, or one that the harness serves itself: {', '.join(MODELS)}",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="asbench's YAML file: address, key, model, concurrency, time-out"
@@ -96,7 +97,7 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     _refuse_foreign(args)
     given = _config(args)
     subsets = _subsets(args.platform, module.SUBSETS)
-    baseline = args.model.startswith(config.BASELINE_PREFIX) and not args.api_url
+    baseline = args.model.startswith(config.BASELINE_PREFIX) and not (args.api_url or given)
     found = None if baseline else (_found(given) if given else address.find(args, os.environ))
     missing = [] if baseline or found else [address.MISSING]
     folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
@@ -104,7 +105,7 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
     absent = [path for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(
-            f"no tasks: {', '.join(map(str, absent))} is not there; put it there, or take synthetic ones with --demo"
+            f"no tasks: missing {', '.join(map(str, absent))}; put them there, or take synthetic ones with --demo"
         )
     if missing:
         raise BadInput("\n".join(missing))
@@ -140,7 +141,7 @@ def _config(args: argparse.Namespace) -> asbench.Config | None:
         raise BadInput("--config names an endpoint with its key: give no other address or key beside it")
     given = asbench.read(args.config)
     if given.others:
-        tell(f"{given.path}: its first endpoint is used, the other {given.others} are not")
+        tell(f"{given.path}: only the first of its {given.others + 1} endpoints is used")
     args.model = args.model or given.model
     return given
 

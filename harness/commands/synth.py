@@ -14,6 +14,8 @@ from harness.errors import BadInput
 from harness.store.atomic import replacing
 from harness.ui.console import console
 
+MEAN_STEPS = 6.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
@@ -22,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=options.signed_int, default=0, metavar="S")
     parser.add_argument("--platform", action="append", choices=PLATFORMS, help="may be repeated (default: all five)")
     parser.add_argument(
-        "--steps", type=options.positive_float, default=6.0, metavar="MEAN", help="mean steps of a user (default: 6)"
+        "--steps", type=options.positive_float, metavar="MEAN", help="mean steps of a user (default: 6)"
     )
 
 
@@ -35,15 +37,16 @@ def execute(args: argparse.Namespace) -> int:
     for platform in args.platform or PLATFORMS:
         path = args.out / f"{platform}_inference_tasks.jsonl"
         with replacing(path) as file:
-            file.writelines(generate(platform, args.users, args.seed, args.steps))
+            file.writelines(generate(platform, args.users, args.seed, args.steps or MEAN_STEPS))
         screen.print(f"{path}: {args.users} synthetic users", soft_wrap=True)
     return 0
 
 
 def _mobility(args: argparse.Namespace, folder: Path) -> int:
     """A small city, its residents and their ground truth, in the folder where the harness looks for them."""
-    if args.platform:
-        raise BadInput(f"--platform {args.platform[0]} is of StreamProfileBench, and this is DailyMobility")
+    for option in ("platform", "steps"):
+        if getattr(args, option) is not None:
+            raise BadInput(f"--{option} is an option of StreamProfileBench, and this is DailyMobility")
     for name, content in mobility.files(args.users, args.seed).items():
         path = folder / name
         _make(path.parent)

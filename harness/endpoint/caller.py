@@ -177,7 +177,7 @@ class Caller:
         lasted = self.outage.lasted(now)
         if lasted >= self._limits.max_outage:
             self._stop(
-                f"the endpoint has not answered for {lasted / 60:.0f} minutes ({fault.kind}: {fault.detail}): "
+                f"the endpoint has not answered for {_in_words(lasted)} ({fault.kind}: {fault.detail}): "
                 "resume when it is back"
             )
         self.limiter.probe(self.outage.next_probe(now))
@@ -248,6 +248,10 @@ def full_jitter(failures: int, asked: float | None, rng: random.Random) -> float
     """
     wait = rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
     return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
 def _used(completion: Completion | None) -> tuple[float | None, float | None]:

@@ -61,6 +61,11 @@ class RunFiles:
     def report(self, kind: str) -> Path:
         return self.folder / f"eval_report_{self.subset}.{kind}"
 
+    @property
+    def reports(self) -> tuple[Path, ...]:
+        """All that is written with a report, and true only as long as that is."""
+        return self.report("txt"), self.report("json"), self.folder / f"generated_{self.subset}.json"
+
 
 def runs(results_folder: Path) -> Iterator[RunFiles]:
     """Every run that has a manifest below a results folder, by name and subset."""
@@ -105,7 +110,7 @@ class RunStore:
 
     def set_aside_report(self) -> None:
         """The report of a run that goes on is no longer true of it."""
-        for path in (self.files.report("txt"), self.files.report("json")):
+        for path in self.files.reports:
             if path.exists():
                 set_aside(path, self._stamp)
 
@@ -117,8 +122,7 @@ class RunStore:
             files.responses,
             files.failures,
             files.events,
-            files.report("txt"),
-            files.report("json"),
+            *files.reports,
             files.manifest,
         ):
             if path.exists():
@@ -377,4 +381,4 @@ def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str],
 def shown(value: Any) -> str:
     """A value of a manifest in a sentence."""
     text = orjson.dumps(value).decode()
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 60 else text[:56] + "..." + text[-1]

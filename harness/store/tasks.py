@@ -111,10 +111,10 @@ class TaskIndex:
         return chosen
 
 
-def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path) -> TaskIndex:
+def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path, key_field: str = "user_id") -> TaskIndex:
     """The index of a tasks file, from the cache where that still holds.
 
-    `kind` names the benchmark, subset and version of its rules. Raises `BadInput` with file, line and field.
+    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Raises `BadInput` with file, line and field.
     """
     try:
         state = path.stat()
@@ -128,7 +128,7 @@ def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path) ->
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
     if (cached := _load(cache, path, stamp)) is not None:
         return cached
-    index = _build(path, measured, cache)
+    index = _build(path, measured, cache, key_field)
     _save(cache, index, stamp)
     return index
 
@@ -137,7 +137,7 @@ def hash_name(text: str) -> str:
     return blake2b(os.fsencode(text), digest_size=6).hexdigest()
 
 
-def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
+def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskIndex:
     whole = sha256()
     offsets, sizes, numbers = array("q"), array("l"), array("q")
     keys, steps = array("Q"), array("l")
@@ -167,7 +167,7 @@ def _build(path: Path, measured: Measured, cache: Path) -> TaskIndex:
         np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2),
         np.array(steps, np.int32),
     )
-    _refuse_repeated(path, columns)
+    _refuse_repeated(path, columns, key_field)
     return TaskIndex(path, columns, whole.hexdigest(), cache)
 
 
@@ -246,12 +246,12 @@ def _blank(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _refuse_repeated(path: Path, columns: Columns) -> None:
+def _refuse_repeated(path: Path, columns: Columns, key_field: str) -> None:
     order = np.argsort(columns.keys, kind="stable")
     same = np.flatnonzero(np.diff(columns.keys[order]) == 0)
     if len(same):
         first, second = sorted(int(columns.numbers[order[at]]) for at in (same[0], same[0] + 1))
-        raise BadInput(f"{Where(str(path), second)}: field user_id: this user stands already in line {first}")
+        raise BadInput(f"{Where(str(path), second)}: field {key_field}: this user stands already in line {first}")
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:

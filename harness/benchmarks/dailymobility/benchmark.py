@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from harness import config
 from harness.benchmarks.dailymobility import groundtruth, plan, task
-from harness.benchmarks.dailymobility.agents import AgentFile, Stage, load_agent
+from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Stage, load_agent
 from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, VALID, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
@@ -30,8 +31,6 @@ FILES = (
 SIMULATOR_VERSION = "1"
 AGENT_STEPS = 100
 """Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
-
-KEPT = "agent_"
 
 NO_REPLY = frozenset({"content_filter", "context_length", "length", "refusal", "empty"})
 """Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day and no failure."""
@@ -94,25 +93,27 @@ class AgentMode:
     name = "agent"
     steps = AGENT_STEPS
 
-    def __init__(self, agent: AgentFile, city: City, *, seed: int) -> None:
+    def __init__(self, agent: AgentFile, city: City, *, seed: int, json_object: bool) -> None:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
         self.files: Mapping[str, bytes] = {
-            kept_name(name): content for name, content in ((agent.name, agent.data), *agent.beside.items())
+            KEPT + name: content for name, content in ((agent.name, agent.data), *agent.beside.items())
         }
         self.hear: Callable[[str], None] = lambda warning: None
         self._seed = seed
+        self._json_object = json_object
         self._stage = Stage(agent, city, seed=seed, warn=lambda warning: self.hear(warning))
 
     def identity(self) -> JSON:
-        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed}
+        structured = "json_object" if self._json_object else "none"
+        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, "structured": structured}
 
     async def play(self, resident: Resident, ask: Ask) -> Day:
         usage = Usage()
 
         async def counted(request: Request) -> Completion:
             nonlocal usage
-            completion = await ask(request)
+            completion = await ask(request if self._json_object else replace(request, json_object=False))
             usage = usage.plus(completion)
             return completion
 
@@ -126,13 +127,9 @@ class AgentMode:
         return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, usage)
 
 
-def kept_name(file: str) -> str:
-    """The name under which a run's folder keeps an agent file, or a module beside it."""
-    return KEPT + file.removeprefix(KEPT)
-
-
 class DailyMobility:
     name = "dailymobility"
+    key_field = "id"
     prompt_version = "1"
     parser_version = "1"
     subsets = SUBSETS
@@ -262,14 +259,15 @@ def configure(settings: JSON) -> DailyMobility:
     """The benchmark with settings as the functions above make them."""
     folder = settings["folder"] / FOLDER
     city, truth = load_city(folder / "beijing.pb"), groundtruth.load(folder)
+    json_object = settings.get("structured", "json_object") == "json_object"
     mode: Mode
     if settings["mode"] == AgentMode.name:
-        mode = AgentMode(load_agent(settings["source"]), city, seed=settings["agent_seed"])
+        mode = AgentMode(load_agent(settings["source"]), city, seed=settings["agent_seed"], json_object=json_object)
     else:
         mode = PlanMode(
             plan.PlanPrompt(settings["source"]),
             city,
-            json_object=settings.get("structured", "json_object") == "json_object",
+            json_object=json_object,
             parse_retries=settings.get("parse_retries", config.PARSE_RETRIES),
         )
     return DailyMobility(mode, city, truth)

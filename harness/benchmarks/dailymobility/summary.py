@@ -236,11 +236,9 @@ def _about_run(data: JSON) -> Iterator[Block]:
         if modes
         else "Nobody was scored."
     )
-    whose = "This harness's own prompt" if data["prompt"] == "own" else f"The user's own: {data['prompt']}"
-    yield Paragraph(
-        f"{whose} (prompt version {data['prompt_version']}). Ground truth: {truth['residents']} residents, SHA-256 "
-        f"{truth['sha256'][:16]}…"
-    )
+    own = f"This harness's own prompt (prompt version {data['prompt_version']})"
+    whose = own if data["prompt"] == "own" else f"The user's own: {data['prompt']}"
+    yield Paragraph(f"{whose}. Ground truth: {truth['residents']} residents, SHA-256 {truth['sha256'][:16]}…")
     if run:
         said = ", ".join(f"{name} {value}" for name, value in run.items() if name in SETTINGS)
         yield Paragraph(

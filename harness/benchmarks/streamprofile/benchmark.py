@@ -52,6 +52,7 @@ class ProfileAnswer:
 
 class StreamProfile:
     name = "streamprofile"
+    key_field = "user_id"
     prompt_version = "1"
     parser_version = "1"
     task_version = "1"

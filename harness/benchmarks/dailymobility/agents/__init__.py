@@ -14,7 +14,7 @@ from the process's own states; the order of a set of strings, on which a draw ma
 plays another day each time.
 """
 
-from harness.benchmarks.dailymobility.agents.loader import AgentFile, load_agent
+from harness.benchmarks.dailymobility.agents.loader import KEPT, AgentFile, load_agent
 from harness.benchmarks.dailymobility.agents.stage import Stage
 
-__all__ = ["AgentFile", "Stage", "load_agent"]
+__all__ = ["KEPT", "AgentFile", "Stage", "load_agent"]

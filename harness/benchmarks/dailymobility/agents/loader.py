@@ -29,26 +29,29 @@ from harness.benchmarks.dailymobility.agents.shims import protobuf, shims
 from harness.benchmarks.dailymobility.agents.slices import Dice
 from harness.errors import BadInput
 
+KEPT = "agent_"
+"""Before the names under which a run's folder keeps agent files; a kept one can be named as `--agent` again."""
+
 WANTED = "one class derived from DailyMobilityAgent"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """An agent file as it was loaded: its class, its bytes, and those of the modules beside it, by file name."""
+    """An agent file as it was loaded: its class, its bytes, and those of the modules beside it, by file name.
+
+    Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
+    tracebacks name them.
+    """
 
     cls: type[CitizenAgentBase]
     path: Path
     data: bytes
     beside: Mapping[str, bytes]
+    sources: frozenset[str]
 
     @property
     def name(self) -> str:
-        return self.path.name
-
-    @property
-    def sources(self) -> frozenset[str]:
-        """File names as frames and tracebacks have them."""
-        return frozenset({str(self.path), *(str(self.path.resolve().parent / name) for name in self.beside)})
+        return self.path.name.removeprefix(KEPT)
 
 
 def load_agent(path: Path) -> AgentFile:
@@ -64,7 +67,7 @@ def load_agent(path: Path) -> AgentFile:
             _failed(path, error, loading.files)
         finally:
             loading.over = True
-    return AgentFile(_agent_class(path, module), path, data, dict(loading.beside))
+    return AgentFile(_agent_class(path, module), path, data, dict(loading.beside), frozenset(loading.files))
 
 
 class _Loading:
@@ -112,14 +115,15 @@ class _Loading:
 
     def _file(self, root: str) -> Path | None:
         """The file beside the agent's that is meant by a name, unless the standard library has a module of it."""
-        file = self._folder / f"{root}.py"
-        return file if root not in sys.stdlib_module_names and file.is_file() else None
+        if root in sys.stdlib_module_names:
+            return None
+        return next(filter(Path.is_file, (self._folder / f"{kept}{root}.py" for kept in ("", KEPT))), None)
 
     def _sibling(self, root: str, file: Path) -> ModuleType:
         if root not in self._beside:
             if self.over:
                 raise ImportError(f"{file.name} is imported while the agent runs: import it at the top of the file")
-            data = self.beside[file.name] = file.read_bytes()
+            data = self.beside[f"{root}.py"] = file.read_bytes()
             self._beside[root] = self.run(file, data)
         return self._beside[root]
 
