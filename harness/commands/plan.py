@@ -34,7 +34,10 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves."""
+    """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
+
+    `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy.
+    """
 
     name: str
     benchmark: Benchmark
@@ -47,6 +50,7 @@ class Plan:
     sample_seed: int = config.SAMPLE_SEED
     allowed: frozenset[str] = frozenset()
     restart: bool = False
+    source: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -72,11 +76,11 @@ class Plan:
 
     def provenance(self) -> JSON:
         """Recorded; changes are told, not refused."""
-        source = self.benchmark.source
+        own = self.benchmark.source
         return {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,
-            "source": str(source.resolve()) if source else None,
+            "source": self.source or (str(own.resolve()) if own else None),
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,
             "python": platform.python_version(),

@@ -84,4 +84,5 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
         ratio=selection["ratio"],
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),
+        source=provenance.get("source"),
     )

@@ -114,7 +114,8 @@ class TaskIndex:
 def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path, key_field: str = "user_id") -> TaskIndex:
     """The index of a tasks file, from the cache where that still holds.
 
-    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Raises `BadInput` with file, line and field.
+    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Raises
+    `BadInput` with file, line and field.
     """
     try:
         state = path.stat()
