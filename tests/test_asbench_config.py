@@ -53,6 +53,8 @@ def test_a_known_provider_needs_no_address(file: Path) -> None:
         ("llm: [{provider: openai, model: m, api_key: 12345678}]", r"llm\[0\]\.api_key: expected a key in quotes"),
         ("llm: [{provider: openai, model: m, concurrency: many}]", r"llm\[0\]\.concurrency: expected a whole number"),
         ("llm: [{provider: openai, model: m, concurrency: 0}]", r"llm\[0\]\.concurrency: expected a number above 0"),
+        ("llm: [{provider: openai, model: m, timeout: .nan}]", r"llm\[0\]\.timeout: expected a number above 0"),
+        ("llm: [{provider: openai, model: m, api_key: !!bool 12345678}]", "expected YAML"),
         ("llm: [{provider: openai, model: m, semaphore: true}]", r"llm\[0\]\.semaphore"),
         ("llm: [{provider: openai, model: m, timeout: -1}]", r"llm\[0\]\.timeout: expected a number above 0"),
     ],

@@ -174,12 +174,12 @@ def with_lane(x: float) -> Any:
         (with_aoi(SQUARE[:2], 1.0), "Aoi 500000009: expected 3 positions or more, got 2"),
         (
             with_aoi([(0.0, 0.0), (1.0, 0.0), (1.0, float("nan"))], 1.0),
-            r"Aoi 500000009: expected finite .* got 1.0, nan",
+            r"Aoi 500000009: expected coordinates .* got 1.0, nan",
         ),
-        (with_aoi([(float("inf"), 0.0)], None), r"Aoi 500000009: expected finite .* got inf, 0.0"),
-        (with_poi(float("-inf")), r"Poi 700000009: expected finite .* got -inf, 0.0"),
+        (with_aoi([(float("inf"), 0.0)], None), r"Aoi 500000009: expected coordinates .* got inf, 0.0"),
+        (with_poi(float("-inf")), r"Poi 700000009: expected coordinates .* got -inf, 0.0"),
         (without_position(), "Poi 700000009: it has no position"),
-        (with_lane(float("nan")), r"Lane 9: expected finite .* got nan, 0.0"),
+        (with_lane(float("nan")), r"Lane 9: expected coordinates .* got nan, 0.0"),
     ],
 )
 def test_a_map_that_cannot_be_used_is_refused_by_name(made: Any, said: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.commands.options import CONCURRENCY_MOST, SECONDS_MOST
 from harness.config import OPENAI_URL
 from harness.endpoint.client import Address
 from harness.errors import BadInput
@@ -69,9 +70,9 @@ def read(path: Path) -> Config:
     pace = "concurrency" if first.get("concurrency") is not None else "semaphore"
     concurrency = _typed(first, pace, int, "a whole number from 1", path)
     timeout = _typed(first, "timeout", (int, float), "seconds above 0", path)
-    for name, value in ((pace, concurrency), ("timeout", timeout)):
-        if value is not None and value <= 0:
-            raise BadInput(f"{path}: field llm[0].{name}: expected a number above 0")
+    for name, value, most in ((pace, concurrency, CONCURRENCY_MOST), ("timeout", timeout, SECONDS_MOST)):
+        if value is not None and not 0 < value <= most:
+            raise BadInput(f"{path}: field llm[0].{name}: expected a number above 0 and at most {most:g}")
     key = _typed(first, "api_key", str, "a key in quotes", path) or None
     return Config(path, _url(first, path), key, model, concurrency, timeout, len(entries) - 1)
 
@@ -85,7 +86,7 @@ def _document(path: Path) -> JSON:
         data: Any = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # the parser's own, and whatever its converters of tagged values raise
         mark = getattr(error, "problem_mark", None)
         raise BadInput(f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML") from None
     if type(data) is not dict:

@@ -26,6 +26,10 @@ SEPARATOR = "|"
 TWICE = "expected an id of its own, got one that an earlier entry has"
 
 
+FURTHEST = 1e8
+"""Metres; more than twice around the earth, and what squares and sums of coordinates bear."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aoi:
     """An area. `outline` has its corners, one for an area that is a point; `x`, `y` is its centroid."""
@@ -222,7 +226,7 @@ def _pois(given: Iterable[Any], where: str) -> dict[int, Poi]:
         if not poi.HasField("position"):
             _bad(where, "Poi", number, "it has no position")
         if not (isfinite(x) and isfinite(y)):
-            _bad(where, "Poi", number, f"expected finite coordinates, got {x}, {y}")
+            _bad(where, "Poi", number, f"expected coordinates in metres, at most {FURTHEST:g} from 0, got {x}, {y}")
         found[number] = Poi(number, poi.name, intern(poi.category), x, y, poi.aoi_id)
     return found
 
@@ -251,11 +255,11 @@ def _checked(
 ) -> tuple[Floats, Rows]:
     """Coordinates as (n, 2), known to be finite, and how many corners each of `ids` has of them."""
     xy, corners = np.array(flat, np.float64).reshape(-1, 2), np.array([*counts], np.intp)
-    odd = np.flatnonzero(~np.isfinite(xy).all(axis=1))
+    odd = np.flatnonzero(~(np.abs(xy) <= FURTHEST).all(axis=1))
     if odd.size:
         x, y = xy[odd[0]].tolist()
         whose = int(np.searchsorted(np.cumsum(corners), odd[0], "right"))
-        _bad(where, kind, ids[whose], f"expected finite coordinates, got {x}, {y}")
+        _bad(where, kind, ids[whose], f"expected coordinates in metres, at most {FURTHEST:g} from 0, got {x}, {y}")
     return xy, corners
 
 
