@@ -178,11 +178,13 @@ class Benchmark(Protocol):
     """Plays a task by asking; never sees network, disk, clock or concurrency.
 
     `prompt_version` is part of what a run is, `parser_version` is recorded, `task_version` is that of the rules by
-    which task lines are validated. `key_field` is the field of a task line that names its user.
+    which task lines are validated. `key_field` is the field of a task line that names its user. `truth` is the SHA-256
+    of what answers are compared with, empty where that stands in the tasks.
     """
 
     name: str
     key_field: str
+    truth: str
     prompt_version: str
     parser_version: str
     task_version: str

@@ -84,6 +84,7 @@ class Chains:
 
     name = prompt = "chains"
     prompt_version = parser_version = task_version = "1"
+    key_field, truth = "user_id", ""
     source = None
     subsets: tuple[str, ...] = ("weibo",)
     files: Mapping[str, bytes] = {}

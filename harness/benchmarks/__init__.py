@@ -22,7 +22,8 @@ def module(name: str) -> Any:
 
     It offers `SUBSETS`; `add_arguments(parser)`; `files_needed(subset)`, names below the tasks folder, the tasks file
     first; `settings(args, folder)` of a command and `settings_again(identity, source, folder)` of an earlier run,
-    `folder` being the tasks folder; and `configure(settings)`, which makes the benchmark.
+    `folder` being the tasks folder; and `configure(settings)`, which makes the benchmark. Where the settings hold
+    `play: False`, it only measures saved answers, and no code that a user named is run.
     """
     path = SHIPPED.get(name.lower())
     if path is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from harness.errors import BadInput
 from harness.model import Message
@@ -50,6 +51,18 @@ class Template:
         if not self._system:
             return (user,)
         return self._fixed or Message("system", _fill(self._system, values)), user
+
+
+class Unplayed:
+    """Stands for a prompt or an agent where saved answers are only measured, so that no code of theirs is run."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.path: Path | None = None
+        self.files: Mapping[str, bytes] = {}
+
+    def messages(self, *given: object) -> NoReturn:
+        raise AssertionError("this benchmark was made to measure, not to play")
 
 
 def kept_name(path: Path) -> str:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +15,8 @@ from harness import benchmarks
 from harness.commands.options import run_name
 from harness.errors import BadInput, HarnessError
 from harness.model import Benchmark
-from harness.store.manifest import Manifest, load
-from harness.store.run import RunFiles, runs
+from harness.store.manifest import Manifest, differences, load
+from harness.store.run import RunFiles, runs, shown
 from harness.ui.streams import tell
 
 ENDS_ALL = frozenset({4, 130, 143})
@@ -54,15 +55,25 @@ class Earlier:
             raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
         return path
 
-    def benchmark(self, folder: Path | None, allowed: frozenset[str] = frozenset()) -> Benchmark:
+    def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
         """The benchmark with the settings of this run; its tasks may be in another folder.
 
-        `allowed` names the files of prompt or agent that may be taken as they are now.
+        `allowed` names the files of prompt or agent that may be taken as they are now. One that is not to `play` only
+        measures saved answers, and runs no code of theirs.
         """
         self.tasks(folder)
-        source = self.source(allowed)
+        source = self.source(allowed) if play else None
         settings = self._module.settings_again(self.manifest.identity["settings"], source, self._folder(folder))
-        made: Benchmark = self._module.configure(settings)
+        made: Benchmark = self._module.configure({**settings, "play": play})
+        return made
+
+    def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
+        """The benchmark on the very data of the run. Raises `BadInput` where these have become others."""
+        made = self.benchmark(folder, play=play)
+        found = differences(self.manifest.identity["settings"], made.identity())
+        if found:
+            told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+            raise BadInput(f"the run was made with other data ({told}): put those back, or name them with --tasks-dir")
         return made
 
     def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
@@ -71,7 +82,12 @@ class Earlier:
         if not named:
             return None
         copies = [copy for copy in self._kept if _original(copy, Path(named)) == Path(named)]
-        return Path(named) if not copies or allowed.issuperset(self.changed) else copies[0]
+        if not copies or allowed.issuperset(self.changed):
+            return Path(named)
+        for copy in self._kept:
+            if sha256(copy.read_bytes()).hexdigest() != self.manifest.identity["files"][copy.name]:
+                raise BadInput(f"{copy} is not what the run was given: it was changed since")
+        return copies[0]
 
     @property
     def changed(self) -> list[str]:

@@ -56,7 +56,7 @@ def launch(plan: Plan, console: Console) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """`changed` says that the tasks are not those that the files were finished with."""
+    """`changed` says that tasks or ground truth are not those that the files were finished with."""
 
     job: Job
     manifest: Manifest
@@ -97,7 +97,9 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _R
         store.set_aside_report()
         store.keep_files(plan.benchmark.files)
         manifest.save(store.files.manifest)
-    changed = old is not None and (old.tasks.get("sha256") != index.sha256 or store.outside() > 0)
+    changed = old is not None and (
+        any(old.tasks.get(name, "") != manifest.tasks[name] for name in ("sha256", "truth")) or store.outside() > 0
+    )
     return _Run(job, manifest, changed)
 
 
@@ -108,7 +110,12 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
         identity=plan.identity(),
         provenance=plan.provenance(),
         tuning=asdict(plan.tuning),
-        tasks={"path": str(plan.tasks[subset]), "sha256": index.sha256, "users": len(index)},
+        tasks={
+            "path": str(plan.tasks[subset]),
+            "sha256": index.sha256,
+            "users": len(index),
+            "truth": plan.benchmark.truth,
+        },
         selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
         times={"created": now(), "seconds": 0.0},
     )

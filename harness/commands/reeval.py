@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
-    benchmark = run.benchmark(args.tasks_dir)
+    benchmark = run.as_it_was(args.tasks_dir, play=args.reparse)
     tasks = run.tasks(args.tasks_dir)
     with (
         closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index,
@@ -76,6 +76,7 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
             manifest.state = INCOMPLETE
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
+        manifest.tasks["truth"] = benchmark.truth
         manifest.save(run.files.manifest)
         about = facts(job, manifest, run.name, store.failed_users(index, expected))
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))

@@ -75,7 +75,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
         check(found.address)
     return plan.Plan(
         name=first.name,
-        benchmark=first.benchmark(args.tasks_dir, frozenset(args.allow)),
+        benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
         sampling=plan.sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,

@@ -70,7 +70,6 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--parse-retries",
         type=options.retries,
-        default=config.PARSE_RETRIES,
         metavar="N",
         help="times that an unusable reply is asked for again (default: 2)",
     )

@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
     """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
-    benchmark, tasks = run.benchmark(args.tasks_dir), run.tasks(args.tasks_dir)
+    benchmark, tasks = run.as_it_was(args.tasks_dir, play=False), run.tasks(args.tasks_dir)
     with _locked(run) as beat:
         manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
         if manifest is None:
@@ -129,6 +129,8 @@ class _Check:
     def findings(self) -> Iterator[str]:
         if self._manifest.tasks["sha256"] != self._index.sha256:
             yield f"{self._index.path} is not the tasks file that this run was made with"
+        if self._manifest.tasks.get("truth", "") != self._benchmark.truth:
+            yield "the ground truth is not the one that the report was made with: `reeval` makes it anew"
         for path in (self._files.responses, self._files.failures, self._files.events):
             yield from self._unsound(path)
         yield from self._results()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import rel_entr
 
 NORMAL_95 = 1.959963984540054
 
@@ -78,6 +77,8 @@ def _normalised(histogram: Array | Counts) -> Array:
 
 def _terms(p: Array, q: Array) -> Array:
     """Each bin's part of the divergence, in bits."""
+    from scipy.special import rel_entr  # a fifth of a second, which commands that score nothing need not pay
+
     middle = (p + q) / 2
     terms: Array = (rel_entr(p, middle) + rel_entr(q, middle)) / (2 * math.log(2))
     return terms

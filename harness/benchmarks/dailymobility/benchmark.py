@@ -16,6 +16,7 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, VALID, Day, 
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.benchmarks.template import Unplayed
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Ask, Completion, Request, Usage, Where
 
@@ -31,6 +32,9 @@ FILES = (
 SIMULATOR_VERSION = "1"
 AGENT_STEPS = 100
 """Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
+
+IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed")
+"""What the modes say of themselves in a run's identity."""
 
 NO_REPLY = frozenset({"content_filter", "context_length", "length", "refusal", "empty"})
 """Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day and no failure."""
@@ -127,6 +131,22 @@ class AgentMode:
         return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, usage)
 
 
+class UnplayedMode(Unplayed):
+    """The mode of an earlier run whose days are only measured."""
+
+    def __init__(self, settings: JSON) -> None:
+        super().__init__(settings["prompt"])
+        self.name: str = settings["mode"]
+        self.steps = AgentMode.steps if self.name == AgentMode.name else PlanMode.steps
+        self._identity = {name: settings[name] for name in IDENTITIES if name in settings}
+
+    def identity(self) -> JSON:
+        return self._identity
+
+    async def play(self, resident: Resident, ask: Ask) -> Day:
+        self.messages()
+
+
 class DailyMobility:
     name = "dailymobility"
     key_field = "id"
@@ -136,6 +156,7 @@ class DailyMobility:
 
     def __init__(self, mode: Mode, city: City, truth: GroundTruth) -> None:
         self.task_version = f"1 {city.sha256} {mode.steps}"
+        self.truth = truth.sha256
         self._mode = mode
         self._city = city
         self._truth = truth
@@ -233,19 +254,25 @@ def files_needed(subset: str) -> tuple[str, ...]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("DailyMobility")
     group.add_argument("--agent", type=Path, metavar="FILE", help="an agent file written for asbench; its code is run")
-    group.add_argument("--agent-seed", type=int, default=0, metavar="N", help="seed of the agents' own random numbers")
+    group.add_argument(
+        "--agent-seed", type=int, metavar="N", help="seed of the agents' random numbers (default: 0)"
+    )
 
 
 def settings(args: argparse.Namespace, folder: Path) -> JSON:
     """The settings that a command's options make."""
     if args.agent is not None and args.prompt is not None:
         raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
+    if args.agent is not None and args.parse_retries is not None:
+        raise BadInput("--parse-retries has no effect with --agent: an agent file reads its replies itself")
+    if args.agent is None and args.agent_seed is not None:
+        raise BadInput("--agent-seed has no effect without --agent")
     return {
         "source": args.agent or args.prompt,
         "mode": AgentMode.name if args.agent else PlanMode.name,
         "structured": args.structured,
-        "parse_retries": args.parse_retries,
-        "agent_seed": args.agent_seed,
+        "parse_retries": config.PARSE_RETRIES if args.parse_retries is None else args.parse_retries,
+        "agent_seed": args.agent_seed or 0,
         "folder": folder,
     }
 
@@ -261,7 +288,9 @@ def configure(settings: JSON) -> DailyMobility:
     city, truth = load_city(folder / "beijing.pb"), groundtruth.load(folder)
     json_object = settings.get("structured", "json_object") == "json_object"
     mode: Mode
-    if settings["mode"] == AgentMode.name:
+    if not settings.get("play", True):
+        mode = UnplayedMode(settings)
+    elif settings["mode"] == AgentMode.name:
         mode = AgentMode(load_agent(settings["source"]), city, seed=settings["agent_seed"], json_object=json_object)
     else:
         mode = PlanMode(

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import KDTree
 
 from harness.errors import BadInput
+
+if TYPE_CHECKING:
+    from scipy.spatial import KDTree
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -40,6 +42,8 @@ class Points:
 
     @cached_property
     def _tree(self) -> KDTree:
+        from scipy.spatial import KDTree  # a fifth of a second, which commands without a city need not pay
+
         return KDTree(self._xy)
 
     def in_square(self, x: float, y: float, radius: float) -> Rows:

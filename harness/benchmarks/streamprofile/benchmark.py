@@ -19,6 +19,7 @@ from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.benchmarks.streamprofile.task import Given, GivenStep, ProfileTask
+from harness.benchmarks.template import Unplayed
 from harness.errors import BadInput
 from harness.model import JSON, Ask, Usage, Where
 
@@ -53,6 +54,7 @@ class ProfileAnswer:
 class StreamProfile:
     name = "streamprofile"
     key_field = "user_id"
+    truth = ""
     prompt_version = "1"
     parser_version = "1"
     task_version = "1"
@@ -220,20 +222,20 @@ def settings(args: argparse.Namespace, folder: Path) -> JSON:
         "prompt": args.prompt,
         "persona": not args.no_persona,
         "structured": args.structured,
-        "parse_retries": args.parse_retries,
+        "parse_retries": config.PARSE_RETRIES if args.parse_retries is None else args.parse_retries,
     }
 
 
 def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
     """The settings of an earlier run, from what its manifest says and where its prompt is now."""
-    return {**identity, "prompt": source}
+    return {**identity, "prompt": source, "prompt_source": identity["prompt"]}
 
 
 def configure(settings: JSON | None = None) -> StreamProfile:
     """The benchmark with settings as the functions above make them; without any, as it is by default."""
     made = settings or {}
     return StreamProfile(
-        prompts.load(made.get("prompt")),
+        prompts.load(made.get("prompt")) if made.get("play", True) else Unplayed(made["prompt_source"]),
         persona=made.get("persona", True),
         json_object=made.get("structured", "json_object") == "json_object",
         parse_retries=made.get("parse_retries", config.PARSE_RETRIES),
