@@ -35,6 +35,8 @@ KEY = "sk-marked-0b5e55ed"
 PATIENCE = 10.0
 """Seconds until requests that do not come are given up; reached only by a test that fails."""
 
+Told = pytest.CaptureFixture[str]
+
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -650,3 +652,74 @@ def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(own: Path,
             sent.append(sorted(server.bodies))
     assert sent[0] == sent[1] != sent[2]
     assert b"trajectory" not in b"".join(sent[0]) and "守林人".encode() in b"".join(sent[2])
+
+
+def test_another_ground_truth_is_told_and_scored_with(own: Path, tmp_path: Path, capsys: Told) -> None:
+    """`verify` finds it; the same `run` makes the report anew, without a request."""
+    out = tmp_path / "out"
+    assert run(own, out, "--name", "plan") == 0
+    before = report(out, "plan")["protocols"]["aligned"]["final_score"]
+    path = own / "dailymobility/groundtruth/gyration_radius.npy"
+    np.save(path, np.load(path) * 3)
+    assert again("verify", out) == 1
+    assert "the ground truth is not the one that the report was made with" in capsys.readouterr().out
+    assert run(own, out, "--name", "plan") == 0
+    assert report(out, "plan")["protocols"]["aligned"]["final_score"] != before
+    assert again("verify", out) == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "reeval"])
+def test_saved_days_are_not_measured_on_another_map(own: Path, tmp_path: Path, capsys: Told, command: str) -> None:
+    """Radii would be those of other places: the map's hash is named, and nothing is written."""
+    out = tmp_path / "out"
+    assert run(own, out, "--name", "plan") == 0
+    results = (out / "plan" / RESULTS).read_bytes()
+    (own / "dailymobility/beijing.pb").write_bytes(files(FEW, 6)["beijing.pb"])
+    assert again(command, out) == 2
+    assert "the run was made with other data (map_sha256 was" in capsys.readouterr().err
+    assert (out / "plan" / RESULTS).read_bytes() == results
+
+
+@pytest.mark.parametrize("command", ["verify", "reeval"])
+def test_measuring_saved_days_runs_no_agent(town: Path, tmp_path: Path, command: str) -> None:
+    """A results folder can be checked without running what somebody put there."""
+    agent, ran = tmp_path / "walker.py", tmp_path / "ran"
+    text = RULES.read_text(encoding="utf-8")
+    agent.write_text(f"open({str(ran)!r}, 'a').close()\n{text}", encoding="utf-8")
+    assert run(town, tmp_path / "out", "--agent", agent, "--name", "rules") == 0
+    assert ran.exists()
+    ran.unlink()
+    assert again(command, tmp_path / "out") == 0
+    assert not ran.exists()
+
+
+def test_a_kept_agent_that_somebody_changed_is_not_run(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """A resume from the run's own copy looks at its hash before it runs it."""
+    agent = tmp_path / "walker.py"
+    agent.write_bytes(RULES.read_bytes())
+    assert run(town, tmp_path / "out", "--agent", agent, "--name", "rules") == 0
+    whole = tmp_path / "out/rules" / RESULTS
+    whole.write_bytes(whole.read_bytes()[:100])
+    assert again("reeval", tmp_path / "out") == 1
+    agent.unlink()
+    kept = tmp_path / "out/rules/agent_walker.py"
+    kept.write_text("raise SystemExit('ran')", encoding="utf-8")
+    assert again("resume", tmp_path / "out") == 2
+    assert f"{kept} is not what the run was given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--agent-seed", "7"], "--agent-seed has no effect without --agent"),
+        (["--agent", RULES, "--parse-retries", "5"], "--parse-retries has no effect with --agent"),
+        (["--agent", RULES, "--prompt", RULES], "--agent and --prompt exclude each other"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    town: Path, tmp_path: Path, capsys: Told, options: list[object], said: str
+) -> None:
+    """Silence would let them be believed in."""
+    assert run(town, tmp_path / "out", *options) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
