@@ -712,7 +712,6 @@ def test_a_kept_agent_that_somebody_changed_is_not_run(town: Path, tmp_path: Pat
     ("options", "said"),
     [
         (["--agent-seed", "7"], "--agent-seed has no effect without --agent"),
-        (["--agent", RULES, "--parse-retries", "5"], "--parse-retries has no effect with --agent"),
         (["--agent", RULES, "--prompt", RULES], "--agent and --prompt exclude each other"),
     ],
 )

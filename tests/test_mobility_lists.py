@@ -223,6 +223,7 @@ def changed(row: int, column: int, value: Any) -> list[list[Any]]:
 NAN, INFINITE = float("nan"), float("inf")
 BAD: dict[str, tuple[JSON, str]] = {
     "negative radius": ({RADIUS: [0.0, -1.0]}, "gyration_radius: row 2: expected a number of metres"),
+    "radius beyond the earth": ({RADIUS: [1e308, 1.0]}, "gyration_radius: row 1: expected a number of metres"),
     "radius NaN": ({RADIUS: [NAN, 1.0]}, "gyration_radius: row 1: expected a number of metres, 0 or more, got nan"),
     "radius infinite": ({RADIUS: [0.0, INFINITE]}, "gyration_radius: row 2"),
     "radius beyond floats": ({RADIUS: [0.0, 10**400]}, "gyration_radius: row 2"),

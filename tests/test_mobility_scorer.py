@@ -308,7 +308,7 @@ def test_coverage_comes_first_and_tells_of_a_share() -> None:
         "asbench: as asbench 0.1.4 computes it",
         "agentsociety2: as agentsociety2 computes it",
         "turning every day by 12 hours changes no score",
-        "means over days, so even a perfect single day does not score 100",
+        "So no single day reaches 100, nor the ceiling",
         "blind to shift and unit",
         "cannot fall below 16.7",
         "Ceiling (aligned): 100 residents drawn from the ground truth itself score",

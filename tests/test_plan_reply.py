@@ -320,3 +320,21 @@ def test_every_whole_day_comes_back_as_it_was_written(cuts: set[int], what: list
     order.shuffle(segments)
     reading = readable(said({"segments": segments}))
     assert (reading.intentions, reading.places) == (tuple(intentions), tuple(places))
+
+
+def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
+    """They are not even looked at: some replies repeat themselves by the thousand."""
+    text = orjson.dumps({"segments": [None] * 100_000}).decode()
+    reading = read(Completion(text), PLACES)
+    assert isinstance(reading, Unreadable) and reading.kind == "overlap"
+
+
+@pytest.mark.parametrize("place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"])
+def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
+    """The id in front counts, and that the name was left behind is told."""
+    places = Places(HOME, WORK, frozenset(), {500000003: 1})
+    day = {"segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]}
+    reading = read(Completion(orjson.dumps(day).decode()), places)
+    assert isinstance(reading, Readable)
+    assert reading.places == (500000003,) * 48 and reading.intentions == (6,) * 48
+    assert set(reading.repairs) == {"place_spelling", "intention_spelling"}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from harness import config
+from harness.benchmarks.answers import FINAL_REASONS
 from harness.benchmarks.dailymobility import groundtruth, plan, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Stage, load_agent
 from harness.benchmarks.dailymobility.city import City, load_city
-from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, VALID, Day, DayMetrics, Resident
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, VALID, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.scorer import MobilityScorer
@@ -45,7 +47,8 @@ SYNTHETIC = (
 )
 SIMULATED = (
     "Movements are simulated: straight lines x 1.3 at 8 m/s driving and 1.34 m/s walking, without roads and traffic. "
-    "This approximates the traffic simulator of the benchmark's authors."
+    "This approximates the traffic simulator of the benchmark's authors. Requests have this run's sampling parameters, "
+    "not those that the agent file asks for."
 )
 
 
@@ -97,7 +100,7 @@ class AgentMode:
     name = "agent"
     steps = AGENT_STEPS
 
-    def __init__(self, agent: AgentFile, city: City, *, seed: int, json_object: bool) -> None:
+    def __init__(self, agent: AgentFile, city: City, *, seed: int, json_object: bool, parse_retries: int) -> None:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
         self.files: Mapping[str, bytes] = {
@@ -106,19 +109,31 @@ class AgentMode:
         self.hear: Callable[[str], None] = lambda warning: None
         self._seed = seed
         self._json_object = json_object
+        self._parse_retries = parse_retries
         self._stage = Stage(agent, city, seed=seed, warn=lambda warning: self.hear(warning))
 
     def identity(self) -> JSON:
-        structured = "json_object" if self._json_object else "none"
-        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, "structured": structured}
+        return {
+            "simulator": SIMULATOR_VERSION,
+            "agent_seed": self._seed,
+            "structured": "json_object" if self._json_object else "none",
+            "parse_retries": self._parse_retries,
+        }
 
     async def play(self, resident: Resident, ask: Ask) -> Day:
-        usage = Usage()
+        usage, odd = Usage(), Counter[str]()
 
         async def counted(request: Request) -> Completion:
+            """The same request once more while the reply is empty or a refusal, as often as the run allows."""
             nonlocal usage
-            completion = await ask(request if self._json_object else replace(request, json_object=False))
-            usage = usage.plus(completion)
+            request = request if self._json_object else replace(request, json_object=False)
+            for retries_left in range(self._parse_retries, -1, -1):
+                completion = await ask(request)
+                usage = usage.plus(completion)
+                final = completion.finish_reason in FINAL_REASONS
+                if completion.text.strip() or final or not retries_left:
+                    break
+            odd.update(_oddities(completion))
             return completion
 
         try:
@@ -127,8 +142,20 @@ class AgentMode:
             if failure.kind not in NO_REPLY:
                 raise
             return plan.stayed_home(resident, self.name, failure.kind, usage)
+        if len(rows) != ROWS:
+            raise AssertionError(f"a whole day has {ROWS} rows, got {len(rows)}")
+        odd["unknown_intention"] = sum(row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2])
         places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
-        return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, usage)
+        warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)
+        return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, usage, warnings=warnings)
+
+
+def _oddities(completion: Completion) -> Iterator[str]:
+    """What a record says of a reply that an agent had to go on with."""
+    if not completion.text.strip():
+        yield "no_reply"
+    elif completion.finish_reason == "length":
+        yield "cut_off"
 
 
 class UnplayedMode(Unplayed):
@@ -220,10 +247,7 @@ class DailyMobility:
         }
 
     def rescore(self, resident: Resident, data: JSON) -> JSON:
-        if unknown := [aoi for aoi in data["visited_aois"] if aoi not in self._city.aois]:
-            raise BadInput(f"user {resident.key}: the map has no AOI {unknown[0]}, where the record says they were")
-        if len(data["intentions"]) != SLOTS or not set(INTENTIONS).issuperset(data["intentions"]):
-            raise BadInput(f"user {resident.key}: expected {SLOTS} intentions from 1 to {len(INTENTIONS)}")
+        _check_record(resident, data, self._city)
         return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
 
     def remark(self, resident: Resident) -> str:
@@ -237,6 +261,19 @@ class DailyMobility:
     def _measured(self, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
         centroids = [(aoi.x, aoi.y) for aoi in map(self._city.aois.__getitem__, places)]
         return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
+
+
+def _check_record(resident: Resident, data: JSON, city: City) -> None:
+    """Raises `BadInput` for a saved day that no measure can be trusted with."""
+    visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
+    if unknown := [aoi for aoi in visited if aoi not in city.aois]:
+        raise BadInput(f"user {resident.key}: the map has no AOI {unknown[0]}, where the record says they were")
+    if not visited or len(set(visited)) < len(visited):
+        raise BadInput(f"user {resident.key}: field visited_aois: expected one AOI or more, each once")
+    if len(places) != SLOTS or not {*places} <= {*visited, None}:
+        raise BadInput(f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null")
+    if len(intentions) != SLOTS or any(type(one) is not int or one not in INTENTIONS for one in intentions):
+        raise BadInput(f"user {resident.key}: field intentions: expected {SLOTS} whole numbers from 1 to 7")
 
 
 def _columns(metrics: DayMetrics) -> JSON:
@@ -254,17 +291,13 @@ def files_needed(subset: str) -> tuple[str, ...]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("DailyMobility")
     group.add_argument("--agent", type=Path, metavar="FILE", help="an agent file written for asbench; its code is run")
-    group.add_argument(
-        "--agent-seed", type=int, metavar="N", help="seed of the agents' random numbers (default: 0)"
-    )
+    group.add_argument("--agent-seed", type=int, metavar="N", help="seed of the agents' random numbers (default: 0)")
 
 
 def settings(args: argparse.Namespace, folder: Path) -> JSON:
     """The settings that a command's options make."""
     if args.agent is not None and args.prompt is not None:
         raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
-    if args.agent is not None and args.parse_retries is not None:
-        raise BadInput("--parse-retries has no effect with --agent: an agent file reads its replies itself")
     if args.agent is None and args.agent_seed is not None:
         raise BadInput("--agent-seed has no effect without --agent")
     return {
@@ -286,17 +319,24 @@ def configure(settings: JSON) -> DailyMobility:
     """The benchmark with settings as the functions above make them."""
     folder = settings["folder"] / FOLDER
     city, truth = load_city(folder / "beijing.pb"), groundtruth.load(folder)
+    parse_retries = settings.get("parse_retries", config.PARSE_RETRIES)
     json_object = settings.get("structured", "json_object") == "json_object"
     mode: Mode
     if not settings.get("play", True):
         mode = UnplayedMode(settings)
     elif settings["mode"] == AgentMode.name:
-        mode = AgentMode(load_agent(settings["source"]), city, seed=settings["agent_seed"], json_object=json_object)
+        mode = AgentMode(
+            load_agent(settings["source"]),
+            city,
+            seed=settings["agent_seed"],
+            json_object=json_object,
+            parse_retries=parse_retries,
+        )
     else:
         mode = PlanMode(
             plan.PlanPrompt(settings["source"]),
             city,
             json_object=json_object,
-            parse_retries=settings.get("parse_retries", config.PARSE_RETRIES),
+            parse_retries=parse_retries,
         )
     return DailyMobility(mode, city, truth)

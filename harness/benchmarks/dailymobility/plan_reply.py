@@ -26,6 +26,9 @@ _WORDS = NUMBERS | {name: number for number, name in INTENTIONS_ZH.items()} | {s
 _PLACES = {HOME: HOME, "家": HOME, WORK: WORK, "工作地": WORK}
 _TIME = re.compile(r"(\d{1,2})[:：](\d{2})(?:[:：](\d{2}))?")
 _ID = re.compile(r"(?:AOI\s*)?(\d{1,18})", re.IGNORECASE)
+_ID_AND_NAME = re.compile(r"(?:AOI\s*)?(\d{6,18})[\s(（,，:：].*", re.IGNORECASE | re.DOTALL)
+"""As the prompt's own lines have it: the id and behind it the name."""
+
 _HALF_HOUR, _DAY = 1800, 24 * 3600
 _SHOWN = 40
 """Characters of a wrong value that are told to the model."""
@@ -101,6 +104,8 @@ def _day(data: dict[str, Any], places: Places, repairs: list[str]) -> list[tuple
 
 
 def _from_segments(listed: list[Any], places: Places, repairs: list[str]) -> list[tuple[int, int]]:
+    if len(listed) > SLOTS:  # of half an hour at least each
+        raise _Wrong("overlap", f"segments 有 {len(listed)} 段，一天至多 {SLOTS} 段")
     segments = [_segment(item, f"第 {number} 段", places, repairs) for number, item in enumerate(listed, 1)]
     ordered = sorted(segments, key=lambda segment: segment.start)
     if ordered != segments:
@@ -176,6 +181,8 @@ def _place(value: Any, which: str, places: Places, repairs: list[str]) -> int:
     aoi = value
     if type(value) is str:
         found = _ID.fullmatch(value.strip())
+        if not found and (found := _ID_AND_NAME.fullmatch(value.strip())):
+            repairs.append("place_spelling")
         aoi = int(found[1]) if found else _word(value, _PLACES, "place_spelling", repairs)
     if type(aoi) is str:
         return places.home if aoi == HOME else places.work
@@ -185,10 +192,10 @@ def _place(value: Any, which: str, places: Places, repairs: list[str]) -> int:
 
 
 def _word(value: str, words: dict[str, Any], repair: str, repairs: list[str]) -> Any:
-    """What a word stands for; else what it stands for in lower case and without white space around, which is told."""
+    """What a word stands for; else what it does in plain spelling (lower case, blanks for `_`, `-`), which is told."""
     if value in words:
         return words[value]
-    if (found := words.get(value.strip().casefold())) is not None:
+    if (found := words.get(value.strip().casefold().replace("_", " ").replace("-", " "))) is not None:
         repairs.append(repair)
     return found
 
