@@ -158,7 +158,7 @@ def test_no_json_mode_is_asked_for_where_the_run_has_none(
 
 def test_an_agent_that_fails_is_no_day(made: Callable[..., DailyMobility], data: Path) -> None:
     """Its error passes through, to become a failure of the resident."""
-    with pytest.raises(AgentFailed, match="own.py, step 1"):
+    with pytest.raises(AgentFailed, match=r"own\.py, step 1"):
         lived(
             made("\n    async def forward(self):\n        raise ValueError('x')\n"), data, lambda number: Completion("")
         )
