@@ -58,7 +58,7 @@ class Field:
 FIELDS: Mapping[str, Field] = {
     field.name: field
     for field in (
-        Field(RADIUS, "a number of metres, 0 or more", 0.0, 1e8),
+        Field(RADIUS, "a number of metres, 0 or more", 0.0, 1e12),
         Field(LOCATIONS, "a number of locations, 1 or more", 1.0),
         Field(SEQUENCES, "a whole number from 1 to 7", 1.0, 7.0, columns=SLOTS, column="slot", whole=True),
         Field(PROPORTIONS, "a share from 0 to 1", -ROUNDING, 1 + ROUNDING, columns=len(INTENTIONS), column="intention"),
