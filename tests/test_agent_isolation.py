@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import random
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from textwrap import dedent, indent
@@ -18,6 +20,7 @@ import pytest
 import uvloop
 
 from harness.benchmarks.dailymobility.agents import Stage
+from harness.benchmarks.dailymobility.agents.host import Host
 from harness.benchmarks.dailymobility.day import Row
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
 from harness.model import Completion, Request
@@ -43,6 +46,13 @@ AWAY = {
     "tidies up": "try:\n    while True: pass\nfinally:\n    time.sleep(30)",
     "in a task": "async def busy():\n    while True: pass\nawait asyncio.gather(busy(), asyncio.sleep(30))",
 }
+
+
+PLAN = """
+class Plan(dict):
+    def __bool__(self): raise KeyboardInterrupt
+await self.status.update('current_plan', Plan())
+"""
 
 
 def forward(body: str, head: str = "") -> str:
@@ -78,6 +88,11 @@ def test_an_exception_fails_its_resident_only() -> None:
         ("def forward(self): return 3", "step 1: TypeError: object int can't be used in 'await' expression"),
         ("def __init__(self, **all):\n    raise ValueError('x')", "init, line 6: ValueError: x"),
         ("async def init(self):\n    return 1 / 0", "init, line 6: ZeroDivisionError: division by zero"),
+        (forward("raise GeneratorExit"), "step 1, line 6: GeneratorExit"),
+        (forward("class Own(BaseException): pass\nraise Own('喂')"), "step 1, line 7: Own: 喂"),
+        (forward("raise BaseExceptionGroup('g', [SystemExit()])"), "line 6: BaseExceptionGroup: g (1 sub-exception)"),
+        (forward("if self.environment.get_tick() > 89000: raise GeneratorExit"), "step 100, line 6: GeneratorExit"),
+        (forward(PLAN), "step 1, line 7: KeyboardInterrupt"),
         (forward("await self.go_to_aoi(None)"), "line 6: TypeError: expected the id of an AOI, got None"),
         (forward("await self.go_to_aoi((1, 2, 3))"), "line 6: ValueError: expected an AOI or a pair of AOI and mode"),
     ],
@@ -87,6 +102,41 @@ def test_whatever_an_agent_raises_is_its_resident_s(tmp_path: Path, body: str, t
     with pytest.raises(AgentFailed) as failed:
         played(stage(written(tmp_path, body)))
     assert failed.value.kind == "agent_error" and told in failed.value.detail
+
+
+def test_a_day_that_is_not_whole_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it came about that it ended."""
+
+    async def nothing(host: Host) -> None: ...
+
+    monkeypatch.setattr(Host, "_live", nothing)
+    with pytest.raises(AgentFailed) as failed:
+        played(stage("random_walk.py"))
+    assert failed.value.detail == "random_walk.py, init: the day ended with 0 of its 100 steps"
+
+
+@pytest.mark.parametrize(
+    ("says", "kind", "told"),
+    [
+        ("raise ValueError", "agent_error", "line 9: an error that cannot say what it is"),
+        ("raise SystemExit", "agent_error", "line 9: an error that cannot say what it is"),
+        ("return 5", "agent_error", "line 9: an error that cannot say what it is"),
+        ("while True: pass", "agent_blocked", f"line 8: still running after {LIMIT} s without waiting"),
+        (r"return 'a\nb\x1b\u2028c'", "agent_error", "line 9: E: a b c"),
+        (r"return '\ud83d!'", "agent_error", "line 9: E: ?!"),
+        ("return '中' * 10**6", "agent_error", f"line 9: E: {'中' * 300}"),
+    ],
+)
+@pytest.mark.parametrize("of", ["Exception", "SystemExit"])
+def test_the_text_of_an_error_is_one_line_whatever_it_does(
+    tmp_path: Path, says: str, kind: str, told: str, of: str
+) -> None:
+    """It may be the agent's code that makes it, which may fail in turn; a file of JSON has to hold it."""
+    body = forward(f"class E({of}):\n    def __str__(self):\n        {says}\nraise E")
+    with pytest.raises(AgentFailed) as failed:
+        played(stage(written(tmp_path, body), limit=LIMIT))
+    assert (failed.value.kind, failed.value.detail) == (kind, f"agent.py, step 1, {told}")
+    failed.value.detail.encode()
 
 
 @LOOPS
@@ -387,3 +437,77 @@ def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
     body = "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
     rows = played(stage(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.005), slow)
     assert len(rows) == 100
+
+
+@LOOPS
+def test_the_working_directory_is_put_back(tmp_path: Path, run: Runner) -> None:
+    """After each slice, and it is said: the harness's own paths may be relative."""
+    (tmp_path / "else").mkdir()
+    body = forward(f"os.chdir({str(tmp_path / 'else')!r})\nawait asyncio.sleep(0)\nSEEN.append(os.getcwd())")
+    told: list[str] = []
+    on_stage = stage(written(tmp_path, body, top="import os\nSEEN = []"), told.append)
+    here = os.getcwd()
+    run(all_of(on_stage, range(2)))
+    assert os.getcwd() == here
+    assert set(sys.modules[on_stage.agent.cls.__module__].SEEN) == {here}
+    assert told == ["agent.py: changed the working directory, which was put back: the whole process has one"]
+
+
+@pytest.mark.parametrize("filters", ["default", "error", "ignore"])
+def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], filters: Any
+) -> None:
+    """Once, whoever forgets it and however often; not on the terminal, and whatever the process warns of else."""
+    told: list[str] = []
+    on_stage = stage(written(tmp_path, forward("self.go_to_aoi(5)")), told.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter(filters)
+        shown, before = warnings.showwarning, warnings.filters[:]
+        asyncio.run(all_of(on_stage, range(3)))
+        assert warnings.showwarning is shown and warnings.filters == before
+    name = "DailyMobilityAgent.go_to_aoi"
+    assert told == [f"agent.py: RuntimeWarning: coroutine '{name}' was never awaited (agent.py, line 6)"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> None:
+    """Once for a line; those of the harness and its packages go where they went."""
+    body = forward("warnings.warn(f'时间 {self.environment.get_tick()}')\nawait self.llm.atext_request([])")
+    told: list[str] = []
+
+    async def ask(request: Request) -> Completion:
+        warnings.warn("其它", stacklevel=1)
+        return Completion("好")
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("default")
+        played(stage(written(tmp_path, body, top="import warnings"), told.append), ask)
+    assert told == ["agent.py: UserWarning: 时间 1 (agent.py, line 6)"]
+    assert {str(each.message) for each in shown} == {"其它"}
+
+
+@LOOPS
+@pytest.mark.parametrize("ends", ["await self.llm.atext_request([])", "self.messager"])
+@pytest.mark.parametrize("catches", ["ValueError", "BaseException"])
+def test_nothing_is_warned_of_for_an_agent_that_is_broken_off(
+    tmp_path: Path, run: Runner, ends: str, catches: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """What it had yet to await is no mistake of its."""
+    body = f"""
+    later = [self.status.get("age"), self.status.get("home")]
+    try:
+        {ends}
+        await asyncio.gather(*later)
+    except {catches}:
+        del later
+    """
+    told: list[str] = []
+
+    async def ask(request: Request) -> Completion:
+        await asyncio.sleep(0)
+        raise GaveUp("http_503", "no", 9)
+
+    failures = run(all_of(stage(written(tmp_path, forward(body)), told.append), range(2), ask))
+    assert all(isinstance(failure, GaveUp | AgentFailed) for failure in failures)
+    gc.collect()
+    assert told == [] and not recwarn.list

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import random
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,17 @@ def test_private_classes_and_second_names_do_not_count(tmp_path: Path) -> None:
         ("import no_such_package_anywhere\n", 1, "No module named 'no_such_package_anywhere'"),
         ("from . import other\n", 1, "ImportError"),
         ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
+        (
+            "class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n",
+            3,
+            "an error that cannot say what it",
+        ),
+        (
+            "class E(Exception):\n    __traceback__ = property(lambda self: 1 / 0)\nraise E\n",
+            0,
+            "an error that cannot say",
+        ),
+        ("raise ValueError('a\\nb\\ud83d' + 'c' * 10**6)\n", 1, f"ValueError: a b?{'c' * 296}"),
     ],
 )
 def test_a_file_that_cannot_be_run_is_refused_with_its_line(tmp_path: Path, text: str, line: int, told: str) -> None:
@@ -145,7 +158,41 @@ def test_a_file_that_cannot_be_run_is_refused_with_its_line(tmp_path: Path, text
     file = file_of(tmp_path, text)
     with pytest.raises(BadInput) as refused:
         load_agent(file)
-    assert str(refused.value).startswith(f"{file}, line {line}: ") and told in str(refused.value)
+    where = f"{file}, line {line}: " if line else f"{file}: "
+    assert str(refused.value).startswith(where) and told in str(refused.value)
+
+
+def test_a_coding_that_does_not_exist_has_no_line(tmp_path: Path) -> None:
+    """Python says that it is line 0."""
+    file = file_of(tmp_path, f"# -*- coding: nonsense -*-\n{AGENT}")
+    with pytest.raises(BadInput) as refused:
+        load_agent(file)
+    assert str(refused.value) == f"{file}: expected Python, got a syntax error: unknown encoding: nonsense"
+
+
+@pytest.mark.parametrize(
+    "meta", ["__hash__ = None", "__eq__ = lambda self, other: 1 / 0\n    __hash__ = abc.ABCMeta.__hash__"]
+)
+def test_an_agent_class_need_not_compare(tmp_path: Path, meta: str) -> None:
+    """Its metaclass may have no hash, or an equality that raises."""
+    base = "from mobisimbench.benchmarks import DailyMobilityAgent"
+    text = (
+        f"import abc\n{base}\nclass Meta(abc.ABCMeta):\n    {meta}\nclass Own(DailyMobilityAgent, metaclass=Meta): pass"
+    )
+    assert len(played(stage(file_of(tmp_path, text)))) == 100
+
+
+def test_what_python_warns_of_in_a_file_is_told_as_it_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, by name and line, and not on the terminal."""
+    told: list[str] = []
+    file = file_of(tmp_path, f"import warnings\nassert (1, 'x')\nwarnings.warn('旧')\n{AGENT}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        on_stage = stage(file, told.append)
+        played(on_stage), played(on_stage)
+    assert [text.split(":")[1].strip() for text in told] == ["SyntaxWarning", "UserWarning"]
+    assert told[1] == "agent.py: UserWarning: 旧 (agent.py, line 3)" and told[0].endswith(" (agent.py, line 2)")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -174,16 +221,19 @@ def test_a_module_beside_the_file_is_imported_at_the_top(tmp_path: Path) -> None
 
 
 def test_loading_leaves_the_process_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Random states, the root logger and standard output."""
+    """Random states, the root logger, the filters of warnings, the working directory and standard output."""
     file = file_of(
         tmp_path,
         "import logging, random\nimport numpy as np\nrandom.seed(3)\nnp.random.seed(3)\nprint('loaded')\n"
-        f"logging.basicConfig(level=logging.DEBUG)\n{AGENT}",
+        f"logging.basicConfig(level=logging.DEBUG)\nimport os, warnings\nos.chdir('/')\n"
+        f"warnings.simplefilter('ignore')\n{AGENT}",
     )
+    here, filters = os.getcwd(), warnings.filters[:]
     root = logging.getLogger()
     before = random.getstate(), np.random.get_state()[1].tolist(), root.level, root.handlers[:]
     load_agent(file)
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), root.level, root.handlers)
+    assert (os.getcwd(), warnings.filters) == (here, filters)
     assert capsys.readouterr() == ("", "")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from pathlib import Path
+from textwrap import dedent, indent
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from harness.benchmarks.dailymobility.agents import Stage
 from harness.benchmarks.dailymobility.day import Resident, Row
 from harness.errors import AgentFailed
-from harness.model import Completion, Message, Request
+from harness.model import Ask, Completion, Message, Request
 from tests.agent_town import AOI, HOME, POI, WORK, city, played, resident, saying, silence, stage, written
 
 STAY = "async def forward(self): pass"
@@ -264,13 +265,14 @@ def test_lists_of_places_are_each_call_s_own(tmp_path: Path) -> None:
         f"[{AOI + 9}]",
         f"{POI + 9}",
         f"np.int64({AOI + 9})",
+        f"Id({AOI + 9})",
     ],
 )
 def test_places_to_go_to_have_many_forms(tmp_path: Path, target: str) -> None:
     """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such."""
     body = f"async def init(self):\n    await super().init()\n    await self.go_to_aoi({target})\n{STAY}"
-    rows = played(stage(written(tmp_path, body, top="import numpy as np\n")))
-    assert rows[0].aoi is None and rows[1].aoi == AOI + 9
+    rows = played(stage(written(tmp_path, body, top="import numpy as np\nclass Id(int): pass\n")))
+    assert rows[0].aoi is None and rows[1].aoi == AOI + 9 and type(rows[1].aoi) is int
 
 
 def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
@@ -427,6 +429,21 @@ def test_a_dialog_that_no_request_can_carry_is_the_agent_s_error(tmp_path: Path,
     assert failure(stage(written(tmp_path, body))).detail.startswith("agent.py, step 1, line 6: ")
 
 
+def test_a_request_holds_nothing_of_the_agent_s(tmp_path: Path) -> None:
+    """Text of a class of its own is text to the harness, which encodes it outside of slices."""
+    body = "async def forward(self):\n    await self.llm.atext_request([{'role': Text('user'), 'content': Text('在')}])"
+    asked: list[Request] = []
+
+    async def ask(request: Request) -> Completion:
+        asked.append(request)
+        return Completion("好")
+
+    file = written(tmp_path, body, top="class Text(str):\n    def encode(self): return 5\n")
+    played(stage(file), ask)
+    (message,) = asked[0].messages
+    assert message == Message("user", "在") and {type(message.role), type(message.content)} == {str}
+
+
 @pytest.mark.parametrize("mode", [4, 6])
 def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path: Path, mode: int) -> None:
     """The simulator knows driving and walking."""
@@ -460,6 +477,46 @@ def test_draws_depend_on_nobody_else() -> None:
     together = asyncio.run(all_of_them())
     assert together[1] == alone[1] and together[7] == alone[7] and together[1] != together[7]
     assert played(stage("asks_at_once.py", seed=6), saying("好")) != alone[1]
+
+
+@pytest.mark.parametrize("how", ["gather", "nested", "groups"])
+def test_draws_of_tasks_at_once_depend_on_no_reply_s_order(tmp_path: Path, how: str) -> None:
+    """Each task has draws of its own, by who started it and in which order; tasks of tasks too."""
+    ways = {
+        "gather": "said = await asyncio.gather(*map(self.say, '012'))",
+        "nested": "said = sum(await asyncio.gather(self.both('01'), self.both('23')), [])",
+        "groups": """
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.say(each)) for each in "012"]
+            said = [task.result() for task in tasks]
+        """,
+    }
+    head = """
+        async def say(self, what):
+            drawn = random.random()
+            await self.llm.atext_request([{"role": "user", "content": what}])
+            return f"{drawn} {random.random()} {np.random.random()}"
+        async def both(self, two):
+            return await asyncio.gather(*map(self.say, two))
+    """
+    body = f"{dedent(head)}async def forward(self):\n{indent(dedent(ways[how]).strip(), '    ')}"
+    body += "\n    await self.log_intention(' '.join([*said, str(random.random())]))"
+    on_stage = stage(written(tmp_path, body, top="import numpy as np\n"))
+    forwards, backwards = (played(on_stage, after(waits)) for waits in ((0, 1, 2, 3), (9, 6, 3, 0)))
+    assert forwards == backwards
+    drawn = [draw for row in forwards for draw in (row.intention or "").split()]
+    assert len(set(drawn)) == len(drawn)
+
+
+def after(waits: tuple[int, ...]) -> Ask:
+    """Answers request n once the loop has gone round `waits[n]` times."""
+
+    async def ask(request: Request) -> Completion:
+        for _ in range(waits[int(request.messages[0].content)]):
+            await asyncio.sleep(0)
+        return Completion("好")
+
+    return ask
 
 
 def test_the_process_keeps_its_own_random_states(tmp_path: Path) -> None:

@@ -8,10 +8,19 @@ What is the same for all residents: the file's module, hence whatever it keeps i
 dicts in which it sees places. Upstream runs all residents in one process too, so a file written for it knows this.
 What is each resident's own: its agent, memory, clock and place, and the states of `random` and `numpy.random`.
 
+A task that an agent starts draws from states of its own, which depend on who started it and how many before it; so
+what several tasks draw does not depend on whose reply comes first.
+
 What cannot be had in one process: draws in threads that an agent starts, or in bare callbacks of the event loop, come
 from the process's own states; the order of a set of strings, on which a draw may depend, is the process's
-(PYTHONHASHSEED); and an agent that looks at the time of day of this machine, or gives up waiting for a reply,
-plays another day each time.
+(PYTHONHASHSEED); and an agent that looks at the time of day of this machine, gives up waiting for a reply, or acts by
+which of several replies comes first (`asyncio.as_completed`, a list that its tasks append to), plays another day each
+time.
+
+An agent file is code that its user trusts, and what it does to the event loop or the process is not always known for
+its doing. Whoever stops or replaces the running loop, cancels tasks of others (`asyncio.all_tasks`), blocks in a
+callback (`loop.call_soon`), sets the process's alarm (slices.py), closes its files, or forks or ends it, stops the
+run, or holds it up, without a resident's name. No such day is scored: a day counts with all of its rows alone.
 """
 
 from harness.benchmarks.dailymobility.agents.loader import KEPT, AgentFile, load_agent

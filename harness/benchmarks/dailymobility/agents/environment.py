@@ -101,7 +101,7 @@ class Environment(Bounded):
 
     def _number(self, given: Any) -> int:
         try:
-            return index(given)
+            return int.__int__(index(given))  # no class of the agent's that is a number too
         except TypeError:
             raise TypeError(f"expected the id of an AOI, got {given!r}") from None
 

@@ -14,9 +14,10 @@ cannot become the silent fallback of an agent that catches everything, nor can a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from sys import _getframe
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from anyio import CancelScope
 
@@ -25,7 +26,8 @@ from harness.benchmarks.dailymobility.agents.environment import Environment
 from harness.benchmarks.dailymobility.agents.journey import Journey
 from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
 from harness.benchmarks.dailymobility.agents.memory import Memory, first_status
-from harness.benchmarks.dailymobility.agents.slices import Cut, Dice, Place
+from harness.benchmarks.dailymobility.agents.slices import Cut, Dice, Folder, Place
+from harness.benchmarks.dailymobility.agents.telling import LONGEST, UNTOLD, described, one_line
 from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS, Resident, Row
 from harness.benchmarks.dailymobility.simulator import Mode, Walker
 from harness.errors import AgentFailed
@@ -37,9 +39,8 @@ if TYPE_CHECKING:
 BEFORE_PLANS = "Planning"
 """What upstream writes as the intention of a resident that has none."""
 
-LONGEST_MESSAGE = 300
-
 Step = Callable[[Any], Any]
+Told = TypeVar("Told")
 
 
 class Host:
@@ -56,6 +57,7 @@ class Host:
         self._ask = ask
         self._journey = Journey(self.walker)
         self._dice = Dice(stage.seed, resident.key)
+        self._folder = Folder()
         self._when = "init"
         self._status: dict[Any, Any] = {}
         self._rows: list[Row] = []
@@ -75,6 +77,8 @@ class Host:
                     await asyncio.wait(left)
         if self.failure is not None:
             raise self.failure
+        if len(self._rows) != ROWS:
+            raise self._failed("agent_error", None, f"the day ended with {len(self._rows)} of its {ROWS} steps")
         return self._rows
 
     async def _ended_or_stalled(self, life: asyncio.Task[None]) -> None:
@@ -83,28 +87,30 @@ class Host:
         while not (await asyncio.wait([life], timeout=self._stage.stall))[0]:
             if self._slices == slices and not self._asking:
                 waits = f"waits for {self._stage.stall:g} s for something that does not come"
-                return self.fail(AgentFailed("agent_stalled", f"{self._at(None)}: {waits}"))
+                return self.fail(self._failed("agent_stalled", None, waits))
             slices = self._slices
 
     async def _live(self) -> None:
         try:
-            agent = await Driven(self, self._made())
-            await Driven(self, _called(agent, "init"))
+            agent = await self._driven(self._made())
+            await self._driven(_called(agent, "init"))
             self._journey.advance(1)  # upstream's first step is at second 1
             for step in range(1, ROWS + 1):
                 self._when = f"step {step}"
                 await self._step(agent)
                 await asyncio.sleep(0)
-        except asyncio.CancelledError as error:
-            self.fail(self._agent_failed(error))
-        except Exception as error:
-            self.fail(self._agent_failed(error))
+        except BaseException as error:  # an agent may raise anything, and no other day than a whole one is scored
+            self._raised(error)
 
     async def _step(self, agent: Agent) -> None:
         aoi = self.walker.aoi
-        await Driven(self, _called(agent, "run"))
-        self._rows.append(Row(aoi, intended(self._status.get("current_plan"))))
+        self._rows.append(Row(aoi, await self._driven(self._acted(agent))))
         self._journey.advance(ROW_SECONDS)
+
+    async def _acted(self, agent: Agent) -> str | None:
+        """What it intends once it has acted. To read that from what it keeps may run code of its own."""
+        await _called(agent, "run")
+        return intended(self._status.get("current_plan"))
 
     async def _made(self) -> Agent:
         cls, stage = self._stage.agent.cls, self._stage
@@ -131,11 +137,23 @@ class Host:
             if task is not here:
                 task.cancel()
 
-    def _agent_failed(self, error: BaseException) -> AgentFailed:
-        kind = error.kind if isinstance(error, NoReply) else "agent_error"
-        message = " ".join(str(error).split())[:LONGEST_MESSAGE]
-        told = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        return AgentFailed(kind, f"{self._at(self._stage.place_of_error(error))}: {told}")
+    def _raised(self, error: BaseException) -> None:
+        """Fails by what the agent raised, unless it has ended: what comes after that is the harness's doing."""
+        if self.stopped:
+            return
+        kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
+        place = self._asked(self._stage.place_of_error, error, None)
+        self.fail(self._failed(kind, place, self._asked(described, error, UNTOLD)))
+
+    def _asked(self, about: Callable[[BaseException], Told], error: BaseException, otherwise: Told) -> Told:
+        """Something about an error, in a slice: its class may be the agent's, and so what is run."""
+        try:
+            return self._run(about, error, self._dice)  # type: ignore[no-any-return]
+        except BaseException:
+            return otherwise
+
+    def _failed(self, kind: str, place: Place | None, what: str) -> AgentFailed:
+        return AgentFailed(kind, one_line(f"{self._at(place)}: {what}", 2 * LONGEST))
 
     def _at(self, place: Place | None) -> str:
         """`agent.py, step 40, line 17`."""
@@ -150,7 +168,7 @@ class Host:
         return self._journey.tick
 
     def refuse(self, kind: str, what: str) -> NoReturn:
-        self.fail(AgentFailed(kind, f"{self._at(self._stage.place_of(_getframe(1)))}: {what}"))
+        self.fail(self._failed(kind, self._stage.place_of(_getframe(1)), what))
         raise self._stage.guard.cut()
 
     def warn_once(self, what: str) -> None:
@@ -168,38 +186,57 @@ class Host:
 
     # Slices, and what happens between them.
 
-    def slice(self, step: Step, argument: Any) -> Any:
+    def slice(self, step: Step, argument: Any, dice: Dice) -> Any:
         """One slice of the agent. What would end the event loop or comes of the alarm ends the task instead."""
+        if self._stage.guard.inside:  # a task that starts eagerly, within the slice that makes it
+            with self._throwing(dice):
+                return step(argument)
+        try:
+            return self._run(step, argument, dice)
+        except Cut:
+            raise asyncio.CancelledError from None
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._raised(error)
+            raise asyncio.CancelledError from None
+
+    def _run(self, step: Step, argument: Any, dice: Dice) -> Any:
         stage = self._stage
-        if stage.guard.inside:  # a task that starts eagerly, within the slice that makes it
-            return step(argument)
         loop = asyncio.get_running_loop()
         factory = loop.get_task_factory()
         stage.playing = self
         loop.set_task_factory(self._task)
-        self._dice.swap()
+        earlier, self._dice = self._dice, dice
+        dice.swap()
         try:
             return stage.guard.run(step, argument)
-        except Cut:
-            raise asyncio.CancelledError from None
-        except (SystemExit, KeyboardInterrupt) as error:
-            self.fail(self._agent_failed(error))
-            raise asyncio.CancelledError from None
         finally:
-            self._dice.swap()
+            dice.swap()
+            self._dice = earlier
             loop.set_task_factory(factory)
             stage.playing = None
             self._after_slice()
 
-    def end(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._stage.guard.end(self.slice, coroutine)
+    @contextmanager
+    def _throwing(self, dice: Dice) -> Iterator[None]:
+        earlier, self._dice = self._dice, dice
+        dice.swap()
+        try:
+            yield
+        finally:
+            dice.swap()
+            self._dice = earlier
+
+    def end(self, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
+        self._stage.guard.end(lambda step, argument: self.slice(step, argument, dice), coroutine)
 
     def _after_slice(self) -> None:
         stage, guard = self._stage, self._stage.guard
         self._slices += 1
+        if self._folder.put_back():
+            stage.warn_once("changed the working directory, which was put back: the whole process has one")
         if guard.broken:
-            at = self._at(guard.place)
-            self.fail(AgentFailed("agent_blocked", f"{at}: still running after {stage.limit:g} s without waiting"))
+            what = f"still running after {stage.limit:g} s without waiting"
+            self.fail(self._failed("agent_blocked", guard.place, what))
         elif guard.seconds > stage.notice:
             whose = f"{self._at(guard.place)}, resident {self._resident.key}"
             stage.warn_once(f"held up everybody for {guard.seconds:.2f} s ({whose})", key=f"held up at {guard.place}")
@@ -231,13 +268,18 @@ class Host:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def _driven(self, coroutine: Coroutine[Any, Any, Any]) -> Driven:
+        """What the harness has the agent do."""
+        return Driven(self, coroutine, self._dice)
+
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
         """A task that the agent starts."""
         if self.stopped:
             raise self._stage.guard.cut()
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"a coroutine was expected, got {coroutine!r}")
-        task: asyncio.Task[Any] = asyncio.Task(Driven(self, coroutine), loop=loop, **how)
+        driven = Driven(self, coroutine, self._dice.part())
+        task: asyncio.Task[Any] = asyncio.Task(driven, loop=loop, **how)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -250,11 +292,15 @@ class Host:
 
 
 class Driven(Coroutine[Any, Any, Any]):
-    """A coroutine of an agent as the harness runs it. It ends with `CancelledError` once the resident has ended."""
+    """A coroutine of an agent as the harness runs it. It ends with `CancelledError` once the resident has ended.
 
-    def __init__(self, host: Host, coroutine: Coroutine[Any, Any, Any]) -> None:
+    Each task draws from dice of its own: which of several at once runs first depends on whose reply is there first.
+    """
+
+    def __init__(self, host: Host, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
         self._host = host
         self._coroutine = coroutine
+        self._dice = dice
 
     def __await__(self) -> Driven:
         return self
@@ -272,12 +318,12 @@ class Driven(Coroutine[Any, Any, Any]):
         return self._step(self._coroutine.throw, error)
 
     def close(self) -> None:
-        self._host.end(self._coroutine)
+        self._host.end(self._coroutine, self._dice)
 
     def _step(self, step: Step, argument: Any) -> Any:
         if not self._host.stopped:
             try:
-                waits_for = self._host.slice(step, argument)
+                waits_for = self._host.slice(step, argument, self._dice)
             except StopIteration:
                 if not self._host.stopped:
                     raise

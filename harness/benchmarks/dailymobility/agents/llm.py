@@ -67,7 +67,7 @@ class LLM(Bounded):
         asked = response_format.get("type") if isinstance(response_format, dict) else None
         if asked not in (None, "text", "json_object"):
             self._backstage.warn_once(f"atext_request(response_format={asked}) is asked for as a JSON object")
-        return self._backstage.json_object if asked is None else asked != "text"
+        return self._backstage.json_object if asked is None else bool(asked != "text")
 
 
 def _given(value: Any) -> bool:
@@ -79,8 +79,9 @@ def _message(given: Any) -> Message:
     role, content = given["role"], given.get("content")
     if not isinstance(role, str) or not isinstance(content, str | None):
         raise TypeError(f"expected a message with text as role and content, got {type(content).__name__}")
-    (content or "").encode()  # half a character, which no request can carry, is the agent's error and found here
-    return Message(role, content or "")
+    plain = Message(str.__str__(role), "" if content is None else str.__str__(content))
+    (plain.role + plain.content).encode()  # half a character, which no request can carry, is the agent's error
+    return plain
 
 
 def _text(completion: Completion) -> str:

@@ -4,8 +4,9 @@ The file is run as a module of its own whose `import` statement finds the module
 lie beside the file and that it imports by name. The rest of the process imports as before: an installed
 `agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
 
-As it runs, what it draws at random comes from a seed made of its bytes; what it does to the root logger is undone,
-and what it prints goes to the agents' logger, since terminal and standard output are the harness's.
+As it runs, what it draws at random comes from a seed made of its bytes; what it does to the root logger, the filters
+of warnings and the working directory is undone, and what it prints goes to the agents' logger, since terminal and
+standard output are the harness's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import Any, NoReturn
 
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
 from harness.benchmarks.dailymobility.agents.shims import protobuf, shims
-from harness.benchmarks.dailymobility.agents.slices import Dice
+from harness.benchmarks.dailymobility.agents.slices import Dice, Folder
+from harness.benchmarks.dailymobility.agents.telling import UNTOLD, described, heard, one_line
 from harness.errors import BadInput
 
 KEPT = "agent_"
@@ -40,7 +42,7 @@ class AgentFile:
     """An agent file as it was loaded: its class, its bytes, and those of the modules beside it, by file name.
 
     Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
-    tracebacks name them.
+    tracebacks name them, `warnings` what Python had to warn of as they were loaded.
     """
 
     cls: type[CitizenAgentBase]
@@ -48,6 +50,7 @@ class AgentFile:
     data: bytes
     beside: Mapping[str, bytes]
     sources: frozenset[str]
+    warnings: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,16 +61,19 @@ def load_agent(path: Path) -> AgentFile:
     """Raises `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class."""
     data = _read(path)
     loading = _Loading(path.resolve().parent)
-    with _undisturbed(Dice("loading", data)):
+    with _undisturbed(Dice("loading", data)), heard(loading.hear):
         try:
-            module = loading.run(path, data)
+            cls = _agent_class(path, loading.run(path, data))
+        except BadInput:
+            raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
             _failed(path, error, loading.files)
         finally:
             loading.over = True
-    return AgentFile(_agent_class(path, module), path, data, dict(loading.beside), frozenset(loading.files))
+    beside, sources = dict(loading.beside), frozenset(loading.files)
+    return AgentFile(cls, path, data, beside, sources, tuple(loading.warnings))
 
 
 class _Loading:
@@ -77,6 +83,7 @@ class _Loading:
         self.over = False
         self.beside: dict[str, bytes] = {}
         self.files: set[str] = set()
+        self.warnings: list[str] = []
         self._folder = folder
         self._shims = shims()
         self._beside: dict[str, ModuleType] = {}
@@ -92,6 +99,11 @@ class _Loading:
         sys.modules[name] = module
         exec(compile(data, str(path), "exec", dont_inherit=True), module.__dict__)
         return module
+
+    def hear(self, text: str, file: str, line: int) -> bool:
+        where = f" ({Path(file).name}, line {line})" if file in self.files else ""
+        self.warnings.append(one_line(text) + where)
+        return True
 
     def _import(
         self,
@@ -142,22 +154,26 @@ def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ..
 
 def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
     """Of the public agent classes those that the file defines, or else those that it imports from beside it."""
-    agents = {
-        thing: name
-        for name, thing in vars(module).items()
-        if inspect.isclass(thing)
-        and issubclass(thing, CitizenAgentBase)
-        and thing not in (CitizenAgentBase, DailyMobilityAgent)
-        and not name.startswith("_")
+    agents: dict[int, tuple[str, type[CitizenAgentBase]]] = {
+        id(thing): (name, thing) for name, thing in vars(module).items() if _is_agent(name, thing)
     }
-    own = [agent for agent in agents if agent.__module__ == module.__name__] or list(agents)
+    own = [found for found in agents.values() if found[1].__module__ == module.__name__] or list(agents.values())
     if len(own) != 1:
-        listed = ", ".join(sorted(agents[agent] for agent in own)) or "none"
+        listed = ", ".join(sorted(name for name, _ in own)) or "none"
         hint = " (a name that starts with an underscore is not counted)" if own else ""
         raise BadInput(f"{path}: expected {WANTED}, got {listed}{hint}")
-    if inspect.isabstract(own[0]):
-        raise BadInput(f"{path}: expected {WANTED}, got {own[0].__name__}, which has no forward")
-    return own[0]
+    ((name, agent),) = own
+    if inspect.isabstract(agent):
+        raise BadInput(f"{path}: expected {WANTED}, got {name}, which has no forward")
+    return agent
+
+
+def _is_agent(name: str, thing: Any) -> bool:
+    """By identity and without `issubclass`: a class whose metaclass has no hash or equality of use is one too."""
+    if not issubclass(type(thing), type) or name.startswith("_"):
+        return False
+    above = [base is CitizenAgentBase for base in type.mro(thing)]
+    return any(above) and thing is not CitizenAgentBase and thing is not DailyMobilityAgent
 
 
 def _read(path: Path) -> bytes:
@@ -168,18 +184,36 @@ def _read(path: Path) -> bytes:
 
 
 def _failed(path: Path, error: BaseException, files: set[str]) -> NoReturn:
-    """The line is the last one that was reached in the agent's own files."""
+    try:
+        where, why = _why(path, error, files)
+    except Exception:  # its class is the file's, and anything of it may be
+        where, why = str(path), f"the agent file cannot be loaded: {UNTOLD}"
+    raise BadInput(f"{where}: {why}") from None
+
+
+def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
+    """The line is the last one that was reached in the agent's own files. Of an unknown coding Python says line 0."""
     if isinstance(error, SyntaxError) and error.filename in files:
-        where = f"{error.filename}, line {error.lineno}"
-        raise BadInput(f"{where}: expected Python, got a syntax error: {error.msg}") from None
+        where = f"{error.filename}, line {error.lineno}" if error.lineno else f"{error.filename}"
+        return where, f"expected Python, got a syntax error: {one_line(str(error.msg))}"
     lines = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__) if frame.filename in files]
     where = "{}, line {}".format(*lines[-1]) if lines else str(path)
-    raise BadInput(f"{where}: the agent file cannot be loaded: {type(error).__name__}: {error}") from None
+    return where, f"the agent file cannot be loaded: {_told(error)}"
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return described(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return UNTOLD
 
 
 @contextmanager
 def _undisturbed(dice: Dice) -> Iterator[None]:
-    """Random states, and level and handlers of the root logger, are afterwards as they were."""
+    """Random states, level and handlers of the root logger, and the working directory are afterwards as they were."""
+    folder = Folder()
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     dice.swap()
@@ -187,6 +221,7 @@ def _undisturbed(dice: Dice) -> Iterator[None]:
         yield
     finally:
         dice.swap()
+        folder.put_back()
         root.setLevel(level)
         root.handlers[:] = handlers
 

@@ -11,17 +11,21 @@ A slice is what an agent's coroutine does between two moments at which it waits.
 
 A bare `except:` that swallows the exception gains nothing: as the exception is dropped, the handler is called once
 more, at the next moment at which signals are looked at, which is outside of that `except:`. (Only code that keeps
-each exception it catches, around a call that never returns, can hold out.)
+each exception it catches, around a call that never returns, can hold out.) Nor can a slice be broken off that sets
+the alarm itself (`signal.setitimer`, `signal.alarm`, a handler for SIGALRM): the process has one alarm, and what a
+file imports is Python's own `signal`. Such a slice is noticed once it has ended.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import signal
 import threading
 from _thread import interrupt_main
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from time import perf_counter
@@ -50,6 +54,8 @@ class Dice:
     """States of `random` and `numpy.random` of one resident, seeded by what it is made of."""
 
     def __init__(self, *seeds: object) -> None:
+        self._seeds = seeds
+        self._parts = 0
         seed = int.from_bytes(hashlib.sha256(repr(seeds).encode()).digest(), "big")
         self._python = random.Random(seed).getstate()
         self._numpy: np.random.BitGenerator = np.random.MT19937(seed)
@@ -60,6 +66,34 @@ class Dice:
         random.setstate(self._python)
         mtrand.set_bit_generator(self._numpy)
         self._python, self._numpy = python, numpy
+
+    def part(self) -> Dice:
+        """Those of a task that whoever has these starts; which they are depends on how many it has started before."""
+        self._parts += 1
+        return Dice(*self._seeds, self._parts)
+
+
+class Folder:
+    """The working directory, as it was."""
+
+    def __init__(self) -> None:
+        self._path = _working_directory()
+
+    def put_back(self) -> bool:
+        """Whether it was another."""
+        if _working_directory() != self._path:
+            with suppress(OSError):
+                os.chdir(self._path)
+                return True
+        return False
+
+
+def _working_directory() -> str:
+    """Nothing where it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 class Cut(BaseException):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from sys import _getframe
 from traceback import walk_tb
 from types import FrameType
 from typing import NoReturn
@@ -12,6 +14,7 @@ from harness.benchmarks.dailymobility.agents.host import Host
 from harness.benchmarks.dailymobility.agents.loader import AgentFile
 from harness.benchmarks.dailymobility.agents.places import MapData
 from harness.benchmarks.dailymobility.agents.slices import Guard, Place
+from harness.benchmarks.dailymobility.agents.telling import LONGEST, heard, one_line
 from harness.benchmarks.dailymobility.city import City
 from harness.benchmarks.dailymobility.day import Resident, Row
 from harness.benchmarks.dailymobility.simulator import UnknownPlace
@@ -57,6 +60,8 @@ class Stage:
         self._warn = warn
         self._warned: set[str] = set()
         self._sources = agent.sources
+        self._hearing = ExitStack()
+        self._players = 0
 
     async def play(self, resident: Resident, ask: Ask) -> list[Row]:
         """The 100 rows of the resident's day.
@@ -69,12 +74,44 @@ class Stage:
             host = Host(self, resident, ask)
         except UnknownPlace as error:
             raise AgentFailed("unknown_place", f"the home of resident {resident.key}: {error}") from None
-        return await host.play()
+        with self._heard():
+            return await host.play()
 
     def warn_once(self, what: str, key: str = "") -> None:
         if (key or what) not in self._warned:
             self._warned.add(key or what)
-            self._warn(f"{self.agent.name}: {what}")
+            self._warn(one_line(f"{self.agent.name}: {what}", 2 * LONGEST))
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Python's warnings are heard from when the first resident plays until the last has ended."""
+        self._players += 1
+        if self._players == 1:
+            self._hearing.enter_context(heard(self._hear))
+            for what in self.agent.warnings:
+                self.warn_once(what)
+        try:
+            yield
+        finally:
+            self._players -= 1
+            if not self._players:
+                self._hearing.close()
+
+    def _hear(self, text: str, file: str, line: int) -> bool:
+        """A warning is an agent's that comes in a slice or names its file; once for each line of it.
+
+        Of an agent that was broken off something is always left to await, and that is taken away at any time after:
+        so outside of slices a coroutine that was never awaited is nobody's mistake.
+        """
+        own = file in self._sources
+        if self.playing is None and not own:
+            return text.endswith("was never awaited")
+        if self.playing is not None and self.playing.stopped:
+            return True
+        place = (Path(file).name, line) if own else self.place_of(_getframe(1))
+        where = f" ({place[0]}, line {place[1]})" if place else ""
+        self.warn_once(one_line(text) + where, key=f"warned at {place}" if place else "")
+        return True
 
     def place_of(self, frame: FrameType | None) -> Place | None:
         """The innermost place in the agent's files from a frame outwards."""
