@@ -272,7 +272,8 @@ def test_places_to_go_to_have_many_forms(tmp_path: Path, target: str) -> None:
     """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such."""
     body = f"async def init(self):\n    await super().init()\n    await self.go_to_aoi({target})\n{STAY}"
     rows = played(stage(written(tmp_path, body, top="import numpy as np\nclass Id(int): pass\n")))
-    assert rows[0].aoi is None and rows[1].aoi == AOI + 9 and type(rows[1].aoi) is int
+    assert rows[0].aoi == HOME  # an order is taken up two seconds after it was given
+    assert rows[1].aoi == AOI + 9 and type(rows[1].aoi) is int
 
 
 def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
     on_stage = stage(written(tmp_path, body))
     rows = [row.aoi for row in played(on_stage)]
     # 500 m on foot take 485.1 s, then 500 m by car 81.3 s; the third starts at second 4000.
-    assert rows[:7] == [None, AOI + 2, AOI + 2, AOI + 2, AOI + 2, AOI + 3, AOI + 3]
+    assert rows[:7] == [HOME, AOI + 2, AOI + 2, AOI + 2, AOI + 2, AOI + 3, AOI + 3]
     assert [row.aoi for row in played(on_stage, number=2)][1:] == [AOI + 2] + [HOME] * 98
 
 
@@ -546,3 +547,16 @@ def test_numpy_draws_are_each_resident_s_too(tmp_path: Path) -> None:
 
     first, second = asyncio.run(both())
     assert first == played(on_stage) and first != second and json.loads(first[0].intention or "") < 1
+
+
+def test_an_order_on_the_way_turns_the_resident_round(tmp_path: Path) -> None:
+    """Two seconds after it was given, as every order; who is already on the way need not arrive first."""
+    body = f"""
+    async def forward(self):
+        if self.environment.get_tick() == 1:
+            await self.environment.set_aoi_schedules(self.id, [{AOI + 5}], departure_times=[0], modes=[1])
+        if self.environment.get_tick() == 901:
+            await self.go_to_aoi({HOME})
+    """
+    rows = [row.aoi for row in played(stage(written(tmp_path, body)))]
+    assert rows[:4] == [HOME, None, HOME, HOME]

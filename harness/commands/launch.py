@@ -24,6 +24,9 @@ from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+WARNINGS_SHOWN = 5
+"""Of a benchmark's warnings at the end of a run; run_*.log has all."""
+
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 """For text that holds names and paths: printed as it is."""
 
@@ -164,6 +167,8 @@ def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Co
     elif failed:
         kinds = f"{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
         console.print(kinds, **PLAIN)
+    for warning in [warning for job in jobs for warning in job.warnings][:WARNINGS_SHOWN]:
+        console.print(f"warning: {warning}", **PLAIN)
     if otherwise := sum(job.otherwise for job in jobs):
         console.print(
             f"{otherwise} users asked something else than before they were interrupted: what was new was paid for "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ class Job:
     """`expected` and `done` are masks over the tasks; users expected and not done are owed.
 
     `failed` counts the users given up on in this process, `otherwise` those who asked something else than before they
-    were interrupted, so that saved responses went unused; both are the engine's to write.
+    were interrupted, so that saved responses went unused, and `warnings` are what the benchmark warned of; all three
+    are the engine's to write.
     """
 
     benchmark: Benchmark
@@ -31,6 +32,7 @@ class Job:
     expected: NDArray[np.bool_]
     failed: int = 0
     otherwise: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> NDArray[np.bool_]:

@@ -187,6 +187,7 @@ class LocalEngine:
     def _hear(self, job: Job, warning: str) -> None:
         """A warning of the benchmark."""
         job.store.event("warning", detail=warning)
+        job.warnings.append(warning)
         self._progress.last_warning = warning
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:

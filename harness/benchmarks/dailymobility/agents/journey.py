@@ -6,6 +6,9 @@ from collections import deque
 
 from harness.benchmarks.dailymobility.simulator import Mode, Walker
 
+SETTING_OUT = 2
+"""Seconds from an order to the way: upstream's simulator takes an order up at its next tick, and moves at the one after."""
+
 
 class Journey:
     """`plan` is AOIs of the city, each with its mode and the tick to set out at; `tick` counts seconds."""
@@ -14,11 +17,14 @@ class Journey:
         self.tick = 0
         self._walker = walker
         self._plan: deque[tuple[int, Mode, float]] = deque()
+        self._taken_up = 0
+        self._interrupts = False
 
     def replace(self, plan: list[tuple[int, Mode, float]]) -> None:
-        """The first is gone to at once if it is due, from the way to somewhere else too."""
+        """The first is set out for as soon as it is due, from the way to somewhere else too. What was left is dropped."""
         self._plan = deque(plan)
-        self._set_out(interrupt=True)
+        self._taken_up = self.tick + SETTING_OUT
+        self._interrupts = True
 
     def advance(self, seconds: int) -> None:
         """Second by second only while something is left that is yet to be gone to."""
@@ -26,12 +32,15 @@ class Journey:
             self._walker.advance(1)
             self.tick += 1
             seconds -= 1
-            self._set_out(interrupt=False)
+            self._set_out()
         self._walker.advance(seconds)
         self.tick += seconds
 
-    def _set_out(self, interrupt: bool) -> None:
-        while self._plan and self._plan[0][2] <= self.tick and (interrupt or not self._walker.moving):
+    def _set_out(self) -> None:
+        while self._plan and self._is_due(self._plan[0][2]) and (self._interrupts or not self._walker.moving):
             aoi, mode, _ = self._plan.popleft()
             self._walker.go_to(aoi, mode)
-            interrupt = False
+            self._interrupts = False
+
+    def _is_due(self, departure: float) -> bool:
+        return self.tick >= max(departure, self._taken_up)
