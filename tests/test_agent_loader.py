@@ -33,6 +33,7 @@ BASES = [
 ]
 OTHERS = [
     "from agentsociety.agent import CitizenAgentBase, MemoryAttribute, AgentToolbox, Block, BlockParams, AgentParams",
+    "from agentsociety.agent.agent_base import Agent\nfrom agentsociety.memory.memory import Memory",
     "from agentsociety.cityagent.blocks.utils import clean_json_response",
     "from agentsociety.environment import Environment",
     "from agentsociety.environment.utils.const import POI_CATG_DICT",

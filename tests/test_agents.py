@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -560,3 +561,20 @@ def test_an_order_on_the_way_turns_the_resident_round(tmp_path: Path) -> None:
     """
     rows = [row.aoi for row in played(stage(written(tmp_path, body)))]
     assert rows[:4] == [HOME, None, HOME, HOME]
+
+
+def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path: Path) -> None:
+    """A data set may keep there what is to be found out; what a class declares it gets."""
+    body = """
+    StatusAttributes = [MemoryAttribute(name="hobby", type=str, default_or_value="", description="")]
+    async def forward(self):
+        assert await self.status.get("hobby") == "下棋"
+        try:
+            await self.status.get("truth")
+        except KeyError:
+            return
+        raise AssertionError("an agent may not know this")
+    """
+    on_stage = stage(written(tmp_path, body, top="from agentsociety.agent import MemoryAttribute\n"))
+    one = replace(resident(), profile={**resident().profile, "hobby": "下棋", "truth": [1, 4]})
+    assert len(asyncio.run(on_stage.play(one, silence))) == 100

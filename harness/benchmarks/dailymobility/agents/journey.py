@@ -7,7 +7,7 @@ from collections import deque
 from harness.benchmarks.dailymobility.simulator import Mode, Walker
 
 SETTING_OUT = 2
-"""Seconds from an order to the way: upstream's simulator takes an order up at its next tick, and moves at the one after."""
+"""Seconds from an order to the way: upstream's simulator takes it up at its next tick, and moves at the one after."""
 
 
 class Journey:
@@ -21,7 +21,7 @@ class Journey:
         self._interrupts = False
 
     def replace(self, plan: list[tuple[int, Mode, float]]) -> None:
-        """The first is set out for as soon as it is due, from the way to somewhere else too. What was left is dropped."""
+        """The first is set out for once it is due, from the way to somewhere else too. What was left is dropped."""
         self._plan = deque(plan)
         self._taken_up = self.tick + SETTING_OUT
         self._interrupts = True

@@ -185,13 +185,17 @@ class Memory(Bounded):
 def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any]:
     """What a citizen's status holds at first; `attributes` are the agent class's own, with defaults.
 
-    As upstream, `id` is there once the agent's `init` has run, and what the simulator says from the first step on.
+    As upstream, a field of the profile that is neither a citizen's nor declared by the class is left out, `id` is
+    there once the agent's `init` has run, and what the simulator says from the first step on.
     """
-    return {
+    known = {
         **dict.fromkeys(UNKNOWN.split(), "unknown"),
         **deepcopy(OTHERS),
         **{each.name: deepcopy(each.default_or_value) for each in attributes},
-        **{key: deepcopy(value) for key, value in resident.profile.items() if key != "id"},
+    }
+    return {
+        **known,
+        **{key: deepcopy(value) for key, value in resident.profile.items() if key in known and key != "id"},
         "home": {"aoi_position": {"aoi_id": resident.home}},
         "work": {"aoi_position": {"aoi_id": resident.work}},
     }

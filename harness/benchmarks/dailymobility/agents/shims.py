@@ -18,6 +18,15 @@ AGENT_NAMES = (
 )
 
 
+SUBMODULES = {
+    "agentsociety.agent": "agent agent_base block memory_config_generator toolbox",
+    "agentsociety.environment": "environment",
+    "agentsociety.llm": "llm",
+    "agentsociety.memory": "memory",
+}
+"""Modules in which upstream keeps what its packages hand on; here each has all that its package has."""
+
+
 def clean_json_response(response: str) -> str:
     """A reply without the marks of a fenced block."""
     return response.replace("```json", "").replace("```", "").strip()
@@ -37,6 +46,8 @@ def shims() -> dict[str, ModuleType]:
         "agentsociety.logger": {"get_logger": classes.get_logger},
         "agentsociety.memory": {"KVMemory": KVMemory, "Memory": Memory, "StreamMemory": StreamMemory},
     }
+    for package, modules in SUBMODULES.items():
+        contents |= {f"{package}.{module}": contents[package] for module in modules.split()}
     for package in ("agentsociety_benchmark", "mobisimbench"):
         for name in ("benchmarks", "benchmarks.DailyMobility", "benchmarks.DailyMobility.template_agent"):
             contents[f"{package}.{name}"] = benchmark
