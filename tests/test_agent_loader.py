@@ -12,10 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pycityproto.city.person.v2 import motion_pb2
-from pycityproto.city.trip.v2 import trip_pb2
 
-from harness.benchmarks.dailymobility.agents import load_agent, motion
+from harness.benchmarks.dailymobility.agents import load_agent
 from harness.benchmarks.dailymobility.agents.classes import LOGGER, DailyMobilityAgent
 from harness.errors import BadInput
 from tests.agent_town import FILES, played, stage
@@ -68,23 +66,6 @@ def test_what_agent_files_import_is_there(tmp_path: Path, line: str) -> None:
 def test_agent_files_as_users_write_them_load(file: Path) -> None:
     """The file that only has a class named as the base among them."""
     assert load_agent(file).data == file.read_bytes()
-
-
-@pytest.mark.parametrize("line", OTHERS[-2:])
-def test_status_and_trip_modes_do_without_their_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    """Where `pycityproto` is not installed its two enumerations are there all the same."""
-    monkeypatch.setitem(sys.modules, "pycityproto", None)
-    load_agent(file_of(tmp_path, f"{line}\n{AGENT}"))
-
-
-def test_own_enumerations_are_those_of_the_package() -> None:
-    """Names and numbers, and the ways to get from one to the other."""
-    for own, its in ((motion.Status, motion_pb2.Status), (motion.TripMode, trip_pb2.TripMode)):
-        assert own.items() == its.items() and own.keys() == its.keys() and own.values() == its.values()
-        for name, number in its.items():
-            assert getattr(own, name) == number == own.Value(name) and own.Name(number) == name
 
 
 def test_an_installed_agentsociety_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
-from harness.benchmarks.dailymobility.agents.shims import protobuf, shims
+from harness.benchmarks.dailymobility.agents.shims import shims
 from harness.benchmarks.dailymobility.agents.slices import Dice, Folder
 from harness.benchmarks.dailymobility.agents.telling import UNTOLD, described, heard, one_line
 from harness.errors import BadInput
@@ -118,12 +118,7 @@ class _Loading:
             return _found(self._shims, name, fromlist)
         if level == 0 and (file := self._file(root)) is not None:
             return self._sibling(root, file)
-        try:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        except ImportError:
-            if root != "pycityproto":
-                raise
-            return _found(protobuf(), name, fromlist)
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
 
     def _file(self, root: str) -> Path | None:
         """The file beside the agent's that is meant by a name, unless the standard library has a module of it."""

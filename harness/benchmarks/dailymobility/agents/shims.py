@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents import classes, motion
+from harness.benchmarks.dailymobility.agents import classes
 from harness.benchmarks.dailymobility.agents.categories import POI_CATG_DICT
 from harness.benchmarks.dailymobility.agents.environment import Environment
 from harness.benchmarks.dailymobility.agents.llm import LLM
@@ -52,13 +52,6 @@ def shims() -> dict[str, ModuleType]:
         for name in ("benchmarks", "benchmarks.DailyMobility", "benchmarks.DailyMobility.template_agent"):
             contents[f"{package}.{name}"] = benchmark
     return _tree(contents)
-
-
-def protobuf() -> dict[str, ModuleType]:
-    """What stands in for `pycityproto` where that is not installed."""
-    status = {"Status": motion.Status, **dict(motion.Status.items())}
-    trip_mode = {"TripMode": motion.TripMode, **dict(motion.TripMode.items())}
-    return _tree({"pycityproto.city.person.v2.motion_pb2": status, "pycityproto.city.trip.v2.trip_pb2": trip_mode})
 
 
 def _tree(contents: dict[str, dict[str, Any]]) -> dict[str, ModuleType]:
