@@ -28,7 +28,7 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
 )
 from harness.errors import BadInput
-from harness.scoring.bootstrap import LEVEL, RESAMPLES
+from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
 from harness.scoring.divergence import Array, divergence
 
 NUMBERS = np.arange(1, len(INTENTIONS) + 1)
@@ -175,13 +175,15 @@ class GroundTruth:
 
     def ceiling(self, residents: int, rng: np.random.Generator) -> Ceiling:
         """What so many residents drawn from the ground truth score, with replacement; `residents` is at least 1."""
-        drawn = rng.multinomial(residents, np.full(self.residents, 1 / self.residents), size=RESAMPLES).astype(
-            np.float64
-        )
-        parts = {metric: drawn @ self._rows(metric) for metric in METRICS}
-        jsd = np.mean([divergence(self.histograms[metric], counts) for metric, counts in parts.items()], axis=0)
-        scores = 100 * (1 - jsd)
-        slots = self._slots_of(drawn).mean(axis=1)
+        rows = {metric: self._rows(metric) for metric in METRICS}
+        share = np.full(self.residents, 1 / self.residents)
+        at_once = max(1, CELLS // self.residents)
+        found: list[tuple[Array, Array]] = []
+        for start in range(0, RESAMPLES, at_once):
+            drawn = rng.multinomial(residents, share, size=min(at_once, RESAMPLES - start)).astype(np.float64)
+            jsd = [divergence(self.histograms[metric], drawn @ counts) for metric, counts in rows.items()]
+            found.append((100 * (1 - np.mean(jsd, axis=0)), self._slots_of(drawn).mean(axis=1)))
+        scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return Ceiling(float(scores.mean()), _middle(scores), float(slots.mean()), _middle(slots))
 
     def _rows(self, metric: str) -> Whole:
