@@ -44,6 +44,9 @@ def test_a_known_provider_needs_no_address(file: Path) -> None:
     [
         ("", "expected a mapping"),
         ("llm: [", "line 1: expected YAML"),
+        ("llm: !!int ''", "expected YAML"),
+        ("llm: !!float ''", "expected YAML"),
+        ("llm: !!timestamp foo", "expected YAML"),
         ("llm: []", "field llm: expected a list"),
         ("llm: {}", "field llm: expected a list"),
         ("llm: [x]", r"field llm\[0\]: expected a mapping"),

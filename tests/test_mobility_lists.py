@@ -344,7 +344,31 @@ def archive() -> bytes:
     return file.getvalue()
 
 
+ODD_HEADERS = (
+    "((((",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (10**40,)}",
+    f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**40},)}}",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (True,)}",
+    "{'descr': (), 'fortran_order': False, 'shape': (2,)}",
+    "{'descr': '<f8', 1: False, 'shape': (2,)}",
+    "{[]: 1}",
+    "[" * 200,
+)
+"""What numpy's reader comes upon in them is of many classes."""
+
+
+def headed(text: str) -> bytes:
+    """An `.npy` file with this for a header."""
+    header = text.encode().ljust(118 if len(text) < 118 else len(text) + 1) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16)
+
+
 WRONG: dict[str, tuple[JSON, str]] = {
+    **{
+        f"header {number}": ({"gyration_radius": headed(text)}, "gyration_radius.npy: expected a NumPy array")
+        for number, text in enumerate(ODD_HEADERS)
+    },
+    "zip": ({"gyration_radius": b"PK\x03\x04 and no more"}, "gyration_radius.npy: expected a NumPy array"),
     "torn": ({"gyration_radius": b"\x93NUMPY\x01"}, "gyration_radius.npy: expected a NumPy array"),
     "empty file": ({"gyration_radius": b""}, "gyration_radius.npy: expected a NumPy array"),
     "archive": ({"gyration_radius": archive()}, "gyration_radius.npy: expected a NumPy array"),

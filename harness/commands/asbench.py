@@ -86,7 +86,15 @@ def _document(path: Path) -> JSON:
         data: Any = yaml.safe_load(path.read_bytes())
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except Exception as error:  # the parser's own, and whatever its converters of tagged values raise
+    except (
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         mark = getattr(error, "problem_mark", None)
         raise BadInput(f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML") from None
     if type(data) is not dict:

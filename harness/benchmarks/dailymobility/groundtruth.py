@@ -9,7 +9,9 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,21 @@ SUM_SLACK = 0.036
 """Seven shares rounded to two decimals sum to 1 within 0.035."""
 
 ROUNDING = 1e-9
+
+UNREADABLE = (
+    ArithmeticError,
+    BadZipFile,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RecursionError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+)
+"""What numpy's reading of a file that is no array, or one with an odd header, ends in."""
 
 SHOWN = 120
 """Characters of numpy's own words in a message."""
@@ -237,7 +254,7 @@ def _array(field: Field, data: bytes, path: Path) -> Array:
     expected = f"{path}: expected a NumPy array ({shape}) of numbers"
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
-    except Exception as error:  # whatever numpy's reading of headers, and of archives, comes upon
+    except UNREADABLE as error:
         why = " ".join(str(error).split())[:SHOWN]
         raise BadInput(f"{expected}, which it is not ({type(error).__name__}: {why})") from None
     if not isinstance(array, np.ndarray):

@@ -161,6 +161,7 @@ class Block(Tooled):
     async def after_forward(self) -> None: ...
 
     async def forward(self, agent_context: Any) -> Any:
+        """A file's own blocks have it; to call that of the base is the agent's error, as it is upstream."""
         raise NotImplementedError
 
 
