@@ -142,3 +142,12 @@ async def test_replay_diverges_where_a_response_is_missing() -> None:
     assert (await conversation.ask(request("一"))).text == "saved"
     with pytest.raises(Diverged):
         await conversation.ask(request("一"))
+
+
+@pytest.mark.anyio
+async def test_saved_responses_that_nothing_asked_for_are_counted() -> None:
+    """A play that goes another way than before leaves some behind."""
+    conversation = Endpoint().conversation({(key("一"), 0): Completion("a"), (key("二"), 0): Completion("b")})
+    await conversation.ask(request("一"))
+    await conversation.ask(request("三"))
+    assert conversation.unused == 1

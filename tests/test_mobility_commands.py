@@ -722,3 +722,27 @@ def test_options_without_effect_are_refused(
     assert run(town, tmp_path / "out", *options) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """Warnings of the agent file, and residents who asked something else than before they were interrupted."""
+    agent, out = tmp_path / "asker.py", tmp_path / "out"
+    agent.write_text(
+        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
+        "    async def forward(self):\n        if self.environment.get_tick() < 3000:\n"
+        "            dialog = [{'role': 'user', 'content': f'现在 {self.environment.get_tick()} 秒'}]\n"
+        "            await self.llm.atext_request(dialog, temperature=0.3)\n",
+        encoding="utf-8",
+    )
+    with serving(saying("work")) as server:
+        assert on(server, town, out, "--agent", agent) == 0
+        told = capsys.readouterr().out
+        assert "warning: asker.py: atext_request(temperature=...) is not followed" in told
+        assert "asked something else" not in told
+        asked = len(server.bodies)
+        results = out / "m" / RESULTS
+        results.write_bytes(b"")  # as if none had been written before the process died
+        agent.write_text(agent.read_text(encoding="utf-8").replace("现在", "此刻"), encoding="utf-8")
+        assert on(server, town, out, "--agent", agent, "--allow", "files.agent_asker.py") == 0
+        assert f"{FEW} users asked something else than before they were interrupted" in capsys.readouterr().out
+        assert len(server.bodies) == 2 * asked
