@@ -746,3 +746,13 @@ def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_pa
         assert on(server, town, out, "--agent", agent, "--allow", "files.agent_asker.py") == 0
         assert f"{FEW} users asked something else than before they were interrupted" in capsys.readouterr().out
         assert len(server.bodies) == 2 * asked
+
+
+def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, tmp_path: Path) -> None:
+    """They are true of the run that they were made of, and of no other."""
+    out = tmp_path / "out"
+    assert run(town, out, "--name", "plan") == 0
+    before = (out / "plan/generated_beijing.json").read_bytes()
+    assert run(town, out, "--name", "plan", "--restart") == 0
+    (kept,) = (out / "plan").glob("generated_beijing.json.before-*")
+    assert kept.read_bytes() == before
