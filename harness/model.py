@@ -41,7 +41,8 @@ class Completion:
 
     `finish_reason` is the endpoint's own word, except for two that stand for a request the endpoint
     would not take: `content_filter` (its input filter) and `context_length` (prompt or body too long).
-    Token counts are `None` where the endpoint reports none.
+    Token counts are `None` where the endpoint reports none. `reasoning` is what a thinking model thought, where the
+    endpoint hands it out apart from the text.
     """
 
     text: str
@@ -50,6 +51,7 @@ class Completion:
     completion_tokens: int | None = None
     model: str | None = None
     refusal: str | None = None
+    reasoning: str | None = None
 
 
 Ask = Callable[[Request], Awaitable[Completion]]

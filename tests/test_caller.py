@@ -24,6 +24,7 @@ from harness.endpoint.caller import (
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.replies import Denied
+from harness.endpoint.sender import Received
 from harness.errors import EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
 from harness.model import Completion
 
@@ -37,6 +38,7 @@ UNKNOWN_MODEL = EndpointStopped("no such model")
 BAD_REQUEST = Rejected("http_400", "temperature")
 
 OTHERS = b"others"
+HERE = "http://127.0.0.1:9/v1"
 
 Script = Iterable[Completion | HarnessError]
 
@@ -67,16 +69,16 @@ class Stage:
             rng=random.Random(7),
         )
 
-    async def send(self, body: bytes) -> Completion:
+    async def send(self, body: bytes, user: str = "") -> Received:
         assert self.limiter.in_flight == 1
         if body == OTHERS:
-            return GOOD
+            return Received(GOOD, HERE)
         self.sent.append(body)
         self.now += self._seconds
         entry = self._script.pop(0) if len(self._script) > 1 else self._script[0]
         if isinstance(entry, HarnessError):
             raise entry
-        return entry
+        return Received(entry, HERE)
 
     async def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -96,7 +98,7 @@ class Stage:
 async def test_first_success_is_the_reply_with_its_seconds() -> None:
     """One try, no warning, no pause; the slot is free again and everything is counted."""
     stage = Stage([GOOD])
-    assert await stage.call() == Reply(GOOD, 0.25, 1)
+    assert await stage.call() == Reply(GOOD, 0.25, 1, HERE)
     traffic = stage.caller.traffic
     assert (traffic.requests, traffic.successes, traffic.retries) == (1, 1, 0)
     assert (traffic.prompt_tokens, traffic.completion_tokens, traffic.backing_off) == (7, 2, 0)
@@ -129,7 +131,7 @@ async def test_success_enters_no_line_of_tenacity() -> None:
 async def test_fault_is_tried_again_until_it_passes() -> None:
     """The reply tells the number of tries, each failed one was warned of, and seconds are those of the last."""
     stage = Stage([BUSY, TransportFault("timeout", "no reply"), GOOD])
-    assert await stage.call() == Reply(GOOD, 0.25, 3)
+    assert await stage.call() == Reply(GOOD, 0.25, 3, HERE)
     assert stage.warned == [("http_503", 1), ("timeout", 2)]
     assert (stage.caller.traffic.requests, stage.caller.traffic.retries) == (3, 2)
     assert stage.sent == [b"{}"] * 3
@@ -354,10 +356,10 @@ async def test_only_a_try_begun_after_the_first_denial_confirms_it() -> None:
     on_the_wire, answer, now, denials = 0, anyio.Event(), 0.0, 3
 
     class Hiccup:
-        async def send(self, body: bytes) -> Completion:
+        async def send(self, body: bytes, user: str = "") -> Received:
             nonlocal on_the_wire, denials, now
             if not caller.traffic.successes:
-                return GOOD
+                return Received(GOOD, HERE)
             on_the_wire += 1
             now += 1.0
             if on_the_wire == 3:
@@ -367,7 +369,7 @@ async def test_only_a_try_begun_after_the_first_denial_confirms_it() -> None:
             if denials:
                 denials -= 1
                 raise WRONG_KEY
-            return GOOD
+            return Received(GOOD, HERE)
 
     async def no_wait(seconds: float) -> None:
         await anyio.lowlevel.checkpoint()

@@ -26,7 +26,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.endpoint import client as client_module
-from harness.endpoint.client import Address, Client, check, public_url
+from harness.endpoint.address import Address, check, public_url
+from harness.endpoint.client import Client
 from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
 from harness.serve import faults
@@ -51,7 +52,7 @@ def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def send(address: Address, body: bytes = b"{}", seconds: float = HANGS) -> Completion:
     async with Client(address, timeout=seconds, connections=2) as client:
-        return await client.send(body)
+        return (await client.send(body)).completion
 
 
 async def fault_of(address: Address, body: bytes = b"{}", seconds: float = HANGS) -> HarnessError:
@@ -426,7 +427,7 @@ async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_tou
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
     ):
         for _ in range(2):
-            assert await client.send(b"{}") == Completion(KEY, model="qwen/***")
+            assert (await client.send(b"{}")).completion == Completion(KEY, model="qwen/***")
 
 
 @pytest.mark.anyio
@@ -436,7 +437,7 @@ async def test_served_models_name_stays_as_it_is_told() -> None:
     async with serving(http(200, orjson.dumps(content))) as server:
         for key in (KEY, "EMPTY", None):
             async with Client(Address(server.url, key), timeout=HANGS, connections=1) as client:
-                assert [(await client.send(b"{}")).model for _ in range(2)] == ["qwen", "qwen"]
+                assert [(await client.send(b"{}")).completion.model for _ in range(2)] == ["qwen", "qwen"]
 
 
 @pytest.mark.anyio
@@ -474,7 +475,7 @@ async def test_used_up_quota_is_told_with_the_time_until_its_reset(status: int, 
     ):
         client.on_exhausted = told.append
         if status == 200:
-            assert await client.send(b"{}") == Completion("好")
+            assert (await client.send(b"{}")).completion == Completion("好")
         else:
             with pytest.raises(TransportFault):
                 await client.send(b"{}")
@@ -618,7 +619,7 @@ async def test_process_without_a_file_for_a_socket_stops_as_this_machines_fault(
     async with serving() as server, Client(Address(server.url, KEY), timeout=HANGS, connections=7) as client:
         with no_file_left(), pytest.raises(MachineError, match=r"up to 7 connections.*ulimit -n.*--concurrency"):
             await client.send(b"{}")
-        assert await client.send(b"{}") == Completion("好")
+        assert (await client.send(b"{}")).completion == Completion("好")
 
 
 @pytest.mark.anyio

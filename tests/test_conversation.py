@@ -33,7 +33,7 @@ class Endpoint:
     async def call(self, body: bytes, rank: int) -> Reply:
         self.ranks.append(rank)
         self.happened.append("call")
-        return Reply(Completion(f"reply {len(self.ranks)}"), 0.1, 1)
+        return Reply(Completion(f"reply {len(self.ranks)}"), 0.1, 1, "here")
 
     async def save(self, key: str, nth: int, reply: Reply) -> None:
         self.saved.append((key, nth, reply.completion.text))

@@ -24,6 +24,7 @@ import pytest
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter
+from harness.endpoint.sender import Received
 from harness.endpoint.wire import Sampling, digest
 from harness.engine import local
 from harness.engine.finish import finish
@@ -151,7 +152,7 @@ class Endpoint:
     on_the_wire: int = 0
     most_on_the_wire: int = 0
 
-    async def send(self, body: bytes) -> Completion:
+    async def send(self, body: bytes, _: str = "") -> Received:
         user = orjson.loads(body)["messages"][0]["content"]
         before = self.sent.count(user)
         self.sent.append(user)
@@ -165,7 +166,8 @@ class Endpoint:
         finally:
             self.on_the_wire -= 1
         self.answered[digest(body)] += 1
-        return Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="served")
+        completion = Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="served")
+        return Received(completion, "http://here/v1")
 
 
 async def no_wait(seconds: float) -> None:

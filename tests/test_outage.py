@@ -14,6 +14,7 @@ from harness.endpoint.caller import LONGEST_WAIT, Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import FAILURES, FIRST_PROBE, LONGEST_PROBE, SILENCE, USERS, Outage
+from harness.endpoint.sender import Received
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
 from tests import virtual
@@ -138,7 +139,7 @@ class World:
         virtual.run(main)
         return self
 
-    async def send(self, body: bytes) -> Completion:
+    async def send(self, body: bytes, _: str = "") -> Received:
         assert virtual.now() < FOR_EVER
         user = body.decode()
         self.sent.append((virtual.now(), user))
@@ -146,7 +147,7 @@ class World:
         await asyncio.sleep(self.fails_in if fault else 1.0)
         if fault:
             raise fault
-        return Completion("好")
+        return Received(Completion("好"), "here")
 
     async def _user(self, user: str, steps: int) -> None:
         self.tries[user] = []

@@ -15,6 +15,7 @@ from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.rates import BURST_SECONDS, BYTES_PER_TOKEN, Rates, TokenBucket
+from harness.endpoint.sender import Received
 from harness.errors import TransportFault
 from harness.model import Completion
 from tests import virtual
@@ -160,10 +161,10 @@ class Endpoint:
         self._seconds = seconds
         self._script = script
 
-    async def send(self, body: bytes) -> Completion:
+    async def send(self, body: bytes, user: str = "") -> Received:
         self.times.append(virtual.now())
         await asyncio.sleep(self._seconds)
-        return self._script(len(self.times))
+        return Received(self._script(len(self.times)), "here")
 
 
 def calls(endpoint: Endpoint, rates: Callable[[], Rates], users: int, slots: int, body: bytes = b"{}") -> Caller:

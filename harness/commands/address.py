@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.commands import asbench
 from harness.config import OPENAI_URL
-from harness.endpoint.client import Address, public_url
+from harness.endpoint.address import Address, public_url
 from harness.errors import BadInput
 
 BASES = {"LLM_API_KEY": "LLM_API_BASE", "OPENAI_API_KEY": "OPENAI_BASE_URL"}

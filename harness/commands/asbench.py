@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.commands.options import CONCURRENCY_MOST, SECONDS_MOST
 from harness.config import OPENAI_URL
-from harness.endpoint.client import Address
+from harness.endpoint.address import Address
 from harness.errors import BadInput
 from harness.model import JSON
 

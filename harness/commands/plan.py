@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import __version__, config
 from harness.commands.address import Found
-from harness.endpoint.client import public_url
+from harness.endpoint.address import public_url
 from harness.endpoint.wire import Sampling
 from harness.model import JSON, Benchmark
 from harness.store.manifest import Manifest

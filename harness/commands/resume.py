@@ -13,7 +13,7 @@ from harness import config
 from harness.commands import address, earlier, options, plan
 from harness.commands.earlier import Earlier
 from harness.commands.launch import launch
-from harness.endpoint.client import check
+from harness.endpoint.address import check
 from harness.errors import BadInput
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console

@@ -11,7 +11,7 @@ import orjson
 from harness import benchmarks, config
 from harness.commands import address, asbench, options, plan, reeval
 from harness.commands.launch import launch
-from harness.endpoint.client import check
+from harness.endpoint.address import check
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request

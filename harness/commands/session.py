@@ -16,8 +16,9 @@ from rich.console import Console
 
 from harness import config
 from harness.commands.plan import Plan
+from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits
-from harness.endpoint.client import Address, Client
+from harness.endpoint.client import Client
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.rates import Rates
@@ -105,7 +106,7 @@ async def _address(plan: Plan) -> AsyncIterator[Address]:
         return
     embedded = await start(Options())
     try:
-        yield Address(embedded.url)
+        yield Address(embedded.url, called=config.EMBEDDED)
     finally:
         await embedded.close()
 

@@ -13,10 +13,10 @@ from typing import NoReturn
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from harness.endpoint.client import Sender
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
+from harness.endpoint.sender import Received, Sender
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
 
@@ -35,11 +35,16 @@ Warn = Callable[[TransportFault, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A settled request: `seconds` of the try that succeeded, `tries` in all."""
+    """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
+
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
+    """
 
     completion: Completion
     seconds: float
     tries: int
+    endpoint: str
+    first_token: float | None = None
 
 
 @dataclass(slots=True)
@@ -101,10 +106,10 @@ class Caller:
         limiter, clock, rates = self.limiter, self._clock, self.limiter.rates
         tokens = rates.estimate(body) if rates else 0.0
         await limiter.acquire(rank, tokens)
-        fault, completion, start = None, None, clock()
+        fault, received, start = None, None, clock()
         self.traffic.requests += 1
         try:
-            completion = await self._sender.send(body)
+            received = await self._sender.send(body, user)
         except TransportFault as error:
             fault = self._failed(error, user, start)
         except Denied as error:
@@ -115,13 +120,13 @@ class Caller:
         finally:
             now = clock()
             if rates:
-                rates.correct(tokens, *_used(completion), now)
+                rates.correct(tokens, *_used(received), now)
             limiter.release(now - start, fault)
-        if completion is None:
+        if received is None:
             assert fault is not None
             raise fault
-        self._succeeded(completion, now)
-        return Reply(completion, now - start, number)
+        self._succeeded(received.completion, now)
+        return Reply(received.completion, now - start, number, received.endpoint, received.first_token)
 
     async def _again(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
         """The tries after a failed first one, which stands as the first attempt so that the pauses count right."""
@@ -254,10 +259,11 @@ def _in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
 
 
-def _used(completion: Completion | None) -> tuple[float | None, float | None]:
+def _used(received: Received | None) -> tuple[float | None, float | None]:
     """Tokens of a try and of its completion; none of a failed one; unknown where no usage is told."""
-    if completion is None:
+    if received is None:
         return 0.0, None
+    completion = received.completion
     if completion.prompt_tokens is None or completion.completion_tokens is None:
         return None, None
     return float(completion.prompt_tokens + completion.completion_tokens), float(completion.completion_tokens)

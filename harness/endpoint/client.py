@@ -8,92 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import re
-import string
 import time
-from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Protocol
-from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from harness.endpoint import replies
+from harness.endpoint.address import Address, check, public_url, secrets
 from harness.endpoint.deadlines import Deadlines
+from harness.endpoint.sender import Received
 from harness.errors import BadInput, CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CONNECT_SECONDS = 30.0
-SHORTEST_SECRET = 6
-"""Characters; shorter keys (`EMPTY`, `none`) are placeholders of local servers, and ordinary words."""
-SHORTEST_PASSWORD = 4
-"""Characters; nobody writes a placeholder for a password, but fewer would take words of a message apart."""
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and what memory bears for some replies at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where requests go. `url` is the base (".../v1"); `key` never appears in a representation."""
-
-    url: str
-    key: str | None = None
-    insecure_tls: bool = False
-
-    def __repr__(self) -> str:
-        return f"Address({public_url(self.url)!r})"
-
-
-class Sender(Protocol):
-    """The seam: what the rest of the harness needs of a client, and what tests put in its place."""
-
-    async def send(self, body: bytes) -> Completion: ...
-
-
-def public_url(url: str) -> str:
-    """The address without credentials, query and fragment."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = None
-    if not host:
-        return "(not an address)"
-    host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}".rstrip("/")
-
-
-def check(address: Address) -> None:
-    """Raises `BadInput` for an address or key that no request could be sent with."""
-    try:
-        address.url.encode()  # an argument that is no UTF-8 comes with halves of pairs
-        parts = urlsplit(address.url)
-        host, port = (parts.hostname or "").encode("idna"), parts.port
-        usable = parts.scheme in ("http", "https") and host and port != 0 and not re.search(r"\s", address.url)
-    except ValueError:
-        usable = False
-    if not usable:
-        raise BadInput("the endpoint's address is not of the form http(s)://HOST[:PORT]/v1")
-    try:
-        _basic_token(parts)
-    except ValueError:
-        raise BadInput(
-            f"{public_url(address.url)} has credentials in it that cannot be sent: "
-            "a colon in the user's name, or characters beyond Latin-1"
-        ) from None
-    if address.key is None:
-        return
-    if not (address.key.isascii() and address.key.isprintable() and " " not in address.key):
-        raise BadInput("the key has characters that no key has (spaces, line ends, or non-ASCII): set it again")
-    if "@" in parts.netloc:
-        raise BadInput(
-            f"{public_url(address.url)} has credentials in it and comes with a key: only one of them can be sent"
-        )
 
 
 class Client:
@@ -107,9 +42,9 @@ class Client:
         self._public = public_url(self._url)
         self._proxy = _proxy(parts)
         self._address = address
-        self._secrets = _secrets(address, self._proxy, self._public)
+        self._secrets = secrets(address, self._proxy, self._public)
         self._served: str | None = None
-        headers = {"Content-Type": "application/json"}
+        headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
         # A session's own headers cost less, but aiohttp shows them to a proxy, too: with one they go with each request.
@@ -142,7 +77,7 @@ class Client:
             await asyncio.sleep(self._deadlines.interval)
             self._deadlines.sweep()
 
-    async def send(self, body: bytes) -> Completion:
+    async def send(self, body: bytes, user: str = "") -> Received:
         """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is.
 
         Raises `MachineError` where this machine has no file left for another connection.
@@ -173,7 +108,9 @@ class Client:
                 completion = replies.refused(response.status, response.headers, content, datetime.now(UTC))
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
-        return completion if completion.model == self._served else self._vetted(completion)
+        return Received(
+            completion if completion.model == self._served else self._vetted(completion), self._address.shown
+        )
 
     def _vetted(self, completion: Completion) -> Completion:
         """The same completion without a secret in the served model's name; one that has none is not vetted again."""
@@ -261,33 +198,6 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
     words = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
     return replies.one_line(str(words)) or type(cause).__name__
-
-
-def _secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]:
-    """What no message may show, longest first: the key, and of address and proxy what `public_url` leaves out."""
-    found = {address.key or ""}
-    passwords = set()
-    for parts in map(urlsplit, (address.url, proxy or "")):
-        found.add(_basic_token(parts))
-        for item in parts.query.split("&"):
-            found |= _spellings(item.partition("=")[2] or item)
-        passwords |= _spellings(parts.password or parts.username or "")
-    long = {secret for secret in found if len(secret) >= SHORTEST_SECRET}
-    long |= {secret for secret in passwords if len(secret) >= SHORTEST_PASSWORD}
-    return tuple(sorted((one for one in long if one == address.key or one not in public), key=len, reverse=True))
-
-
-def _spellings(value: str) -> set[str]:
-    """A part of an address as it was given, as it is sent, and as a server reads it."""
-    return {value, quote(value, safe=string.punctuation), unquote(value), unquote_plus(value)}
-
-
-def _basic_token(parts: SplitResult) -> str:
-    """What stands for an address's credentials in a header, without padding. Raises `ValueError` if nothing can."""
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    if ":" in user:
-        raise ValueError("a colon ends the user's name")
-    return b64encode(f"{user}:{password}".encode("latin-1")).decode().rstrip("=")
 
 
 def _proxy(target: SplitResult) -> str | None:

@@ -138,7 +138,9 @@ class LocalEngine:
             return self._caller.complete(body, rank, task.key, warn)
 
         def save(request: str, nth: int, reply: Reply) -> Awaitable[None] | None:
-            job.store.save_response(task.key, request, nth, reply.completion, reply.seconds, reply.tries, job.endpoint)
+            job.store.save_response(
+                task.key, request, nth, reply.completion, reply.seconds, reply.tries, reply.endpoint, reply.first_token
+            )
             nonlocal counted, busy
             busy += reply.seconds
             if counted < steps:

@@ -197,20 +197,30 @@ class RunStore:
         return len(failed)
 
     def save_response(
-        self, key: str, request: str, nth: int, completion: Completion, seconds: float, tries: int, endpoint: str
+        self,
+        key: str,
+        request: str,
+        nth: int,
+        completion: Completion,
+        seconds: float,
+        tries: int,
+        endpoint: str,
+        first_token: float | None = None,
     ) -> None:
-        self._responses.append(
-            {
-                "user_id": key,
-                "request": request,
-                "nth": nth,
-                "completion": completion,
-                "seconds": round(seconds, 4),
-                "tries": tries,
-                "endpoint": endpoint,
-                "format": RESPONSE_FORMAT,
-            }
-        )
+        """`seconds` of the try that succeeded; `first_token` of them until a streamed reply began."""
+        line = {
+            "user_id": key,
+            "request": request,
+            "nth": nth,
+            "completion": completion,
+            "seconds": round(seconds, 4),
+            "tries": tries,
+            "endpoint": endpoint,
+            "format": RESPONSE_FORMAT,
+        }
+        if first_token is not None:
+            line["first_token"] = round(first_token, 4)
+        self._responses.append(line)
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         data = {**data, "task": index.digest(position), "format": RECORD_FORMAT}
