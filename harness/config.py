@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TASKS_FOLDER, RESULTS_FOLDER = Path("tasks"), Path("results")
@@ -17,6 +17,10 @@ PARSE_RETRIES = 2
 TEMPERATURE = 0.0
 SAMPLE_SEED = 42
 DURABILITY = "process"
+STALL_SECONDS = 120.0
+"""Between two pieces of a streamed reply; a model that thinks streams its thoughts, or the server sends keep-alives."""
+
+STREAM = "auto"
 GRACE_SECONDS = 10.0
 """How long requests on the wire may still answer after the run was asked to stop."""
 
@@ -48,7 +52,8 @@ class Tuning:
     """What may change between a run and its resume. Times in seconds.
 
     `concurrency` is None where it is to be found out, beginning with `start`, between `floor` and `ceiling`.
-    `rpm` and `tpm` are requests and tokens a minute, None for no limit.
+    `rpm` and `tpm` are requests and tokens a minute, None for no limit. `stream` is `on`, `off`, or `auto`: where an
+    endpoint answers in streams only.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -58,6 +63,8 @@ class Tuning:
     rpm: float | None = None
     tpm: float | None = None
     timeout: float = TIMEOUT_SECONDS
+    stall: float = STALL_SECONDS
+    stream: str = STREAM
     max_retries: int = MAX_RETRIES
     max_outage: float = MAX_OUTAGE_SECONDS
     durability: str = DURABILITY
@@ -66,3 +73,13 @@ class Tuning:
     def most(self) -> int:
         """Requests that can be on the wire at once."""
         return self.ceiling if self.concurrency is None else self.concurrency
+
+    def beside(self, other: Tuning) -> Tuning:
+        """Both on one account: the lower of each limit that shares its slots."""
+        numbers = [each.concurrency for each in (self, other) if each.concurrency is not None]
+        return replace(
+            self,
+            concurrency=min(numbers, default=None),
+            rpm=min([each.rpm for each in (self, other) if each.rpm is not None], default=None),
+            tpm=min([each.tpm for each in (self, other) if each.tpm is not None], default=None),
+        )

@@ -267,13 +267,15 @@ class SubsetProgress:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a schedule at one moment, for displays. Times in seconds, tokens and requests as counts.
+    """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
     True concurrency: `requested` is what the user asked for (None for auto), `limit` what is admitted now, `in_flight`
     what is on the wire, and `held_by` why that is less than would be ready to go. `outage` is its age, 0 without one;
-    `lag` how late the event loop ran, and `slowest_write` how long the disk took at worst, since the last snapshot.
+    `waiting` how many requests of this run wait for one; `lag` is how late the event
+    loop ran, and `slowest_write` how long the disk took at worst, since the last snapshot.
     """
 
+    name: str
     model: str
     seconds: float
     subsets: tuple[SubsetProgress, ...]

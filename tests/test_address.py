@@ -10,6 +10,7 @@ import pytest
 
 from harness.commands import address
 from harness.commands.address import Found
+from harness.commands.providers import Provider
 from harness.config import OPENAI_URL
 from harness.errors import BadInput
 
@@ -19,7 +20,7 @@ OPENAI = {"OPENAI_API_KEY": "openai-key"}
 
 
 def options(url: str | None = None, key: str | None = None, file: Path | None = None) -> Namespace:
-    return Namespace(api_url=url, api_key=key, api_key_file=file)
+    return Namespace(api_url=[url] if url else None, api_key=key, api_key_file=file, extra_header=[], ca_file=None)
 
 
 def find(args: Namespace, environment: dict[str, str]) -> tuple[str, str | None, str | None] | None:
@@ -28,13 +29,13 @@ def find(args: Namespace, environment: dict[str, str]) -> tuple[str, str | None,
 
 
 def flat(found: Found | None) -> tuple[str, str | None, str | None] | None:
-    return (found.address.url, found.address.key, found.key_from) if found else None
+    return (found.addresses[0].url, found.addresses[0].key, found.key_from) if found else None
 
 
 def again(
     args: Namespace, environment: dict[str, str], key_from: str | None = "LLM_API_KEY", url: str = RELAY
 ) -> tuple[str, str | None, str | None] | None:
-    return flat(address.again(args, url, key_from, environment, "Qwen3-8B"))
+    return flat(address.again(args, {"endpoint": url, "key_from": key_from}, environment, "Qwen3-8B", None))
 
 
 @pytest.fixture
@@ -144,8 +145,9 @@ def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> Non
     environment = {**LLM, **({} if value is None else {"LLM_INSECURE_TLS": value})}
     found = address.find(options(), environment)
     assert found is not None
-    assert found.address.insecure_tls is insecure
-    assert address.again(options(), RELAY, "LLM_API_KEY", environment, "r").address.insecure_tls is insecure
+    assert found.addresses[0].insecure_tls is insecure
+    provenance = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
+    assert address.again(options(), provenance, environment, "r", None).addresses[0].insecure_tls is insecure
 
 
 def test_found_endpoint_does_not_show_its_key() -> None:
@@ -153,6 +155,75 @@ def test_found_endpoint_does_not_show_its_key() -> None:
     shown = repr(address.find(options("https://user:secret@relay.example/v1?token=hidden", "given-key"), {}))
     assert "relay.example/v1" in shown
     assert not any(secret in shown for secret in ("given-key", "secret", "hidden"))
+
+
+# Providers
+
+DEEPSEEK = Provider(
+    "deepseek", ("https://api.deepseek.example/v1",), key_env="DEEPSEEK_KEY", extra_headers={"X-A": "1"}
+)
+CLUSTER = Provider("cluster", url_env="CLUSTER_URLS", key_env="CLUSTER_KEY", key_required=False)
+
+
+def test_key_of_a_provider_goes_to_its_own_address_alone() -> None:
+    """Not to an address that the command names instead, nor do its headers; other variables' keys go to neither."""
+    environment = {"DEEPSEEK_KEY": "deepseek-key", **LLM, **OPENAI}
+    assert flat(address.find(options(), environment, DEEPSEEK)) == (
+        "https://api.deepseek.example/v1",
+        "deepseek-key",
+        "DEEPSEEK_KEY",
+    )
+    elsewhere = address.find(options(OTHER), environment, DEEPSEEK)
+    assert flat(elsewhere) == (OTHER, None, None)
+    assert elsewhere is not None and elsewhere.addresses[0].headers == {}
+    assert flat(address.find(options(OTHER, "given"), environment, DEEPSEEK)) == (OTHER, "given", "--api-key")
+
+
+def test_missing_key_of_a_provider_is_named_with_its_variable() -> None:
+    """Before anything is sent; a provider whose key is no must goes on without one."""
+    with pytest.raises(BadInput, match=r"set DEEPSEEK_KEY to the key for https://api\.deepseek\.example/v1"):
+        address.find(options(), LLM, DEEPSEEK)
+    found = address.find(options(), {"CLUSTER_URLS": "http://a:8000/v1 http://b:8000/v1", **LLM}, CLUSTER)
+    assert found is not None
+    assert [one.url for one in found.addresses] == ["http://a:8000/v1", "http://b:8000/v1"]
+    assert found.key_from is None and found.shown == "http://a:8000/v1 http://b:8000/v1"
+
+
+def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
+    """Another host in the variable is where it goes now; a key that is gone is asked for by its variable's name."""
+    was = {"endpoint": "http://a:8000/v1", "key_from": None, "provider": "cluster"}
+    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER)
+    assert flat(moved) == ("http://b:8000/v1", None, None)
+    was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
+    with pytest.raises(BadInput, match="set DEEPSEEK_KEY"):
+        address.again(options(), was, LLM, "r", DEEPSEEK)
+    assert flat(address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK)) == (
+        "https://api.deepseek.example/v1",
+        "k-123456",
+        "DEEPSEEK_KEY",
+    )
+
+
+def test_header_of_the_command_is_asked_for_again() -> None:
+    """Its value is in no file, so `resume` cannot know it."""
+    was = {"endpoint": RELAY, "key_from": "LLM_API_KEY", "headers": ["X-Team"]}
+    with pytest.raises(BadInput, match="the header X-Team by --extra-header: give it again"):
+        address.again(options(), was, LLM, "r", None)
+    args = options()
+    args.extra_header = [("X-Team", "blue")]
+    assert address.again(args, was, LLM, "r", None).addresses[0].headers == {"X-Team": "blue"}
+
+
+def test_accounts_are_told_apart_by_servers_and_key() -> None:
+    """Two models of one account share its limits, whatever the provider is called; another key is another account."""
+
+    def account(url: str, key: str | None) -> tuple[str, ...]:
+        found = address.find(options(url, key), {})
+        assert found is not None
+        return found.account
+
+    assert account(RELAY, "a-key") == account("https://relay.example/other", "a-key")
+    assert len({account(RELAY, "a-key"), account(RELAY, "b-key"), account(RELAY, None), account(OTHER, "a-key")}) == 4
 
 
 # An earlier run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import asbench
+from harness.commands import asbench, providers
 from harness.errors import BadInput
 
 SECRET = "sk-marked-0123456789"
@@ -31,11 +31,22 @@ def test_the_first_endpoint_is_taken(file: Path) -> None:
     assert SECRET not in repr(found)
 
 
-def test_a_known_provider_needs_no_address(file: Path) -> None:
-    """Providers that asbench knows by name have their public address."""
-    file.write_text("llm: [{provider: deepseek, model: deepseek-chat, api_key: k}]", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("named", "ours"),
+    [
+        ("openai", "openai"),
+        ("deepseek", "deepseek"),
+        ("qwen", "dashscope"),
+        ("siliconflow", "siliconflow"),
+        ("zhipuai", "zhipuai"),
+        ("volcengine", "volcengine"),
+    ],
+)
+def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) -> None:
+    """Providers that asbench knows by name have the address of the shipped providers file."""
+    file.write_text(f"llm: [{{provider: {named}, model: m, api_key: k}}]", encoding="utf-8")
     found = asbench.read(file)
-    assert found.url == "https://api.deepseek.com/v1"
+    assert (found.url,) == providers.shipped().providers[ours].base_url
     assert found.tuning == {}
 
 
@@ -53,6 +64,7 @@ def test_a_known_provider_needs_no_address(file: Path) -> None:
         ("llm: [{provider: openai}]", r"llm\[0\]\.model"),
         ("llm: [{provider: openai, model: 3}]", r"llm\[0\]\.model"),
         ("llm: [{provider: vllm, model: m}]", r"llm\[0\]\.base_url: expected an address"),
+        ("llm: [{provider: dashscope, model: m}]", r"llm\[0\]\.base_url: expected an address"),
         ("llm: [{provider: openai, model: m, api_key: 12345678}]", r"llm\[0\]\.api_key: expected a key in quotes"),
         ("llm: [{provider: openai, model: m, concurrency: many}]", r"llm\[0\]\.concurrency: expected a whole number"),
         ("llm: [{provider: openai, model: m, concurrency: 0}]", r"llm\[0\]\.concurrency: expected a number above 0"),

@@ -22,7 +22,7 @@ from harness.endpoint.caller import (
     full_jitter,
 )
 from harness.endpoint.control import FixedControl
-from harness.endpoint.limiter import Limiter
+from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.replies import Denied
 from harness.endpoint.sender import Received
 from harness.errors import EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
@@ -56,7 +56,7 @@ class Stage:
         self.held_in_pauses: list[int] = []
         self.backing_off: list[int] = []
         self.warned: list[tuple[str, int]] = []
-        self.limiter = Limiter(FixedControl(1), lambda: self.now)
+        self.limiter = Limiter(Slots(FixedControl(1), lambda: self.now))
         self._seconds = seconds
         self._others = others
         self._script = list(script)
@@ -352,7 +352,7 @@ async def test_denial_that_another_try_confirms_stops_the_run(denied: Denied) ->
 @pytest.mark.anyio
 async def test_only_a_try_begun_after_the_first_denial_confirms_it() -> None:
     """Requests that were on the wire together are denied together by the same hiccup: that stops nothing."""
-    limiter = Limiter(FixedControl(3), lambda: now)
+    limiter = Limiter(Slots(FixedControl(3), lambda: now))
     on_the_wire, answer, now, denials = 0, anyio.Event(), 0.0, 3
 
     class Hiccup:
@@ -393,7 +393,7 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
             super().release(seconds, fault)
 
     stage = Stage([GOOD, BUSY, WRONG_KEY, GOOD, BAD_REQUEST])
-    stage.limiter = Noting(FixedControl(1), lambda: stage.now)
+    stage.limiter = Noting(Slots(FixedControl(1), lambda: stage.now))
     caller = Caller(stage, stage.limiter, Limits(8, 900.0), clock=lambda: stage.now, sleep=stage._sleep)
     await caller.complete(b"{}", 1, "user", lambda fault, number: None)
     await caller.complete(b"{}", 1, "user", lambda fault, number: None)

@@ -522,6 +522,7 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
         "seconds": 100.0,
         "subsets": subsets,
         "requested": 64,
+        "name": "run",
         "limit": 64,
         "in_flight": 0,
         "held_by": None,
@@ -545,25 +546,25 @@ def test_nothing_is_to_go_once_every_user_has_ended() -> None:
     """Whatever the rate makes of the last steps, the last line says 0:00."""
     ended = SubsetProgress("weibo", users=3, done=2, failed=1, steps=9, steps_done=7)
     for eta in (None, 5.0):
-        assert "0:00 to go" in progress.lines(snapshot(ended, eta=eta))
-    assert "1:01 to go" in progress.lines(snapshot(ended, SUBSET))
-    assert "1:01 to go" in progress.lines(snapshot(ended, in_flight=1))
-    assert "? to go" in progress.lines(snapshot(SUBSET, eta=None))
+        assert "0:00 to go" in progress.lines((snapshot(ended, eta=eta),))
+    assert "1:01 to go" in progress.lines((snapshot(ended, SUBSET),))
+    assert "1:01 to go" in progress.lines((snapshot(ended, in_flight=1),))
+    assert "? to go" in progress.lines((snapshot(SUBSET, eta=None),))
 
 
 def test_displays_keep_within_eighty_columns() -> None:
     """In a log, and on a terminal of that width, no line is broken in the middle of what it tells."""
     scored = SubsetProgress("weibo", 1200, 1100, 20, 9600, 9000, {"Recall": 0.4, "F1^NS": 0.2}, 1024)
     shown = snapshot(scored, SUBSET, eta=10_000.0)
-    lines = progress.lines(shown).splitlines()
+    lines = progress.lines((shown,)).splitlines()
     assert max(map(len, lines)) <= 80
-    words = " ".join(progress.lines(shown).split())
+    words = " ".join(progress.lines((shown,)).split())
     assert "weibo 1100/1200 (20 failed) Recall 40.00% F1^NS 20.00% over 1024 users" in words
     assert "tokens 12.3M in, 2.3M out" in words
     screen = console()
     screen.width = 80
     with screen.capture() as captured:
-        screen.print(progress.view(shown))
+        screen.print(progress.view((shown,)))
     rows = captured.get()
     assert "1100/1200" in rows and "9000/9600" in rows and "40.00%" in rows
     assert all(line in rows for line in progress.folded(progress.traffic(shown)).splitlines())

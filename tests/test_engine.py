@@ -23,12 +23,14 @@ import pytest
 
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
-from harness.endpoint.limiter import Limiter
+from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.sender import Received
 from harness.endpoint.wire import Sampling, digest
+from harness.engine import lane as lane_module
 from harness.engine import local
 from harness.engine.finish import finish
 from harness.engine.job import Job
+from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
 from harness.errors import (
     EndpointStopped,
@@ -205,24 +207,24 @@ class Run:
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
     ) -> HarnessError | None:
-        def observed(snapshot: Snapshot) -> None:
-            self.snapshots.append(snapshot)
-            observe(snapshot)
+        def observed(snapshots: tuple[Snapshot, ...]) -> None:
+            self.snapshots += snapshots
+            for snapshot in snapshots:
+                observe(snapshot)
 
         with self.open() as job:
             self.job = job
             caller = Caller(
                 endpoint,
-                Limiter(FixedControl(limit), anyio.current_time),
+                Limiter(Slots(FixedControl(limit), anyio.current_time)),
                 Limits(max_retries, max_outage=900.0),
                 clock=anyio.current_time,
                 sleep=sleep,
                 rng=random.Random(0),
             )
-            engine = LocalEngine(
-                [job], caller, seed=1, requested=limit, power=power, clock=anyio.current_time, observe=observed
-            )
-            ending = await engine.run()
+            lane = Lane("run", [job], caller, seed=1, requested=limit, power=power, clock=anyio.current_time)
+            await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
+            ending = lane.ending
             if not isinstance(ending, MachineError):
                 self.report = finish(job, self.manifest, "run", stopped=ending is not None).data
             return ending
@@ -411,10 +413,11 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
     a, b = Run(tmp_path / "a", {"甲": 3, "乙": 1}), Run(tmp_path / "b", {"丙": 2, "甲": 1})
     with a.open() as first, b.open() as second:
         clock = anyio.current_time
-        caller = Caller(Endpoint(), Limiter(FixedControl(2), clock), Limits(0, 900.0), clock=clock)
+        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), clock=clock)
         jobs = [first, second]
-        engine = LocalEngine(jobs, caller, seed=0, requested=2, power=False, clock=clock, observe=a.snapshots.append)
-        assert await engine.run() is None
+        lane = Lane("run", jobs, caller, seed=0, requested=2, power=False, clock=clock)
+        await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
+        assert lane.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
     assert [(part.done, part.steps_done) for part in a.snapshots[-1].subsets] == [(2, 4), (2, 3)]
 
@@ -524,7 +527,7 @@ async def test_no_user_starts_in_a_run_that_is_stopping(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_request_that_outlasts_the_grace_is_given_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the wire owes when the grace ends is owed; what it gave before is saved."""
-    monkeypatch.setattr(local, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(lane_module, "GRACE_SECONDS", 0.01)
 
     async def stops(user: str, before: int) -> None:
         if len(endpoint.sent) == 5:
@@ -816,3 +819,159 @@ async def test_process_durability_never_waits_for_the_disk(tmp_path: Path, store
     """Without `power` a line in the kernel is enough."""
     assert await Run(tmp_path, store=watching(stores)).play(Endpoint()) is None
     assert stores[0].syncs == 0
+
+
+# Several runs at once
+
+
+class Together:
+    """Runs of several models in one engine. Each has a caller of its own; `slots` says whose they are."""
+
+    def __init__(self, folder: Path, users: Mapping[str, int] = USERS) -> None:
+        self._folder = folder
+        self._users = users
+        self._opened: list[_Opened] = []
+        self.runs: dict[str, Run] = {}
+        self.lanes: dict[str, Lane] = {}
+
+    def add(self, name: str, endpoint: Endpoint, slots: Slots) -> Lane:
+        (self._folder / name).mkdir()
+        run = self.runs[name] = Run(self._folder / name, self._users)
+        self._opened.append(run.open())
+        job = self._opened[-1].__enter__()
+        clock = anyio.current_time
+        caller = Caller(endpoint, Limiter(slots), Limits(2, 900.0), clock=clock, sleep=no_wait, rng=random.Random(0))
+        made = Lane(name, [job], caller, seed=1, requested=None, power=False, clock=clock)
+        self.lanes[name] = made
+        return made
+
+    async def play(self, observe: Callable[[tuple[Snapshot, ...]], None] = lambda snapshots: None) -> None:
+        try:
+            lanes = list(self.lanes.values())
+            await LocalEngine(lanes, seed=1, clock=anyio.current_time, observe=observe).run()
+        finally:
+            for opened in self._opened:
+                opened.__exit__()
+
+
+def slots(limit: int) -> Slots:
+    return Slots(FixedControl(limit), anyio.current_time)
+
+
+@pytest.mark.anyio
+async def test_runs_on_one_account_share_its_slots_and_places(tmp_path: Path) -> None:
+    """Both complete with the records that each would have alone, and together they keep the limit, in play too."""
+    together, shared, endpoint = Together(tmp_path), slots(3), Endpoint()
+    for name in ("甲", "乙"):
+        together.add(name, endpoint, shared)
+    most = 0
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        nonlocal most
+        most = max(most, sum(lane.in_play for lane in together.lanes.values()))
+
+    await together.play(observe)
+    assert [sorted(run.recorded) for run in together.runs.values()] == [sorted(USERS)] * 2
+    assert endpoint.most_on_the_wire == 3
+    assert most <= 3
+    assert Counter(endpoint.sent) == {user: 2 * steps for user, steps in USERS.items()}
+
+
+@pytest.mark.anyio
+async def test_accounts_of_different_size_keep_each_its_own_limit(tmp_path: Path) -> None:
+    """One account's slots are never another's."""
+    together, few, many = Together(tmp_path), Endpoint(), Endpoint()
+    together.add("few", few, slots(1))
+    together.add("many", many, slots(5))
+    await together.play()
+    assert (few.most_on_the_wire, many.most_on_the_wire) == (1, 5)
+    assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("same_account", [True, False])
+async def test_run_that_its_endpoint_stops_takes_no_other_with_it(tmp_path: Path, same_account: bool) -> None:
+    """An unknown model ends its own run with its reason; the other is complete."""
+
+    async def unknown(user: str, before: int) -> None:
+        raise EndpointStopped("no such model")
+
+    together, shared = Together(tmp_path), slots(2)
+    stopped = together.add("unknown", Endpoint(unknown), shared)
+    other = together.add("known", Endpoint(), shared if same_account else slots(2))
+    await together.play()
+    assert str(stopped.ending) == "no such model"
+    assert together.runs["unknown"].recorded == []
+    assert other.ending is None
+    assert sorted(together.runs["known"].recorded) == sorted(USERS)
+
+
+@pytest.mark.anyio
+async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -> None:
+    """While one only probes, the other on the same account is played to its end; then the first goes on."""
+    together, shared = Together(tmp_path), slots(3)
+    down = together.add("down", Endpoint(), shared)
+    together.add("up", Endpoint(), shared)
+    down.caller.limiter.probe(1e9)
+    done_in_outage: list[int] = []
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        of_down, of_up = (snapshot.subsets[0].done for snapshot in snapshots)
+        if of_up == len(USERS) and down.in_outage:
+            done_in_outage.append(of_down)
+            down.caller.limiter.recover()
+
+    await together.play(observe)
+    assert done_in_outage == [0]
+    assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
+
+
+@pytest.mark.anyio
+async def test_signal_stops_every_run(tmp_path: Path) -> None:
+    """One Ctrl-C is for all of them; each keeps what it has."""
+    together, held = Together(tmp_path), Gate()
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if held.held == 4 and not any(snapshot.stopping for snapshot in snapshots):
+            os.kill(os.getpid(), signal.SIGINT)
+        held.observe(snapshots[0])
+
+    async def gated(user: str, before: int) -> None:
+        await held.wait()
+
+    for name in ("甲", "乙"):
+        together.add(name, Endpoint(gated), slots(2))
+    await together.play(observe)
+    assert all(isinstance(lane.ending, RunStopped) for lane in together.lanes.values())
+    assert all(run.saved.total() == 2 for run in together.runs.values())
+
+
+@pytest.mark.anyio
+async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path: Path) -> None:
+    """A disk that is full for one is full for the others, which are told why."""
+
+    async def full(user: str, before: int) -> None:
+        raise MachineError("no space left")
+
+    together = Together(tmp_path)
+    together.add("full", Endpoint(full), slots(2))
+    together.add("waiting", Endpoint(for_ever), slots(2))
+    await together.play()
+    assert [str(lane.ending) for lane in together.lanes.values()] == ["no space left"] * 2
+
+
+@pytest.mark.anyio
+async def test_runs_that_share_an_account_end_together(tmp_path: Path) -> None:
+    """Users start in proportion to what is left of each, so that neither run waits for the other's end."""
+    together, shared = Together(tmp_path, {f"u{n}": 1 for n in range(60)}), slots(2)
+    for name in ("a", "b"):
+        together.add(name, Endpoint(), shared)
+    halves: list[int] = []
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        done = [snapshot.subsets[0].done for snapshot in snapshots]
+        if sum(done) >= 60 and not halves:
+            halves.extend(done)
+
+    await together.play(observe)
+    assert min(halves) >= 15

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.endpoint.control import FixedControl
-from harness.endpoint.limiter import Limiter
+from harness.endpoint.limiter import Limiter, Slots
 from harness.errors import TransportFault
 from tests import virtual
 
 
 def fixed(slots: int) -> Limiter:
-    return Limiter(FixedControl(slots), asyncio.get_running_loop().time)
+    return Limiter(Slots(FixedControl(slots), asyncio.get_running_loop().time))
 
 
 async def settle(turns: int = 4) -> None:
@@ -482,7 +482,7 @@ def test_control_is_told_of_refusals_by_what_is_in_flight_when_they_come() -> No
 
     async def main() -> None:
         control = Noting(8)
-        limiter = Limiter(control, virtual.now)
+        limiter = Limiter(Slots(control, virtual.now))
         for _ in range(8):
             await limiter.acquire(1)
         limiter.release(0.1, Refusing(None))
@@ -500,7 +500,7 @@ def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
 
     async def main() -> None:
         control = Noting(2)
-        limiter = Limiter(control, virtual.now)
+        limiter = Limiter(Slots(control, virtual.now))
         await limiter.acquire(1)
         limiter.release(1.0, None)  # one of two
         await limiter.acquire(1)
@@ -514,3 +514,73 @@ def test_control_is_told_whether_its_limit_holds_the_work_back() -> None:
         await waiting
 
     virtual.run(main)
+
+
+# Several runs on one account's slots
+
+
+@pytest.mark.anyio
+async def test_limiters_on_the_same_slots_share_them_by_rank() -> None:
+    """Together they hold no more than there are; a slot that comes free goes to the highest rank of any of them."""
+    slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
+    one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
+    await one.join("a")
+    await other.join("b")
+    await one.join("low", 1)
+    await other.join("high", 5)
+    await other.join("middle", 3)
+    assert (one.holding, other.holding, slots.in_flight) == (["a"], ["b"], 2)
+    await one.leave("a")
+    assert other.holding == ["b", "high"]
+    await other.leave("b")
+    assert other.holding == ["high", "middle"]
+    await other.leave("high")
+    assert one.holding == ["low"]
+    assert (one.limiter.in_flight, other.limiter.in_flight, slots.in_flight) == (1, 1, 2)
+    await one.end()
+    await other.end()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("held", ["probing", "closed", "paused"])
+async def test_limiter_that_is_held_back_holds_no_other_back(held: str) -> None:
+    """A pause, an outage and the end of one run are its own: its waiting requests block no one else's."""
+    slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
+    one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
+    match held:
+        case "probing":
+            one.limiter.probe(1e6)
+        case "closed":
+            one.limiter.close()
+        case _:
+            one.limiter.pause(1e6)
+    await one.join("waits", 9)
+    await other.join("a")
+    await other.join("b")
+    assert (one.holding, other.holding) == ([], ["a", "b"])
+    await other.join("c")
+    await other.leave("a")
+    assert other.holding == ["b", "c"]
+    await one.end()
+    await other.end()
+
+
+@pytest.mark.anyio
+async def test_probe_of_an_outage_waits_for_a_slot_like_anybody() -> None:
+    """The one request that an outage lets out takes one of the shared slots, and no second follows it."""
+    slots = Slots(FixedControl(2), asyncio.get_running_loop().time)
+    one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
+    one.limiter.probe(0.0)
+    await one.join("probe")
+    await one.join("next")
+    await other.join("a")
+    await other.join("b")
+    assert (one.holding, other.holding) == (["probe"], ["a"])
+    await other.leave("a")
+    assert other.holding == ["b"]
+    assert one.limiter.held_by == "outage"
+    one.limiter.recover()
+    await other.leave("b")
+    assert one.holding == ["probe", "next"]
+    await one.end()
+    await other.end()

@@ -12,7 +12,7 @@ import pytest
 
 from harness.endpoint.caller import LONGEST_WAIT, Caller, Limits
 from harness.endpoint.control import FixedControl
-from harness.endpoint.limiter import Limiter
+from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.outage import FAILURES, FIRST_PROBE, LONGEST_PROBE, SILENCE, USERS, Outage
 from harness.endpoint.sender import Received
 from harness.errors import EndpointStopped, GaveUp, TransportFault
@@ -127,7 +127,7 @@ class World:
         """Plays all users to their end; user n has rank n before the steps it has left."""
 
         async def main() -> None:
-            limiter = Limiter(FixedControl(slots), virtual.now)
+            limiter = Limiter(Slots(FixedControl(slots), virtual.now))
             limits = Limits(max_retries, max_outage)
             self.caller = Caller(self, limiter, limits, clock=virtual.now, rng=random.Random(1))
             try:

@@ -220,7 +220,7 @@ def test_what_cannot_be_read_has_a_kind_and_a_sentence(text: str, kind: str, why
     assert why in reading.why
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])
+@pytest.mark.parametrize("reason", ["length", "only_thinking", "content_filter", "context_length"])
 def test_a_final_reason_is_not_read(reason: str) -> None:
     """Not even a whole day counts then."""
     assert unreadable(GOOD, finish_reason=reason) == Unreadable(reason, "", final=True)

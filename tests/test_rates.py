@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
-from harness.endpoint.limiter import Limiter
+from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import BURST_SECONDS, BYTES_PER_TOKEN, Rates, TokenBucket
 from harness.endpoint.sender import Received
 from harness.errors import TransportFault
@@ -171,7 +171,7 @@ def calls(endpoint: Endpoint, rates: Callable[[], Rates], users: int, slots: int
     """So many users with one request each, all at once, until all are settled."""
 
     async def main() -> Caller:
-        limiter = Limiter(FixedControl(slots), virtual.now, rates())
+        limiter = Limiter(Slots(FixedControl(slots), virtual.now, rates()))
         caller = Caller(endpoint, limiter, Limits(8, 900.0), clock=virtual.now, rng=random.Random(1))
 
         await virtual.all_of(*(caller.complete(body, 1, str(user), lambda fault, tries: None) for user in range(users)))
@@ -251,7 +251,7 @@ def test_who_waits_for_a_rate_is_said_to() -> None:
     """Slots are free, so it is not the limit that holds it."""
 
     async def main() -> None:
-        limiter = Limiter(FixedControl(8), virtual.now, Rates(60.0, None, 0.0))
+        limiter = Limiter(Slots(FixedControl(8), virtual.now, Rates(60.0, None, 0.0)))
         await limiter.acquire(1)
         waiting = asyncio.create_task(limiter.acquire(1))
         await asyncio.sleep(0.5)

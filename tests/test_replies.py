@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.endpoint.replies import LONGEST_RETRY_AFTER, Denied, completion, exhausted, refused, retry_after
+from harness.endpoint.replies import (
+    LONGEST_RETRY_AFTER,
+    Denied,
+    completion,
+    completion_of,
+    exhausted,
+    refused,
+    retry_after,
+)
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
 from harness.model import Completion
 
@@ -131,18 +139,150 @@ def test_reply_nested_too_deep_for_any_parser_is_a_fault_of_ours() -> None:
         assert fault.kind == "bad_json"
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter", None, 3])
+@pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls", "", "odd", None, 3])
 def test_finish_reason_is_the_endpoints_own_word(reason: Any) -> None:
     """Length and filter are told by the finish reason, for the benchmark to judge; what is no word is unknown."""
     assert completion(reply({"content": "半"}, reason)).finish_reason == (reason if type(reason) is str else None)
 
 
-@pytest.mark.parametrize("reason", ["insufficient_system_resource", "abort", "error"])
+@pytest.mark.parametrize(
+    ("reason", "same"),
+    [
+        ("eos", "stop"),
+        ("eos_token", "stop"),
+        ("stop_sequence", "stop"),
+        ("end_turn", "stop"),
+        ("STOP", "stop"),
+        ("COMPLETE", "stop"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("LENGTH", "length"),
+        ("max_output_tokens", "length"),
+        ("model_length", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("repetition", "length"),
+        ("repetition_truncation", "length"),
+        ("sensitive", "content_filter"),
+        ("content-filter", "content_filter"),
+        ("refusal", "content_filter"),
+        ("guardrail_intervened", "content_filter"),
+        ("SAFETY", "content_filter"),
+        ("PROHIBITED_CONTENT", "content_filter"),
+        ("blocklist", "content_filter"),
+        ("recitation", "content_filter"),
+        ("spii", "content_filter"),
+    ],
+)
+def test_other_words_for_the_same_end_mean_the_same(reason: str, same: str) -> None:
+    """What was cut off or filtered is so under whatever name, and never scored as an answer."""
+    assert completion(reply({"content": "半"}, reason)).finish_reason == same
+
+
+@pytest.mark.parametrize("reason", ["insufficient_system_resource", "abort", "error", "network_error", "ERROR"])
 def test_reply_that_the_endpoint_broke_off_is_a_fault_and_no_answer(reason: str) -> None:
     """A reply that the endpoint itself could not finish is tried again; it must not be scored."""
     with pytest.raises(TransportFault) as caught:
         completion(reply({"content": '{"predicted_tags": ['}, reason))
     assert caught.value.kind == "broken_off"
+
+
+# Thinking models
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reasoning"),
+    [
+        ({"content": "好", "reasoning_content": "想"}, "好", "想"),  # DeepSeek, DashScope, SGLang
+        ({"content": "好", "reasoning": "想", "reasoning_details": [{"text": "别的"}]}, "好", "想"),  # OpenRouter, vLLM
+        ({"content": "好", "reasoning_content": None, "reasoning": "想"}, "好", "想"),
+        ({"content": "好", "reasoning_content": "", "reasoning": ""}, "好", None),
+        ({"content": "好", "reasoning_content": ["想"]}, "好", None),
+        ({"content": "好", "reasoning": {"effort": "low"}}, "好", None),
+        (  # Mistral's Magistral
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "想"}, {"type": "text", "text": "想"}]},
+                    {"type": "text", "text": "好"},
+                ]
+            },
+            "好",
+            "想想",
+        ),
+        ({"content": [{"type": "thinking", "thinking": "想"}, {"type": "text", "text": "好"}]}, "好", "想"),
+        ({"content": [{"type": "reasoning", "text": "想"}, {"type": "text", "text": "好"}]}, "好", "想"),
+        ({"content": [{"type": "thinking", "thinking": 7}], "reasoning": "想"}, "", "想"),
+        ({"content": "<think>想</think>好"}, "<think>想</think>好", None),
+    ],
+)
+def test_thoughts_are_kept_apart_from_the_text(message: dict[str, Any], text: str, reasoning: str | None) -> None:
+    """Each provider's place for thoughts is read; what stands in the text itself stays as received."""
+    assert completion(reply(message)) == Completion(text, "stop", reasoning=reasoning)
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("content", [None, "", " \n"])
+@pytest.mark.parametrize("answer", ['{"标签": []}', ' {"标签": []}\n', '```json\n{"标签": []}\n```'])
+def test_an_object_in_the_place_of_thoughts_is_the_answer(field: str, content: str | None, answer: str) -> None:
+    """Servers with a reasoning parser put the answer there when thinking is turned off: it is not asked for again."""
+    found = completion(reply({"content": content, field: answer}))
+    assert found == Completion(answer, "stop")
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "reason"),
+    [
+        ('先想：{"标签": []}', "stop"),
+        ('["猫"]', "stop"),
+        ('"猫"', "stop"),
+        ('{"标签": [', "stop"),
+        ('{"标签": []}', "content_filter"),
+        ('{"标签": []}', "tool_calls"),
+    ],
+)
+def test_thoughts_that_are_not_one_object_stay_thoughts(thoughts: str, reason: str) -> None:
+    """A draft among thoughts is no answer, and neither is what a filter cut."""
+    assert completion(reply({"content": "", "reasoning": thoughts}, reason)) == Completion(
+        "", reason, reasoning=thoughts
+    )
+
+
+def test_an_answer_beside_an_object_in_the_thoughts_is_the_answer() -> None:
+    """Only a reply without text looks elsewhere for it."""
+    found = completion(reply({"content": "好", "reasoning": '{"标签": []}'}))
+    assert (found.text, found.reasoning) == ("好", '{"标签": []}')
+
+
+HIDDEN = {"completion_tokens": 512, "completion_tokens_details": {"reasoning_tokens": 512}}
+
+
+@pytest.mark.parametrize(
+    ("message", "usage", "reason", "expected"),
+    [
+        ({"content": None, "reasoning_content": "想"}, None, "length", "only_thinking"),
+        ({"content": "", "reasoning": '{"标签": []}'}, None, "length", "only_thinking"),
+        ({"content": "\n"}, HIDDEN, "max_tokens", "only_thinking"),  # OpenAI hides its models' thoughts
+        ({"content": []}, HIDDEN, "length", "only_thinking"),
+        ({"content": "好"}, HIDDEN, "length", "length"),
+        ({"content": ""}, HIDDEN, "stop", "stop"),
+        ({"content": ""}, None, "length", "length"),
+        ({"content": ""}, {"completion_tokens_details": {"reasoning_tokens": 0}}, "length", "length"),
+        ({"content": ""}, {"completion_tokens_details": {"reasoning_tokens": "9"}}, "length", "length"),
+        ({"content": ""}, {"completion_tokens_details": None}, "length", "length"),
+    ],
+)
+def test_reply_that_ended_before_its_answer_began_has_a_finish_reason_of_its_own(
+    message: dict[str, Any], usage: Any, reason: str, expected: str
+) -> None:
+    """All tokens went into thoughts: another kind of invalid answer than one that was cut off itself."""
+    assert completion(reply(message, reason, usage=usage)).finish_reason == expected
+
+
+def test_decoded_reply_is_read_like_its_bytes() -> None:
+    """What a stream was put together to is judged by the same reader."""
+    data = orjson.loads(reply({"content": "好", "reasoning_content": "想"}, model="qwen"))
+    assert completion_of(data) == completion(orjson.dumps(data)) == Completion("好", model="qwen", reasoning="想")
+    with pytest.raises(TransportFault, match="http_503"):
+        completion_of(data | {"error": {"code": 503, "message": "overloaded"}})
 
 
 @pytest.mark.parametrize(
@@ -386,6 +526,262 @@ def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body:
     assert caught.value.kind == f"http_{status}"
 
 
+# The same by provider. The bodies are typed anew after the public pages and threads that are named.
+
+FILTER, LONG = "content_filter", "context_length"
+QUOTA, MODEL, KEY = (Denied, "quota or balance"), (EndpointStopped, "--model"), (Denied, "refuses the key")
+BUSY, REFUSED = "fault", "rejected"
+
+
+def ds(message: str, code: str, kind: str = "invalid_request_error") -> bytes:
+    error = {"code": code, "param": None, "message": message, "type": kind}
+    return orjson.dumps({"error": error, "id": "chatcmpl-7", "request_id": "7"})
+
+
+def native(code: str, message: str) -> bytes:
+    return orjson.dumps({"code": code, "message": message, "request_id": "7"})
+
+
+def zhipu(code: str, message: str) -> bytes:
+    return orjson.dumps({"error": {"code": code, "message": message}})
+
+
+def flow(code: int, message: str) -> bytes:
+    return orjson.dumps({"code": code, "message": message, "data": None})
+
+
+def router(status: int, message: str, **metadata: Any) -> bytes:
+    error = {"message": message, "code": status} | ({"metadata": metadata} if metadata else {})
+    return orjson.dumps({"error": error, "user_id": "user_7"})
+
+
+def minimax(code: int, message: str) -> bytes:
+    return orjson.dumps({"id": "7", "choices": None, "base_resp": {"status_code": code, "status_msg": message}})
+
+
+def moonshot(kind: str, message: str) -> bytes:
+    return orjson.dumps({"error": {"type": kind, "message": message}})
+
+
+def server(message: str, kind: str, code: int) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+TOO_LARGE = "'max_tokens' or 'max_completion_tokens' is too large: {}. This model's maximum context length is 32768"
+RAW = orjson.dumps({"error": {"message": "maximum context length is 8192 tokens", "code": 400}}).decode()
+PROVIDERS = [
+    # platform.openai.com/docs/guides/error-codes
+    ("openai", 429, openai("Rate limit reached for gpt-4o-mini in organization org-7", "rate_limit_exceeded"), BUSY),
+    ("openai", 429, openai("You exceeded your current quota, please check", "insufficient_quota"), QUOTA),
+    (
+        "openai",
+        400,
+        openai("Invalid prompt: flagged as potentially violating our usage policy", "invalid_prompt"),
+        FILTER,
+    ),
+    ("openai", 400, openai("Invalid 'messages[1].content': string too long.", "string_above_max_length"), LONG),
+    ("openai", 401, openai("Incorrect API key provided: sk-test-***", "invalid_api_key"), KEY),
+    ("openai", 404, openai("The model `gpt-9` does not exist or you do not have access", "model_not_found"), MODEL),
+    (
+        "openai",
+        403,
+        openai("Country, region, or territory not supported", "unsupported_country_region_territory"),
+        (Denied, "does not serve the country"),
+    ),
+    ("openai", 503, openai("The engine is currently overloaded", "server_error"), BUSY),
+    # api-docs.deepseek.com/quick_start/error_codes; github.com/evalstate/fast-agent/issues/621
+    ("deepseek", 401, openai("Authentication Fails (no such user)", "invalid_request_error"), KEY),
+    ("deepseek", 402, openai("Insufficient Balance", "invalid_request_error"), QUOTA),
+    ("deepseek", 400, openai("Content Exists Risk", "invalid_request_error"), FILTER),
+    ("deepseek", 400, openai("Model Not Exist", "invalid_request_error"), MODEL),
+    ("deepseek", 400, openai("maximum context length is 131072 tokens. However, you requested 131134", "x"), LONG),
+    ("deepseek", 429, openai("Rate limit reached", "rate_limit"), BUSY),
+    ("deepseek", 503, openai("Service is too busy", "service_unavailable"), BUSY),
+    # help.aliyun.com/zh/model-studio/error-code; github.com/anomalyco/opencode/issues/23722 (#token-limit)
+    ("dashscope", 429, ds("You have exceeded your current request limit.", "limit_requests", "limit_requests"), BUSY),
+    (
+        "dashscope",
+        429,
+        ds(
+            "You exceeded your current quota, please check your plan and billing details. For details, see: "
+            "https://help.aliyun.com/zh/model-studio/error-code#token-limit",
+            "insufficient_quota",
+            "insufficient_quota",
+        ),
+        BUSY,
+    ),
+    ("dashscope", 400, ds("Access denied, your account is not in good standing.", "Arrearage", "Arrearage"), QUOTA),
+    ("dashscope", 403, ds("The free tier has been exhausted.", "AllocationQuota.FreeTierOnly"), QUOTA),
+    (
+        "dashscope",
+        400,
+        ds("may contain inappropriate content.", "data_inspection_failed", "data_inspection_failed"),
+        FILTER,
+    ),
+    ("dashscope", 400, ds("<400> InvalidParameter: Range of input length should be [1, 9]", "invalid_parameter"), LONG),
+    ("dashscope", 404, ds("The model `qwen-9` does not exist or you do not have access", "model_not_found"), MODEL),
+    ("dashscope", 401, ds("Incorrect API key provided.", "invalid_api_key"), KEY),
+    ("dashscope native", 429, native("Throttling.RateQuota", "Requests rate limit exceeded, try again later."), BUSY),
+    ("dashscope native", 429, native("Throttling.AllocationQuota", "Allocated quota exceeded, please increase"), BUSY),
+    ("dashscope native", 429, native("Throttling.AllocationQuota", "Free allocated quota exceeded."), QUOTA),
+    ("dashscope native", 429, native("Throttling", "Requests throttling triggered."), BUSY),
+    ("dashscope native", 400, native("Arrearage", "Access denied."), QUOTA),
+    ("dashscope native", 400, native("DataInspectionFailed", "Input data may contain inappropriate content."), FILTER),
+    ("dashscope native", 400, native("IPInfringementSuspect", "Input data is suspected of infringement"), FILTER),
+    ("dashscope native", 400, native("FaqRuleBlocked", "Input or output data is blocked by faq rule."), FILTER),
+    ("dashscope native", 404, native("ModelNotFound", "Model not exist."), MODEL),
+    ("dashscope native", 401, native("InvalidApiKey", "Invalid API-key provided."), KEY),
+    # docs.siliconflow.cn/faqs/error-code; github.com/FoundationAgents/OpenManus/issues/438;
+    # github.com/Usagi-org/ai-goofish-monitor/issues/253
+    ("siliconflow", 400, flow(20012, "Model does not exist. Please check it carefully."), MODEL),
+    ("siliconflow", 403, flow(30001, "Sorry, your account balance is insufficient"), QUOTA),
+    ("siliconflow", 403, flow(30011, "requires paid balance. Your paid balance is insufficient."), QUOTA),
+    ("siliconflow", 400, flow(20015, "length of prompt_tokens (8192) must be less than max_seq_len (4096)."), LONG),
+    ("siliconflow", 429, flow(50603, "Request was rejected due to rate limiting. Details: TPM limit reached."), BUSY),
+    ("siliconflow", 503, flow(50505, "Model service overloaded. Please try again later."), BUSY),
+    ("siliconflow", 401, b'"Invalid token"', KEY),
+    ("siliconflow", 400, flow(20024, "Json mode is not supported for this model."), REFUSED),
+    # openrouter.ai/docs/api/reference/errors-and-debugging; github.com/truefoundry/models/pull/873 (raw)
+    ("openrouter", 402, router(402, "This request requires more credits, or fewer max_tokens."), QUOTA),
+    ("openrouter", 402, router(402, "exceed your credits given your current in-flight requests. Retry"), BUSY),
+    ("openrouter", 403, router(403, "Blocked", reasons=["violence"], flagged_input="猫", provider_name="X"), FILTER),
+    ("openrouter", 403, router(403, "Key limit exceeded"), KEY),
+    ("openrouter", 400, router(400, "Provider returned error", raw=RAW, provider_name="X"), LONG),
+    ("openrouter", 400, router(400, "foo/bar is not a valid model ID"), MODEL),
+    ("openrouter", 404, router(404, "No endpoints found for foo/bar."), MODEL),
+    ("openrouter", 408, router(408, "Your request timed out"), BUSY),
+    ("openrouter", 429, router(429, "Provider returned error", raw="x is temporarily rate-limited upstream."), BUSY),
+    ("openrouter", 502, router(502, "Provider returned error", raw="{not json"), BUSY),
+    ("openrouter", 503, router(503, "No allowed providers are available"), BUSY),
+    ("openrouter", 200, router(429, "Rate limited"), BUSY),
+    ("openrouter", 200, router(400, "Provider returned error", raw=RAW), LONG),
+    # github.com/vllm-project/vllm/issues/20409 (the old form); docs.vllm.ai (the new one is nested)
+    ("vllm", 400, vllm("This model's maximum context length is 16384 tokens.", "BadRequestError", 400), LONG),
+    ("vllm", 400, server("This model's maximum context length is 16384 tokens.", "BadRequestError", 400), LONG),
+    ("vllm", 400, server(TOO_LARGE.format(99999), "BadRequestError", 400), REFUSED),
+    ("vllm", 400, server(TOO_LARGE.format(8192) + " and your request has 30000", "BadRequestError", 400), LONG),
+    ("vllm", 404, server("The model `qwen` does not exist.", "NotFoundError", 404), MODEL),
+    ("vllm", 401, b'{"error":"Unauthorized"}', KEY),
+    # github.com/sgl-project/sglang: openai_api/adapter
+    ("sglang", 400, vllm("The input (9000 tokens) is longer than the model's context length", "BadRequest", 400), LONG),
+    ("sglang", 400, vllm("Requested token count exceeds the model's maximum context length", "BadRequest", 400), LONG),
+    # github.com/ggml-org/llama.cpp/pull/15780; github.com/rllm-team/rllm/issues/55 (llama-cpp-python)
+    ("llama.cpp", 400, server("exceeds the available context size", "exceed_context_size_error", 400), LONG),
+    ("llama.cpp", 500, server("exceeds the available context size", "exceed_context_size_error", 500), LONG),
+    ("llama.cpp", 200, server("exceeds the available context size", "exceed_context_size_error", 400), LONG),
+    ("llama.cpp", 503, server("Loading model", "unavailable_error", 503), BUSY),
+    ("llama.cpp", 401, server("Invalid API Key", "authentication_error", 401), KEY),
+    ("llama-cpp-python", 500, openai("Requested tokens (516) exceed context window of 512"), LONG),
+    # docs.z.ai/api-reference/api-code; github.com/zhayujie/CowAgent/issues/2910 (1113 in a 429)
+    ("zhipu", 429, zhipu("1113", "余额不足或无可用资源包,请充值。"), QUOTA),
+    ("zhipu", 429, zhipu("1113", "Your account is in arrears, please recharge and try again"), QUOTA),
+    ("zhipu", 400, zhipu("1301", "系统检测到输入或生成内容可能包含不安全或敏感内容。"), FILTER),
+    ("zhipu", 400, zhipu("1301", "System detected potentially unsafe or sensitive content in input"), FILTER),
+    ("zhipu", 429, zhipu("1302", "您当前使用该API的并发数过高，请降低并发"), BUSY),
+    ("zhipu", 429, zhipu("1303", "您当前使用该API的频率过高，请降低频率"), BUSY),
+    ("zhipu", 429, zhipu("1305", "当前API请求过多，请稍后重试"), BUSY),
+    ("zhipu", 400, zhipu("1211", "模型不存在，请检查模型代码。"), MODEL),
+    ("zhipu", 400, zhipu("1261", "Prompt exceeds max length"), LONG),
+    ("zhipu", 401, zhipu("1002", "Authorization Token非法"), KEY),
+    # volcengine.com/docs/82379/1299023
+    ("volcengine", 403, openai("your account has an overdue balance", "AccountOverdueError", "Forbidden"), QUOTA),
+    (
+        "volcengine",
+        429,
+        openai("Requests Per Minute (RPM) limit exceeded", "RateLimitExceeded.EndpointRPMExceeded"),
+        BUSY,
+    ),
+    ("volcengine", 429, openai("exhausted its free trial quota for the doubao model", "QuotaExceeded"), QUOTA),
+    ("volcengine", 400, openai("may contain sensitive information", "SensitiveContentDetected"), FILTER),
+    ("volcengine", 404, openai("The model or endpoint x does not exist", "InvalidEndpointOrModel.NotFound"), MODEL),
+    ("volcengine", 404, openai("Your account 7 has not activated the model x.", "ModelNotOpen"), MODEL),
+    ("volcengine", 401, openai("The API key in the request is missing or invalid", "AuthenticationError"), KEY),
+    # platform.kimi.ai/docs/api/errors; github.com/anomalyco/opencode/issues/24462 (insufficient balance in a 429)
+    (
+        "moonshot",
+        400,
+        moonshot("content_filter", "The request was rejected because it was considered high risk"),
+        FILTER,
+    ),
+    ("moonshot", 400, moonshot("invalid_request_error", "Input token length too long"), LONG),
+    ("moonshot", 400, moonshot("invalid_request_error", "Your request exceeded model token limit : 8192"), LONG),
+    ("moonshot", 400, moonshot("invalid_request_error", "total message size 9 exceeds limit 8"), LONG),
+    ("moonshot", 429, moonshot("exceeded_current_quota_error", "Your account is suspended, please recharge"), QUOTA),
+    ("moonshot", 429, moonshot("rate_limit_reached_error", "Your account reached max request: 3"), BUSY),
+    ("moonshot", 429, moonshot("engine_overloaded_error", "The engine is currently overloaded"), BUSY),
+    ("moonshot", 404, moonshot("resource_not_found_error", "Not found the model kimi-9 or Permission denied"), MODEL),
+    ("moonshot", 401, moonshot("invalid_authentication_error", "Invalid Authentication"), KEY),
+    # platform.minimax.io/docs/api-reference/errorcode; github.com/modelscope/modelscope/issues/1691 (429)
+    ("minimax", 200, minimax(1002, "rate limit"), BUSY),
+    ("minimax", 200, minimax(1000, "unknown error"), BUSY),
+    ("minimax", 200, minimax(1008, "insufficient balance"), QUOTA),
+    ("minimax", 200, minimax(1026, "input new_sensitive"), FILTER),
+    ("minimax", 200, minimax(1027, "output new_sensitive"), FILTER),
+    ("minimax", 200, minimax(1004, "not authorized"), KEY),
+    ("minimax", 200, minimax(2013, "invalid params"), REFUSED),
+    ("minimax", 429, moonshot("insufficient_balance_error", "insufficient balance (1008)"), QUOTA),
+    # docs.mistral.ai, ai.google.dev/gemini-api, docs.x.ai, ollama
+    ("mistral", 400, vllm("Invalid model: mistral-9", "invalid_model", 1500), MODEL),
+    ("gemini", 400, openai("The input token count (9) exceeds the maximum number of tokens allowed (8)."), LONG),
+    ("gemini", 403, openai("This model is not available in your region."), (Denied, "does not serve the country")),
+    ("ollama", 404, openai('model "qwen9" not found, try pulling it first', None, "api_error"), MODEL),
+    # docs.aihubmix.com, and others that run new-api
+    ("a relay", 403, openai("令牌额度不足", "pre_consume_token_quota_failed", "new_api_error"), QUOTA),
+    ("a relay", 403, openai("not enough", "insufficient_user_quota", "new_api_error"), QUOTA),
+    ("a relay", 429, openai("您的账户已欠费", "x"), QUOTA),
+    ("a relay", 429, openai("no more", "insufficient_quota"), QUOTA),
+    ("a relay", 429, openai("You exceeded your current quota", "x"), QUOTA),
+    (
+        "a relay",
+        403,
+        openai("not here", "unsupported_country_region_territory"),
+        (Denied, "does not serve the country"),
+    ),
+    ("a relay", 400, openai("No such model: x", "x"), MODEL),
+    ("a relay", 400, openai("Requested tokens (516) exceed context window of 512", "x"), LONG),
+    ("a relay", 400, openai("too many tokens in the prompt", "x"), LONG),
+    ("a relay", 400, openai("too long", "context_length_exceeded"), LONG),
+    ("a relay", 403, openai("用户额度不足", "insufficient_user_quota", "new_api_error"), QUOTA),
+    ("a relay", 400, openai("blocked", "sensitive_words_detected", "new_api_error"), FILTER),
+    ("a relay", 503, openai("当前分组下对于模型 x 无可用渠道", "model_not_found", "new_api_error"), BUSY),
+]
+
+
+@pytest.mark.parametrize(("provider", "status", "body", "expected"), PROVIDERS)
+def test_each_providers_errors_are_of_the_right_class(provider: str, status: int, body: bytes, expected: Any) -> None:
+    """Rate limit, empty account, filter, length, model and key are told apart in everybody's words."""
+    try:
+        found = completion(body) if status == 200 else settle(status, body, {"Retry-After": "3"})
+    except TransportFault as fault:
+        assert expected == BUSY, fault
+        assert fault.kind.startswith("http_")
+        assert not fault.unreachable
+        assert fault.retry_after == (None if status == 200 else 3.0)
+    except Rejected as error:
+        assert expected == REFUSED, error
+    except EndpointStopped as error:
+        assert isinstance(expected, tuple), error
+        assert type(error) is expected[0]
+        assert expected[1] in str(error)
+    else:
+        assert found == Completion("", expected)
+
+
+def test_a_rate_limit_under_status_200_counts_as_one() -> None:
+    """Whoever holds requests back must see it as the 429 that it is."""
+    with pytest.raises(TransportFault) as caught:
+        completion(minimax(1002, "rate limit"))
+    assert caught.value.kind == "http_429"
+
+
+def test_reply_without_choices_is_shown_in_the_endpoints_words() -> None:
+    """A relay that answers 200 with a code of its own says something that helps its user."""
+    with pytest.raises(TransportFault, match="no choices: 7, 系统繁忙"):
+        completion(b'{"code":7,"message":"\xe7\xb3\xbb\xe7\xbb\x9f\xe7\xb9\x81\xe5\xbf\x99"}')
+    with pytest.raises(TransportFault, match="no choices"):
+        completion(minimax(0, "success"))
+
+
 # What is not the endpoint's own word
 
 QUOTED = "username 敏感内容 content_filter context_length insufficient_quota model_not_found max_tokens"
@@ -421,7 +817,7 @@ def test_input_that_an_error_quotes_does_not_decide_what_it_means(status: int, b
 def test_body_without_known_words_is_still_shown() -> None:
     """What must not decide may well help a reader."""
     with pytest.raises(Rejected, match=r"Field required.*敏感内容"):
-        settle(422, orjson.dumps({"detail": [FIELD]}))
+        settle(422, orjson.dumps({"errors": [FIELD]}))
 
 
 # The endpoint's own words
@@ -436,6 +832,14 @@ def test_body_without_known_words_is_still_shown() -> None:
         (b'{"error":"overloaded"}', "overloaded"),
         (b'{"status":500,"error":"Server Error","message":"out of memory"}', "Server Error, out of memory"),
         (b'{"error":{"message":"same","code":"same","type":null}}', "same"),
+        (b'{"error":{"message":"no","param":"messages[0].role","code":null}}', "messages[0].role, no"),
+        (b'{"error":{"message":"no","param":"two words"}}', "no"),
+        (b'{"error":{"message":"no","param":{"error":"inner"}}}', "no"),
+        (
+            orjson.dumps({"detail": [FIELD, FIELD | {"loc": ["body", "m", 0]}]}),
+            "body.x: Field required, body.m.0: Field required",
+        ),
+        (orjson.dumps({"object": "error", "message": {"detail": [FIELD]}, "code": None}), "body.x: Field required"),
         (b'{"errors":["odd shape"]}', '{"errors":["odd shape"]}'),
         (b"<h1>\n503</h1>", "<h1> 503</h1>"),
         (b" \n ", "no explanation"),

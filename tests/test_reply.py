@@ -121,6 +121,43 @@ def test_the_end_of_thoughts_or_a_fence_inside_an_object_is_text() -> None:
     assert readable('{"predicted_tags": ["```", "</think>{x}"]}').tags == ("```", "</think>{x}")
 
 
+DRAFT = GOOD.replace("爱猫", "草稿")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<think>草稿：{DRAFT}</think>{GOOD}",
+        f"<think>{DRAFT}</think>\n{GOOD}",
+        f"{DRAFT}\n不对。</think>\n{GOOD}",
+        f"[先看]{DRAFT}</think>```json\n{GOOD}\n```",
+        f"<think>一<think>二</think>三，{DRAFT}</think>\n{GOOD}",
+        f"<think>一</think>\n<think>二：{DRAFT}</think>\n{GOOD}",
+        f"<think>一</think>\n{DRAFT}\n再想想。</think>\n{GOOD}",
+        "<think>一</think>\n" * 40 + GOOD,
+        f"<think>一</think>\n<think>{DRAFT}</think>\n答：{GOOD}",
+    ],
+)
+def test_the_answer_is_what_follows_the_last_thoughts(text: str) -> None:
+    """Thoughts hold drafts, and other thoughts: none of them is the answer."""
+    reading = readable(text)
+    assert (reading.persona, reading.tags) == ("爱猫", ("猫", "茶"))
+    assert "thinking" in reading.repairs and "syntax" not in reading.repairs
+
+
+def test_the_end_of_thoughts_in_a_string_of_the_answer_is_text() -> None:
+    """Tags and personas may quote anything; JSON and nothing else after the thoughts is the answer as a whole."""
+    answer = '{"persona_summary": "写</think>{x}", "predicted_tags": ["猫"]}'
+    assert readable(f"<think>一</think>二</think>\n{answer}").persona == "写</think>{x}"
+    assert readable(f"<think>一</think>\n```json\n{answer}\n```").persona == "写</think>{x}"
+
+
+def test_thoughts_without_end_and_without_measure_take_no_time() -> None:
+    """A model that repeats itself may close its thoughts as often as it likes."""
+    assert unreadable("</think>" * 200_000).kind == "no_json"
+    assert unreadable("{" + "</think>" * 200_000).kind == "no_json"
+
+
 # Replies that cannot be used
 
 
@@ -166,7 +203,7 @@ def test_a_refusal_is_a_refusal_whatever_stands_beside_it(text: str) -> None:
     assert (unreadable(text, refusal="我不能").kind, unreadable(text, refusal="我不能").final) == ("refusal", False)
 
 
-@pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])
+@pytest.mark.parametrize("reason", ["length", "only_thinking", "content_filter", "context_length"])
 @pytest.mark.parametrize("text", ["", GOOD, GOOD[:-2], f"```json\n{GOOD}\n```"])
 def test_a_final_reason_is_never_repaired_nor_asked_again(reason: str, text: str) -> None:
     """However good the text looks: what was cut off or filtered is no answer, under its own kind."""
@@ -177,7 +214,16 @@ def test_a_final_reason_is_never_repaired_nor_asked_again(reason: str, text: str
 
 def test_every_final_reason_is_named_here() -> None:
     """Another one needs a row in the test above."""
-    assert set(FINAL_REASONS) == {"length", "content_filter", "context_length"}
+    assert set(FINAL_REASONS) == {"length", "only_thinking", "content_filter", "context_length"}
+
+
+@pytest.mark.parametrize("text", ["<think>先看", f"\n<think>\n草稿：{GOOD}", "<think>"])
+def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -> None:
+    """Where thoughts stand in the text, too: no answer began. Once they have ended, it is the answer that was cut."""
+    assert unreadable(text, finish_reason="length") == Unreadable("only_thinking", "", final=True)
+    assert unreadable(f"{text}</think>", finish_reason="length").kind == "length"
+    assert unreadable(text.replace("<think>", ""), finish_reason="length").kind == "length"
+    assert unreadable(text, finish_reason="content_filter").kind == "content_filter"
 
 
 # Tags

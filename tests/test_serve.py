@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +25,8 @@ from harness.errors import BadInput, MachineError
 from harness.serve import faults
 from harness.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
 from harness.serve.baselines import answer
-from harness.serve.faults import CONTENT, TRANSPORT, FaultPlan, expand
+from harness.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
+from harness.serve.stream import pauses, pieces, slices
 
 MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
 TEXT = answer("baseline/recency", MESSAGES, 0)
@@ -83,6 +85,19 @@ def test_unknown_fault_is_refused_listing_groups_and_kinds() -> None:
         FaultPlan(0.1, ("fire",))
     for word in ("'fire'", "transport", "content", *TRANSPORT, *CONTENT):
         assert word in str(caught.value)
+
+
+def test_faults_of_streams_are_drawn_anew_and_have_a_group_of_their_own() -> None:
+    """The group `stream` is no part of `transport`, and its faults come and go with the tries of a body."""
+    plan = FaultPlan(0.5, ("stream",))
+    assert plan.kinds == STREAM and not set(STREAM) & set(TRANSPORT)
+    assert {plan.draw(b"body", attempt) for attempt in range(100)} == {None, *STREAM}
+
+
+def test_refusals_need_an_imitated_provider() -> None:
+    """What only a provider can say is no fault of the plain endpoint."""
+    with pytest.raises(BadInput, match="--imitate"):
+        Options(faults=FaultPlan(0.5, ("refusals",)))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, float("nan")])
@@ -203,7 +218,6 @@ async def test_models_lists_the_baselines() -> None:
         (b"[]", 400, "JSON object"),
         (chat(messages=[]), 400, "messages"),
         (chat(messages=[{"role": "user"}]), 400, "messages[0]"),
-        (chat(stream=True), 400, "stream"),
         (chat(model="gpt-4"), 404, "'gpt-4'"),
         (chat(model=["x"]), 404, "does not exist"),
     ],
@@ -230,6 +244,8 @@ async def test_stats_count_requests_bodies_completions_and_faults() -> None:
             "distinct_bodies": 2,
             "most_in_flight": 1,
             "completed": 0,
+            "streamed": 0,
+            "foreign_keys": 0,
             "faults": {"500": 3},
         }
 
@@ -453,6 +469,203 @@ async def test_port_can_be_taken_again_after_close_and_not_while_taken() -> None
     await second.close()
 
 
+# Streams
+
+
+async def events(endpoint: Embedded, session: aiohttp.ClientSession, body: bytes) -> list[Any]:
+    """What the data events of a stream hold; the text of one that is not JSON."""
+    async with session.post(f"{endpoint.url}/chat/completions", data=body) as response:
+        assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
+        return data_of(await response.read())
+
+
+def data_of(stream: bytes) -> list[Any]:
+    lines = [block.removeprefix(b"data: ") for block in stream.split(b"\n\n") if block.startswith(b"data: ")]
+    return [orjson.loads(line) if line.endswith(b"}") else line.decode(errors="replace") for line in lines]
+
+
+def said(chunks: list[Any]) -> str:
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if type(chunk) is dict and chunk.get("choices")]
+    return "".join([delta.get("content") or "" for delta in deltas])
+
+
+@pytest.mark.anyio
+@BOTH_LOOPS
+@pytest.mark.parametrize("kind", [None, *CONTENT])
+async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
+    """Text, finish reason and usage, also where the content is spoilt; a body that differs in `stream` alone has the
+    same prompt, and the stream ends with [DONE]."""
+    options = always(kind) if kind else Options()
+    async with serving(options) as (endpoint, session):
+        whole = orjson.loads((await post(endpoint, session, chat()))[1])
+        chunks = await events(endpoint, session, chat(stream=True, stream_options={"include_usage": True}))
+        counts = await stats(endpoint, session)
+    *chunks, finish, usage, done = chunks
+    message = whole["choices"][0]["message"]
+    assert said(chunks) == (message["content"] or "")
+    refused = [chunk["choices"][0]["delta"].get("refusal") or "" for chunk in chunks]
+    assert "".join(refused) == (message["refusal"] or "")
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
+    assert finish["choices"][0] == {"index": 0, "delta": {}, "finish_reason": whole["choices"][0]["finish_reason"]}
+    assert (usage["choices"], usage["usage"], done) == ([], whole["usage"], "[DONE]")
+    assert (counts["completed"], counts["streamed"]) == (2, 1)
+    assert all(chunk["object"] == "chat.completion.chunk" for chunk in [*chunks, finish, usage])
+
+
+@pytest.mark.anyio
+async def test_usage_comes_only_where_it_is_asked_for() -> None:
+    """Without include_usage the last chunk is the one with the finish reason."""
+    async with serving(Options()) as (endpoint, session):
+        *_, finish, done = await events(endpoint, session, chat(stream=True))
+    assert (finish["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
+
+
+def test_text_is_cut_into_several_pieces_anywhere_between_characters() -> None:
+    """The pieces are several, uneven, and together the text; another body is cut elsewhere."""
+    text = "她昨天发了三条动态，都在说猫。" * 20
+    first, other = list(pieces(text, b"\x01\x90\x33")), list(pieces(text, b"\x77\x02"))
+    assert "".join(first) == "".join(other) == text and first != other
+    assert len(first) > 4 and len({len(piece) for piece in first}) > 1
+    assert list(pieces("", b"x")) == []
+
+
+def test_what_is_written_at_once_ends_anywhere() -> None:
+    """Writes do not keep to events or characters, and none is empty."""
+    data = "数据".encode() * 7
+    assert b"".join(slices(data)) == data and any(
+        b"\xef\xbf\xbd" in part.decode(errors="replace").encode() for part in slices(data)
+    )
+    assert slices(b"ab") == [b"a", b"b"]
+
+
+@pytest.mark.anyio
+@BOTH_LOOPS
+@pytest.mark.parametrize("kind", ["stream-cut", "stream-error", "truncated"])
+async def test_stream_that_ends_too_soon(kind: str) -> None:
+    """Part of the text arrives, no finish reason and no [DONE]; an error is the last event, a cut is not told."""
+    async with serving(always(kind)) as (endpoint, session):
+        async with session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response:
+            found = await response.read()
+        counts = await stats(endpoint, session)
+    assert b"[DONE]" not in found and b'"stop"' not in found
+    *chunks, last = data_of(found)
+    assert ("error" in last) == (kind == "stream-error")
+    assert TEXT.startswith(said(chunks)) and said(chunks) != TEXT
+    assert found.endswith(b"\n\n") == (kind != "truncated")
+    assert (counts["completed"], counts["streamed"], counts["faults"]) == (0, 0, {kind: 1})
+
+
+@pytest.mark.anyio
+@BOTH_LOOPS
+async def test_stream_can_be_reset_in_its_middle() -> None:
+    """Part of the events arrives, then the connection is reset."""
+    async with (
+        serving(always("reset-body")) as (endpoint, session),
+        session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response,
+    ):
+        assert (await response.content.readexactly(6)) == b"data: "
+        with pytest.raises(aiohttp.ClientError):
+            await response.content.read()
+
+
+@pytest.mark.anyio
+async def test_stalled_stream_stops_between_its_chunks() -> None:
+    """Whole events arrive, and then nothing until the client goes away."""
+    async with (
+        asyncio.timeout(HANGS),
+        serving(always("stream-stall")) as (endpoint, session),
+        session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response,
+    ):
+        assert (await response.content.readuntil(b"\n\n")).startswith(b"data: ")
+        assert (await stats(endpoint, session))["completed"] == 0
+        assert not response.content.at_eof()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["429", "500", "503-html"])
+async def test_transport_faults_come_before_a_stream(kind: str) -> None:
+    """They are what they are without streaming, to the byte."""
+    async with serving(always(kind)) as (endpoint, session):
+        streamed, whole = [(await post(endpoint, session, chat(stream=flag)))[:2] for flag in (True, False)]
+        assert streamed == whole
+        assert (await stats(endpoint, session))["faults"] == {kind: 2}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("kind", "nearest"), [("stream-cut", "truncated"), ("stream-error", "500")])
+async def test_whole_replies_get_the_fault_nearest_to_that_of_a_stream(kind: str, nearest: str) -> None:
+    """A fault that only streams can have does not spare those who ask for none; it is counted as what it became."""
+    async with serving(always(kind)) as (endpoint, session), serving(always(nearest)) as (other, _):
+        assert (await post(endpoint, session, chat()))[:2] == (await post(other, session, chat()))[:2]
+        assert (await stats(endpoint, session))["faults"] == {nearest: 1}
+
+
+@pytest.mark.anyio
+async def test_whole_reply_stalls_where_a_stream_would() -> None:
+    """Nothing comes at all."""
+    async with asyncio.timeout(HANGS), serving(always("stream-stall")) as (endpoint, session):
+        waiting = asyncio.create_task(post(endpoint, session, chat()))
+        while not (await stats(endpoint, session))["faults"]:
+            assert not waiting.done()
+        waiting.cancel()
+
+
+def test_latency_of_a_stream_is_spread() -> None:
+    """Half of it passes before the first part, the other half in equal pauses between the parts."""
+    assert pauses(8.0, 5) == [4.0, 1.0, 1.0, 1.0, 1.0]
+    assert pauses(8.0, 1) == [4.0]
+    assert not any(pauses(0.0, 5))
+
+
+@pytest.mark.anyio
+async def test_stream_waits_for_its_latency() -> None:
+    """Headers come at once, and no event before the first pause is over."""
+    async with (
+        asyncio.timeout(HANGS),
+        serving(Options(latency=3600)) as (endpoint, session),
+        session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response,
+    ):
+        assert response.status == 200
+        assert (await stats(endpoint, session))["streamed"] == 0
+
+
+@pytest.mark.anyio
+async def test_stream_with_latency_comes_whole() -> None:
+    """A short latency takes nothing away."""
+    async with serving(Options(latency=0.01)) as (endpoint, session):
+        *chunks, done = await events(endpoint, session, chat(stream=True))
+    assert (said(chunks), done) == (TEXT, "[DONE]")
+
+
+# Keys
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("given", [None, "Bearer sk-test-other", "sk-test-own", "Bearer sk-test-own2", "bearer 钥匙"])
+async def test_requests_without_the_key_are_refused_and_counted(given: str | None) -> None:
+    """Another key, none, or another form: 401 as OpenAI has it, before the body is looked at."""
+    headers = {} if given is None else {"Authorization": given}
+    async with serving(Options(key="sk-test-own")) as (endpoint, session):
+        async with session.post(f"{endpoint.url}/chat/completions", data=b"{", headers=headers) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (401, "invalid_api_key")
+        async with session.get(f"{endpoint.url}/models", headers=headers) as response:
+            assert response.status == 401
+        counts = await stats(endpoint, session)
+    assert (counts["foreign_keys"], counts["requests"], counts["distinct_bodies"]) == (2, 1, 0)
+
+
+@pytest.mark.anyio
+async def test_requests_with_the_key_are_answered() -> None:
+    """The key opens the endpoint and is not shown."""
+    options = Options(key="sk-test-own")
+    assert "sk-test-own" not in repr(options)
+    async with serving(options) as (endpoint, session):
+        session.headers["Authorization"] = "Bearer sk-test-own"
+        assert (await post(endpoint, session, chat()))[0] == 200
+        assert (await stats(endpoint, session))["foreign_keys"] == 0
+
+
 # The command
 
 
@@ -470,6 +683,39 @@ def test_arguments_become_options() -> None:
     )
     wanted = serve.options(parsed("--fault-rate", "0.1", "--faults", "429, content", "--max-concurrency", "8"))
     assert wanted == Options(faults=FaultPlan(0.1, ("429", *CONTENT)), max_concurrency=8)
+
+
+def test_key_and_provider_become_options(tmp_path: Path) -> None:
+    """The key is what the file holds, without the line end."""
+    file = tmp_path / "key"
+    file.write_text("sk-test-own\n", encoding="utf-8")
+    wanted = serve.options(parsed("--imitate", "vllm", "--api-key-file", str(file)))
+    assert wanted == Options(imitate="vllm", key="sk-test-own")
+
+
+@pytest.mark.parametrize("content", [None, "", "钥匙", "sk-test-a\nsk-test-b"])
+def test_file_without_a_key_is_refused(tmp_path: Path, content: str | None) -> None:
+    """A file that is not there, is empty, or holds what no header can carry."""
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    with pytest.raises(BadInput, match="key"):
+        serve.options(parsed("--api-key-file", str(file)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--imitate", "nobody"], "known are openai"),
+        (["--fault-rate", "0.1", "--faults", "quota"], "--imitate"),
+        (["--imitate", "vllm", "--fault-rate", "0.1", "--faults", "quota"], "vllm has context_length, unknown_model"),
+        (["--fault-rate", "0.1", "--faults", "quota"], "--imitate"),
+    ],
+)
+def test_provider_that_cannot_be_imitated_so_is_refused(arguments: list[str], said: str) -> None:
+    """An unknown one, its errors without it, and errors that it does not have."""
+    with pytest.raises(BadInput, match=said):
+        serve.options(parsed(*arguments))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import json_repair
@@ -16,12 +17,20 @@ import orjson
 
 from harness.model import JSON, Ask, Completion, Message, Request, Usage
 
-FINAL_REASONS = {"length": "length", "content_filter": "content_filter", "context_length": "context_length"}
+FINAL_REASONS = {
+    "length": "length",
+    "only_thinking": "only_thinking",
+    "content_filter": "content_filter",
+    "context_length": "context_length",
+}
 """Finish reasons that make an invalid answer at once: never repaired, never asked again."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_THINKING = re.compile(r"(?![{\[`]).*?</think>", re.DOTALL)
+_THINKING, _THOUGHT = "<think>", "</think>"
 """Some servers hand out the end of the thoughts without their beginning, which stood in the prompt."""
+
+_MOST_THOUGHTS = 16
+"""Ends of thoughts that are looked at, and the last: each takes time that grows with what follows."""
 
 _OBJECT = re.compile(r'\{\s*"')
 _MOST_OPENERS = 64
@@ -76,7 +85,8 @@ def _once_more(messages: tuple[Message, ...], reading: Unreadable) -> tuple[Mess
 def json_object(completion: Completion, repairs: list[str]) -> JSON | Unreadable:
     """The JSON object that a completion holds; what had to be done to get it is added to `repairs`."""
     if kind := FINAL_REASONS.get(completion.finish_reason or ""):
-        return Unreadable(kind, "", final=True)
+        cut_in_thoughts = kind == "length" and _still_thinking(completion.text)
+        return Unreadable("only_thinking" if cut_in_thoughts else kind, "", final=True)
     if completion.refusal:
         return Unreadable("refusal", "没有给出回答")
     if not completion.text.strip():
@@ -107,14 +117,43 @@ def _decode(text: str, repairs: list[str]) -> Any:
 
 def _unwrapped(text: str, repairs: list[str]) -> str:
     """A text without the thoughts before it, and out of the first fence that holds an object."""
-    if thinking := _THINKING.match(text):
+    if (answer := _after_thinking(text)) is not None:
         repairs.append("thinking")
-        text = text[thinking.end() :].strip()
+        text = answer
     fence = next((found for found in _FENCE.finditer(text) if "{" in found[1]), None)
     if fence is None:
         return text
     repairs.append("fence")
     return fence[1].strip()
+
+
+def _after_thinking(text: str) -> str | None:
+    """What follows the thoughts in a text; None where there are none.
+
+    Thoughts may hold other thoughts, and drafts of the answer: it follows the last end of any, unless what follows an
+    earlier one is JSON and nothing else, whose strings may hold anything. So may a text that begins like an answer:
+    only such JSON makes thoughts of what stands before it.
+    """
+    ends = [end.end() for end in islice(re.finditer(_THOUGHT, text), _MOST_THOUGHTS)]
+    for end in ends:
+        if _is_json(rest := text[end:].strip()):
+            return rest
+    if not ends or text.startswith(("{", "[", "`")):
+        return None
+    return text[text.rfind(_THOUGHT) + len(_THOUGHT) :].strip()
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is an object or array, bare or in a fence, and nothing else."""
+    fence = _FENCE.fullmatch(text)
+    try:
+        return type(orjson.loads(fence[1] if fence else text)) in (dict, list)
+    except ValueError:
+        return False
+
+
+def _still_thinking(text: str) -> bool:
+    return text.lstrip().startswith(_THINKING) and _THOUGHT not in text
 
 
 def _span(text: str) -> tuple[int, int]:

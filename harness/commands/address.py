@@ -1,46 +1,107 @@
-"""Where requests go and with which key (docs/design.md, section 7).
+"""Where requests go and with which key (docs/design.md, section 7; docs/providers.md).
 
-A key goes only to the address that it was given for: `LLM_API_KEY` to `LLM_API_BASE`, `OPENAI_API_KEY` to
-`OPENAI_BASE_URL` or OpenAI itself, `--api-key` to the address of the same command.
+A key goes only to the address that it was given for: a provider's variable to that provider's addresses, `LLM_API_KEY`
+to `LLM_API_BASE`, `OPENAI_API_KEY` to `OPENAI_BASE_URL` or OpenAI itself, `--api-key` to the address of the same
+command.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from harness.commands import asbench
+from harness.commands import asbench, providers
+from harness.commands.providers import Provider
 from harness.config import OPENAI_URL
 from harness.endpoint.address import Address, public_url
 from harness.errors import BadInput
+from harness.model import JSON
 
 BASES = {"LLM_API_KEY": "LLM_API_BASE", "OPENAI_API_KEY": "OPENAI_BASE_URL"}
 """Variable of a key -> variable of the address that it was given for, in the order in which they are looked up."""
 
+FROM_FILE = "--api-key-file "
+"""Before the file's path, as the manifest names where a key is from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`key_from` names the option or variable that held the key, None where no key is sent."""
+    """`addresses` are replicas of one service. `key_from` names the option or variable that held the key, None where
+    no key is sent; `provider` is None where no provider was named."""
 
-    address: Address
+    addresses: tuple[Address, ...]
     key_from: str | None
+    provider: Provider | None = None
+
+    @property
+    def shown(self) -> str:
+        """The addresses as files and displays have them."""
+        return " ".join([address.shown for address in self.addresses])
+
+    @property
+    def account(self) -> tuple[str, ...]:
+        """What shares one limit: the servers, and whose key goes to them."""
+        hosts = {urlsplit(address.url).netloc.rpartition("@")[2] for address in self.addresses}
+        return (*sorted(hosts), self.addresses[0].key or "")
 
 
-def find(args: Namespace, environment: Mapping[str, str]) -> Found | None:
-    """The endpoint of a command, None where options and environment name none."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What all addresses of a command have in common."""
+
+    insecure_tls: bool
+    ca_file: str | None
+    headers: Mapping[str, str]
+
+    def addresses(self, urls: Sequence[str], key: str | None, provider: Provider | None = None) -> tuple[Address, ...]:
+        ca_file = self.ca_file or (provider.ca_file if provider else None)
+        return tuple([Address(url, key, self.insecure_tls, self.headers, ca_file) for url in urls])
+
+
+def find(args: Namespace, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
+    """The endpoint of a command, None where options and environment name none.
+
+    Raises `BadInput` where a provider's address, key or headers are not to be had.
+    """
+    if provider is not None:
+        return _at(provider, args, environment)
     key, key_from = _explicit_key(args)
-    url = args.api_url or None
-    if url is None:
+    urls = args.api_url or []
+    if not urls:
         url = environment.get("LLM_API_BASE") or environment.get("OPENAI_BASE_URL")
         if not url and environment.get("OPENAI_API_KEY") and not environment.get("LLM_API_KEY") and key is None:
             url = OPENAI_URL
         if not url:
             return None
+        urls = [url]
     if key is None:
-        key, key_from = _key_for(url, environment, named=bool(args.api_url))
-    return Found(Address(url, key, insecure(environment)), key_from)
+        key, key_from = _key_for(urls, environment, named=bool(args.api_url))
+    return Found(_kept(args, environment).addresses(urls, key), key_from)
+
+
+def _at(provider: Provider, args: Namespace, environment: Mapping[str, str]) -> Found:
+    """A provider's own addresses, or those that the command gives instead: its key goes to none of the latter."""
+    key, key_from = _explicit_key(args)
+    own = providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
+    urls = args.api_url or own
+    at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
+    if key is None and at_home and provider.key_env:
+        key = environment.get(provider.key_env) or None
+        key_from = provider.key_env if key else None
+        if key is None and provider.key_required:
+            raise BadInput(
+                f"no key for {provider.name}: set {provider.key_env} to the key for {public_url(urls[0])}, "
+                "or give --api-key-file"
+            )
+    kept = _kept(args, environment, providers.headers(provider, environment) if at_home else {})
+    return Found(kept.addresses(urls, key, provider), key_from, provider)
+
+
+def _kept(args: Namespace, environment: Mapping[str, str], headers: Mapping[str, str] | None = None) -> _Kept:
+    return _Kept(insecure(environment), args.ca_file, {**(headers or {}), **dict(args.extra_header)})
 
 
 def insecure(environment: Mapping[str, str]) -> bool:
@@ -48,51 +109,65 @@ def insecure(environment: Mapping[str, str]) -> bool:
     return environment.get("LLM_INSECURE_TLS") == "1"
 
 
-def again(args: Namespace, url: str, key_from: str | None, environment: Mapping[str, str], run: str) -> Found:
+def again(
+    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
+) -> Found:
     """The endpoint of an earlier run. Raises `BadInput` naming the variable that held its key, if that is gone."""
     key, source = _explicit_key(args)
-    unchecked = insecure(environment)
+    missing = [name for name in provenance.get("headers") or () if name not in dict(args.extra_header)]
+    if missing:
+        raise BadInput(f"{run} was given the header {missing[0]} by --extra-header: give it again")
+    if args.ca_file is None:
+        args.ca_file = provenance.get("ca_file")
+    key_from: str | None = provenance["key_from"]
+    if provider is not None and (args.api_url or key is not None or key_from in (None, provider.key_env)):
+        return _at(provider, args, environment)
+    kept = _kept(args, environment)
     if args.api_url:
         if key is None:
             key, source = _key_for(args.api_url, environment, named=True)
-        return Found(Address(args.api_url, key, unchecked), source)
-    url = _whole(url, environment)
+        return Found(kept.addresses(args.api_url, key), source)
+    urls = [_whole(url, environment) for url in provenance["endpoint"].split()]
     if key is not None or key_from is None:
-        return Found(Address(url, key, unchecked), source)
-    if key_from.startswith("--api-key-file "):
-        path = Path(key_from.removeprefix("--api-key-file "))
-        return Found(Address(url, _key_of_file(path), unchecked), key_from)
+        return Found(kept.addresses(urls, key, provider), source, provider)
+    return Found(kept.addresses(urls, _key_again(key_from, urls, environment, run), provider), key_from, provider)
+
+
+def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str], run: str) -> str:
+    """The key of an earlier run, from where it was then."""
+    shown = " ".join(map(public_url, urls))
+    if key_from.startswith(FROM_FILE):
+        return _key_of_file(Path(key_from.removeprefix(FROM_FILE)))
     if key_from.startswith(asbench.FROM_CONFIG):
         given = asbench.read(Path(key_from.removeprefix(asbench.FROM_CONFIG)))
-        if public_url(given.url) != public_url(url):
-            raise BadInput(f"{run} ran on {public_url(url)}, and {given.path} now names {public_url(given.url)}")
-        return Found(given.address(unchecked), key_from)
+        if public_url(given.url) != shown or given.key is None:
+            raise BadInput(f"{run} ran on {shown}, and {given.path} now names {public_url(given.url)}")
+        return given.key
     if key_from == "--api-key":
-        raise BadInput(f"{run} was given its key by --api-key: give it again, for {public_url(url)}")
+        raise BadInput(f"{run} was given its key by --api-key: give it again, for {shown}")
     if key_from not in BASES:
         raise BadInput(f"{run}: its manifest names {key_from}, where no key is looked for: give --api-key-file")
     if not environment.get(key_from):
-        raise BadInput(
-            f"{run} took its key for {public_url(url)} from {key_from}, which is not set: set it, then resume"
-        )
+        raise BadInput(f"{run} took its key for {shown} from {key_from}, which is not set: set it, then resume")
     own = _address_of(key_from, environment)
-    if own is not None and public_url(own) != public_url(url):
+    if own is not None and any(public_url(own) != public_url(url) for url in urls):
         raise BadInput(
-            f"{run} took its key for {public_url(url)} from {key_from}, which now is the key for {public_url(own)}: "
+            f"{run} took its key for {shown} from {key_from}, which now is the key for {public_url(own)}: "
             "set the two that belong together, then resume, or give --api-url and --api-key"
         )
-    return Found(Address(url, environment[key_from], unchecked), key_from)
+    return environment[key_from]
 
 
 MISSING = (
     "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and "
-    "--api-key) to the address and key of an OpenAI-compatible API; `--model baseline/recency` needs neither"
+    "--api-key) to the address and key of an OpenAI-compatible API, or name a --provider; `--model baseline/recency` "
+    "needs none of these"
 )
 
 
 def _explicit_key(args: Namespace) -> tuple[str | None, str | None]:
     if args.api_key_file is not None:
-        return _key_of_file(args.api_key_file), f"--api-key-file {args.api_key_file.resolve()}"
+        return _key_of_file(args.api_key_file), f"{FROM_FILE}{args.api_key_file.resolve()}"
     return (args.api_key, "--api-key") if args.api_key else (None, None)
 
 
@@ -106,12 +181,13 @@ def _key_of_file(path: Path) -> str:
     return key
 
 
-def _key_for(url: str, environment: Mapping[str, str], *, named: bool) -> tuple[str | None, str | None]:
-    """The variable's key whose address this is. `LLM_API_KEY` without an address of its own goes with one that
+def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> tuple[str | None, str | None]:
+    """The variable's key whose address these are. `LLM_API_KEY` without an address of its own goes with one that
     the command itself named."""
     for key_name in BASES:
         own = _address_of(key_name, environment)
-        if environment.get(key_name) and (named if own is None else public_url(own) == public_url(url)):
+        its_own = named if own is None else all(public_url(own) == public_url(url) for url in urls)
+        if environment.get(key_name) and its_own:
             return environment[key_name], key_name
     return None, None
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.commands import providers
 from harness.commands.options import CONCURRENCY_MOST, SECONDS_MOST
-from harness.config import OPENAI_URL
 from harness.endpoint.address import Address
 from harness.errors import BadInput
 from harness.model import JSON
@@ -19,15 +19,8 @@ from harness.model import JSON
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest names where a key is from."""
 
-PROVIDERS = {
-    "openai": OPENAI_URL,
-    "deepseek": "https://api.deepseek.com/v1",
-    "qwen": "https://dashscope.aliyuncs.com/compatible-mode/v1",
-    "siliconflow": "https://api.siliconflow.cn/v1",
-    "zhipuai": "https://open.bigmodel.cn/api/paas/v4",
-    "volcengine": "https://ark.cn-beijing.volces.com/api/v3",
-}
-"""Addresses of the providers that a file may name without one; any other provider needs `base_url`."""
+OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")}
+"""The providers that a file may name without an address -> what our own file calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +100,9 @@ def _url(entry: JSON, path: Path) -> str:
     if url:
         return str(url)
     provider = _typed(entry, "provider", str, "the name of a provider", path)
-    if provider not in PROVIDERS:
-        raise BadInput(
-            f"{path}: field llm[0].base_url: expected an address, since only {', '.join(PROVIDERS)} have one"
-        )
-    return PROVIDERS[provider]
+    if provider not in OURS:
+        raise BadInput(f"{path}: field llm[0].base_url: expected an address, since only {', '.join(OURS)} have one")
+    return providers.shipped().providers[OURS[provider]].base_url[0]
 
 
 def _typed(entry: JSON, name: str, kind: type | tuple[type, ...], expected: str, path: Path) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +16,7 @@ from rich.console import Console
 from harness import config
 from harness.commands.files import index_file, now, stamp, write_report
 from harness.commands.plan import Plan
-from harness.commands.session import Played, few_collections, play
+from harness.commands.session import Played, Work, few_collections, play
 from harness.engine.finish import finish
 from harness.engine.job import Job
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
@@ -22,6 +24,7 @@ from harness.model import Report
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 WARNINGS_SHOWN = 5
@@ -31,45 +34,112 @@ PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 """For text that holds names and paths: printed as it is."""
 
 
-def launch(plan: Plan, console: Console) -> int:
-    """Runs a plan to an end of some kind; returns the exit code."""
+def launch(plans: Sequence[Plan], console: Console) -> int:
+    """Runs plans to an end of some kind, all at once; returns the worst exit code."""
     with ExitStack() as held:
         held.enter_context(few_collections())
-        indexes = {subset: _index(plan, subset, held) for subset in plan.tasks}
-        stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
-        for earlier in runs_in(plan.folder):
-            if not (plan.restart and earlier.subset in stores):
-                same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
-        if plan.restart:
-            for store in stores.values():
-                store.set_aside_everything()
-        runs = [_open(plan, indexes[subset], stores[subset], console) for subset in plan.tasks]
-        owing = [run for run in runs if len(run.job.owed)]
-        _check_disk(plan, [run.job for run in owing])
+        indexes = _indexes(plans, held)
+        opened, code = _prepared(plans, indexes, held, console)
+        _check_disk([run.job for one in opened for run in one.owing])
+        owing = [one for one in opened if one.owing]
         started = time.monotonic()
-        played = play(plan, [run.job for run in owing], console) if owing else Played(None, None, None)
-        ending, seconds = played.ending, time.monotonic() - started
-        for run in runs:
-            if run in owing or run.changed or run.manifest.state != COMPLETE:
-                _close(plan, run, played, seconds, console)
-            else:
-                console.print(f"{run.job.subset}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
-        return _ended(plan, [run.job for run in runs], ending, console)
+        played = dict(zip(owing, play([one.work() for one in owing], console) if owing else [], strict=True))
+        seconds = time.monotonic() - started
+        return max([code, *[_close_plan(one, played.get(one, Played()), seconds, console) for one in opened]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """A plan with its runs, one of each subset: `owing` are those that had users left when it began.
+
+    `alone` says that no other plan is launched with it.
+    """
+
+    plan: Plan
+    runs: list[_Run]
+    owing: list[_Run]
+    alone: bool
+
+    def work(self) -> Work:
+        """What there is to play. What is learned of the endpoint stands in the manifests at once."""
+        owing = self.owing
+
+        def learned(name: str, words: str) -> None:
+            for run in owing:
+                run.manifest.provenance["quirks"] = sorted({*run.manifest.provenance["quirks"], name})
+                run.manifest.save(run.job.store.files.manifest)
+
+        known = {name for run in owing for name in run.manifest.provenance["quirks"]}
+        return Work(self.plan, [run.job for run in owing], frozenset(known), learned)
+
+
+_Indexes = dict[tuple[str, str, Path], TaskIndex]
+"""By benchmark, subset and tasks file; runs of several models share them."""
+
+
+def _indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
+    """Every tasks file, validated to its last line before anything else is done."""
+    found: _Indexes = {}
+    for plan in plans:
+        for subset, path in plan.tasks.items():
+            if (plan.benchmark.name, subset, path) not in found:
+                index = index_file(plan.benchmark, subset, path, plan.results)
+                held.callback(index.close)
+                found[plan.benchmark.name, subset, path] = index
+    return found
+
+
+def _prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console: Console) -> tuple[list[_Opened], int]:
+    """What can be begun, and an exit code: a plan that cannot keeps no other from its turn, and alone it raises."""
+    if len(plans) == 1:
+        return [_prepare(plans[0], indexes, held, console, alone=True)], COMPLETE_EXIT
+    opened, code = [], COMPLETE_EXIT
+    for plan in plans:
+        try:
+            opened.append(_prepare(plan, indexes, held, console, alone=False))
+        except HarnessError as error:
+            tell(f"{plan.name}: {error}")
+            code = max(code, error.exit_code)
+    return opened, code
+
+
+def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> _Opened:
+    """Locks a plan's runs, checks that they are runs of this configuration, and opens their files."""
+    stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
+    for earlier in runs_in(plan.folder):
+        if not (plan.restart and earlier.subset in stores):
+            same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
+    if plan.restart:
+        for store in stores.values():
+            store.set_aside_everything()
+    label = "" if alone else f"{plan.name}, "
+    runs = [
+        _open(plan, indexes[plan.benchmark.name, subset, path], stores[subset], label, console)
+        for subset, path in plan.tasks.items()
+    ]
+    return _Opened(plan, runs, [run for run in runs if len(run.job.owed)], alone)
+
+
+def _close_plan(opened: _Opened, played: Played, seconds: float, console: Console) -> int:
+    """Brings each subset of a plan to its end; returns the exit code."""
+    plan, owing = opened.plan, opened.owing
+    for run in opened.runs:
+        if run in owing or run.changed or run.manifest.state != COMPLETE:
+            _close(plan, run, played, seconds, console)
+        else:
+            console.print(f"{run.label}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
+    return _ended(opened, played.ending, console)
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """`changed` says that tasks or ground truth are not those that the files were finished with."""
+    """`changed` says that tasks or ground truth are not those that the files were finished with; `label` is what
+    displays call it."""
 
+    label: str
     job: Job
     manifest: Manifest
     changed: bool
-
-
-def _index(plan: Plan, subset: str, held: ExitStack) -> TaskIndex:
-    index = index_file(plan.benchmark, subset, plan.tasks[subset], plan.results)
-    held.callback(index.close)
-    return index
 
 
 def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
@@ -78,11 +148,11 @@ def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
     return store
 
 
-def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _Run:
+def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> _Run:
     """A run's files, checked and repaired, and what it owes."""
     subset, old = store.files.subset, store.manifest()
     if old is not None:
-        _tell_changes(old, plan, subset, console)
+        _tell_changes(old, plan, label + subset, console)
     elif store.files.results.exists() and store.files.results.stat().st_size:
         raise BadInput(
             f"{store.files.results} is there without a manifest: another program wrote it (`reeval` scores it), "
@@ -94,7 +164,7 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _R
     done = store.open_logs(index)
     expected = index.select(plan.ratio, plan.sample_seed) | done
     job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
-    _tell_state(plan, job, old, console)
+    _tell_state(plan, job, old, label + subset, console)
     if len(job.owed):
         manifest.state = RUNNING
         store.set_aside_report()
@@ -103,7 +173,7 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, console: Console) -> _R
     changed = old is not None and (
         any(old.tasks.get(name, "") != manifest.tasks[name] for name in ("sha256", "truth")) or store.outside() > 0
     )
-    return _Run(job, manifest, changed)
+    return _Run(label + subset, job, manifest, changed)
 
 
 def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
@@ -122,6 +192,7 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
         selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
         times={"created": now(), "seconds": 0.0},
     )
+    made.provenance["quirks"] = _known_quirks(plan, old)
     if old is not None:
         accepted = [
             f"{name} was {shown(a)}, is now {shown(b)}"
@@ -134,6 +205,14 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
     return made
 
 
+def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
+    """What is known of the endpoint before the first request: by the providers file, and by an earlier process."""
+    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
+    if old is not None and old.provenance.get("endpoint") == plan.endpoint:
+        known |= set(old.provenance.get("quirks", ()))
+    return sorted(known)
+
+
 def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Console) -> None:
     """The final file, the report and the manifest of one subset."""
     job, manifest = run.job, run.manifest
@@ -142,37 +221,39 @@ def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Conso
     manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
     if played.schedule is not None:
         manifest.times["schedule"] = played.schedule
-    if played.learned is not None:
-        manifest.tuning["learned_limit"] = played.learned
+    if played.learned_limit is not None:
+        manifest.tuning["learned_limit"] = played.learned_limit
     report = finish(job, manifest, plan.name, stopped=played.ending is not None)
     write_report(job.store.files, report)
     manifest.save(job.store.files.manifest)
-    console.print(_headline(job, report), **PLAIN)
+    console.print(_headline(run, report), **PLAIN)
 
 
-def _headline(job: Job, report: Report) -> str:
+def _headline(run: _Run, report: Report) -> str:
     coverage = report.data["coverage"]
     incomplete = "" if coverage["complete"] else " (INCOMPLETE)"
     covered = f"{coverage['scored_users']} of {coverage['expected_users']} users{incomplete}"
-    return f"{job.subset}: {covered}: {report.headline}; report: {job.store.files.report('txt')}"
+    return f"{run.label}: {covered}: {report.headline}; report: {run.job.store.files.report('txt')}"
 
 
-def _ended(plan: Plan, jobs: list[Job], ending: HarnessError | None, console: Console) -> int:
+def _ended(opened: _Opened, ending: HarnessError | None, console: Console) -> int:
     """Says what is left to do, and how; returns the exit code."""
+    plan, jobs = opened.plan, [run.job for run in opened.runs]
+    label = "" if opened.alone else f"{plan.name}: "
     owed = sum(len(job.owed) for job in jobs)
     failed = sum(job.failed for job in jobs)
     if ending is not None:
         word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}"
-        console.print(f"{word}; {owed} users are owed", **PLAIN)
+        console.print(f"{label}{word}; {owed} users are owed", **PLAIN)
     elif failed:
-        kinds = f"{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
+        kinds = f"{label}{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
         console.print(kinds, **PLAIN)
     for warning in [warning for job in jobs for warning in job.warnings][:WARNINGS_SHOWN]:
-        console.print(f"warning: {warning}", **PLAIN)
+        console.print(f"{label}warning: {warning}", **PLAIN)
     if otherwise := sum(job.otherwise for job in jobs):
         console.print(
-            f"{otherwise} users asked something else than before they were interrupted: what was new was paid for "
-            "(asked_otherwise in run_*.log)",
+            f"{label}{otherwise} users asked something else than before they were interrupted: what was new was "
+            "paid for (asked_otherwise in run_*.log)",
             **PLAIN,
         )
     if owed:
@@ -187,15 +268,15 @@ def _resume_command(plan: Plan) -> str:
     return shlex.join(["python", "-m", "harness", "resume", "--name", plan.name, *folder])
 
 
-def _tell_changes(old: Manifest, plan: Plan, subset: str, console: Console) -> None:
+def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
-        if name not in ("source", "allowed"):
-            console.print(f"{subset}: note: {name} was {before}, is now {after}", **PLAIN)
+        if name not in ("source", "allowed", "quirks", "headers", "providers_file"):
+            console.print(f"{label}: note: {name} was {before}, is now {after}", **PLAIN)
 
 
-def _tell_state(plan: Plan, job: Job, old: Manifest | None, console: Console) -> None:
+def _tell_state(plan: Plan, job: Job, old: Manifest | None, label: str, console: Console) -> None:
     def say(words: str) -> None:
-        console.print(f"{job.subset}: {words}", **PLAIN)
+        console.print(f"{label}: {words}", **PLAIN)
 
     if job.store.torn:
         say(f"{job.store.torn} torn lines were set aside in *.torn; what they held is owed again")
@@ -209,14 +290,17 @@ def _tell_state(plan: Plan, job: Job, old: Manifest | None, console: Console) ->
         say(f"goes on: {job.users_done} of {job.users} users are done")
 
 
-def _check_disk(plan: Plan, jobs: list[Job]) -> None:
-    """Refuses a run that the disk cannot hold: responses and results, and all results once more for the rewrite."""
+def _check_disk(jobs: list[Job]) -> None:
+    """Refuses runs that the disk cannot hold: responses and results, and all results once more for the rewrite."""
+    if not jobs:
+        return
     steps = sum(int(job.index.steps[job.owed].sum()) for job in jobs)
     present = sum(job.store.files.results.stat().st_size for job in jobs)
     needed = steps * config.BYTES_PER_STEP * 3 // 2 + present
-    free = shutil.disk_usage(plan.folder).free if jobs else 0
-    if jobs and free < needed:
+    folder = jobs[0].store.files.folder
+    free = shutil.disk_usage(folder).free
+    if free < needed:
         raise MachineError(
-            f"{plan.folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
+            f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
             f"{needed / 1e6:.0f} MB: free some, or take a share of the users with --ratio"
         )

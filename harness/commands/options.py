@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import config
+from harness.commands import providers
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -57,12 +58,34 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         "endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)"
     )
     group.add_argument(
-        "--api-url", "--api_url", "--base-url", metavar="URL", help="address of the endpoint, to its /v1"
+        "--api-url",
+        "--api_url",
+        "--base-url",
+        type=filled,
+        action="append",
+        metavar="URL",
+        help="address of the endpoint, to its /v1; may be repeated, for several servers of the same model",
     )
     group.add_argument(
         "--api-key", "--api_key", metavar="KEY", help="shown in the process list: better a file or a variable"
     )
     group.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key")
+    group.add_argument("--provider", type=filled, metavar="NAME", help="one of the providers file (docs/providers.md)")
+    group.add_argument(
+        "--providers",
+        type=Path,
+        metavar="FILE",
+        help="your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)",
+    )
+    group.add_argument(
+        "--extra-header",
+        type=header,
+        action="append",
+        default=[],
+        metavar="NAME:VALUE",
+        help="one more header for every request; may be repeated",
+    )
+    group.add_argument("--ca-file", type=ca_file, metavar="FILE", help="certificates to trust besides the system's")
 
 
 def add_tuning(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +102,13 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
     add("--rpm", positive_float, "N", "requests a minute at most")
     add("--tpm", positive_float, "N", "tokens a minute at most, prompts and completions")
     add("--timeout", seconds, "S", f"seconds for one whole reply (default: {config.TIMEOUT_SECONDS:g})")
+    stall = f"seconds between two pieces of a streamed reply (default: {config.STALL_SECONDS:g})"
+    add("--stall-timeout", seconds, "S", stall)
+    group.add_argument(
+        "--stream",
+        choices=("auto", "on", "off"),
+        help="whether replies are streamed (default: auto, only where an endpoint insists)",
+    )
     add("--max-retries", retries, "N", f"other tries of a request after the first (default: {config.MAX_RETRIES})")
     outage = f"seconds without any answer until the run stops (default: {config.MAX_OUTAGE_SECONDS:g})"
     add("--max-outage", seconds, "S", outage)
@@ -90,6 +120,8 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
 
 
 AUTO = "auto"
+PLAIN = ("rpm", "tpm", "timeout", "stream", "max_retries", "max_outage", "durability")
+"""Parts of the tuning that are taken as they are given."""
 
 
 def tuning(args: argparse.Namespace, earlier: JSON | None = None) -> config.Tuning:
@@ -102,11 +134,12 @@ def tuning(args: argparse.Namespace, earlier: JSON | None = None) -> config.Tuni
         return given if given is not None else had.get(name, getattr(default, name))
 
     made = config.Tuning(
+        stall=args.stall_timeout or had.get("stall") or default.stall,
         concurrency=_concurrency(args, had),
         start=args.auto_start or had.get("learned_limit") or had.get("start") or default.start,
         floor=args.auto_floor or had.get("floor") or default.floor,
         ceiling=args.auto_ceiling or had.get("ceiling") or default.ceiling,
-        **{name: value(name) for name in ("rpm", "tpm", "timeout", "max_retries", "max_outage", "durability")},
+        **{name: value(name) for name in PLAIN},
     )
     if made.floor > made.ceiling:
         raise BadInput(f"--auto-floor {made.floor} is above --auto-ceiling {made.ceiling}")
@@ -221,6 +254,23 @@ def folder_name(text: str) -> str:
         return run_name(text, "")
     except BadInput as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def header(text: str) -> tuple[str, str]:
+    """A header in the form in which HTTP has it."""
+    name, value = (part.strip() for part in (*text.split(":", 1), "")[:2])
+    try:
+        return providers.header(name, value)
+    except BadInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def ca_file(text: str) -> str:
+    """The path of a file, as it is found from any folder."""
+    path = Path(filled(text)).absolute()
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {_shown(text)}")
+    return str(path)
 
 
 def run_name(name: str | None, model: str) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from harness import __version__, config
 from harness.commands.address import Found
-from harness.endpoint.address import public_url
 from harness.endpoint.wire import Sampling
 from harness.model import JSON, Benchmark
 from harness.store.manifest import Manifest
@@ -37,6 +36,7 @@ class Plan:
     """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
 
     `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy.
+    `headers` are the names of those that the command itself gave, `providers_file` the file that it named.
     """
 
     name: str
@@ -51,6 +51,8 @@ class Plan:
     allowed: frozenset[str] = frozenset()
     restart: bool = False
     source: str | None = None
+    providers_file: str | None = None
+    headers: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -59,7 +61,16 @@ class Plan:
     @property
     def endpoint(self) -> str:
         """The address as files and displays show it."""
-        return public_url(self.found.address.url) if self.found else config.EMBEDDED
+        return self.found.shown if self.found else config.EMBEDDED
+
+    @property
+    def servers(self) -> int:
+        return len(self.found.addresses) if self.found else 1
+
+    @property
+    def account(self) -> tuple[str, ...]:
+        """What shares one limit of requests."""
+        return self.found.account if self.found else (config.EMBEDDED,)
 
     def identity(self) -> JSON:
         """Everything that can change a prompt, a request's meaning or an answer."""
@@ -80,6 +91,10 @@ class Plan:
         return {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,
+            "provider": self.found.provider.name if self.found and self.found.provider else None,
+            "providers_file": self.providers_file,
+            "headers": list(self.headers),
+            "ca_file": self.found.addresses[0].ca_file if self.found else None,
             "source": self.source or (str(own.resolve()) if own else None),
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-from itertools import groupby
+from itertools import groupby, pairwise
+from pathlib import Path
 
 import orjson
 from rich.console import Console
 
 from harness import config
-from harness.commands import address, earlier, options, plan
+from harness.commands import address, earlier, options, providers
 from harness.commands.earlier import Earlier
 from harness.commands.launch import launch
+from harness.commands.plan import Plan, sampling_again
+from harness.commands.providers import Provider
 from harness.endpoint.address import check
 from harness.errors import BadInput
 from harness.store.manifest import COMPLETE
@@ -37,12 +40,16 @@ def execute(args: argparse.Namespace) -> int:
         screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
         return 0
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
-    if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file):
+    if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file or args.provider):
         raise BadInput(
-            f"{len(groups)} runs are unfinished, and a key or address is for one of them: name it with --name "
-            f"({', '.join(dict.fromkeys(group[0].name for group in groups))})"
+            f"{len(groups)} runs are unfinished, and a key, address or provider is for one of them: name it with "
+            f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
-    return earlier.each(groups, lambda group: _resume(group, args, screen), lambda group: group[0].name)
+    plans: list[Plan] = []
+    code = earlier.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
+    if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
+        raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
+    return max(code, launch(plans, screen)) if plans else code
 
 
 def _together(run: Earlier) -> bytes:
@@ -52,7 +59,7 @@ def _together(run: Earlier) -> bytes:
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
-def _resume(group: list[Earlier], args: argparse.Namespace, screen: Console) -> int:
+def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
     allowed = frozenset(args.allow)
     if changed := [name for name in group[0].changed if name not in allowed]:
         screen.print(
@@ -63,20 +70,23 @@ def _resume(group: list[Earlier], args: argparse.Namespace, screen: Console) -> 
         )
     made = _plan(group, args)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
-    return launch(made, screen)
+    plans.append(made)
+    return 0
 
 
-def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
+def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
     first, manifest = group[0], group[0].manifest
     provenance, selection = manifest.provenance, manifest.selection
-    found = None
-    if args.api_url or provenance["endpoint"] != config.EMBEDDED:
-        found = address.again(args, provenance["endpoint"], provenance["key_from"], os.environ, first.name)
-        check(found.address)
-    return plan.Plan(
+    found, file = None, args.providers or provenance.get("providers_file")
+    if args.api_url or args.provider or provenance["endpoint"] != config.EMBEDDED:
+        provider = _provider(args.provider or provenance.get("provider"), first.name, file)
+        found = address.again(args, provenance, os.environ, first.name, provider)
+        for one in found.addresses:
+            check(one)
+    return Plan(
         name=first.name,
         benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
-        sampling=plan.sampling_again(manifest),
+        sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
@@ -85,4 +95,18 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> plan.Plan:
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),
         source=provenance.get("source"),
+        providers_file=str(Path(file).resolve()) if file else None,
+        headers=tuple(name for name, _ in args.extra_header),
     )
+
+
+def _provider(name: str | None, run: str, file: Path | str | None) -> Provider | None:
+    """The provider of a run, as its file describes it now."""
+    if name is None:
+        return None
+    book = providers.read(Path(file) if file else None, os.environ)
+    if name not in book.providers:
+        raise BadInput(
+            f"{run} ran on the provider {name}, which {book.files[-1]} does not have: name its file with --providers"
+        )
+    return book.providers[name]

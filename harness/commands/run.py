@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 
 from harness import benchmarks, config
-from harness.commands import address, asbench, options, plan, reeval
+from harness.commands import asbench, models, options, providers, reeval
 from harness.commands.launch import launch
-from harness.endpoint.address import check
-from harness.endpoint.wire import Sampling
+from harness.commands.models import Model
+from harness.commands.plan import Plan
 from harness.errors import BadInput
-from harness.model import JSON, Message, Request
+from harness.model import JSON, Benchmark
 from harness.serve.app import MODELS
 from harness.store.manifest import load
 from harness.store.run import RunFiles
@@ -27,10 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         type=options.filled,
-        help=f"as the endpoint names it, or one that the harness serves itself: {', '.join(MODELS)}",
+        action="append",
+        default=[],
+        metavar="[PROVIDER:]MODEL",
+        help="may be repeated, for several models in one schedule: "
+        f"as the endpoint names it, or one that the harness serves itself: {', '.join(MODELS)}",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="asbench's YAML file: address, key, model, concurrency, time-out"
+    )
+    parser.add_argument(
+        "--queue", type=options.filled, metavar="NAME", help="the models of this queue of the providers file"
     )
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     parser.add_argument(
@@ -55,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests (part of what the run is)")
-    group.add_argument(
-        "--temperature", type=options.not_negative, default=config.TEMPERATURE, metavar="T", help="default: 0"
-    )
+    group.add_argument("--temperature", type=options.not_negative, metavar="T", help=f"default: {config.TEMPERATURE:g}")
     group.add_argument("--top-p", type=options.share, metavar="P")
     group.add_argument("--seed", type=options.signed_int, metavar="N", help="the endpoint's sampling seed")
     group.add_argument("--max-tokens", type=options.positive_int, metavar="N", help="not sent unless given")
@@ -77,28 +83,41 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
-        args.reparse = False
-        if args.demo or args.tasks_dir == config.TASKS_FOLDER:
-            args.tasks_dir = config.SAMPLE_FOLDER if args.demo else None
-        return reeval.execute(args)
+        return _reeval(args)
     screen = console()
-    made = _plan(args)
-    if made.found is None:
-        screen.print(f"{args.model}: served by the harness itself on loopback; no key, no network", soft_wrap=True)
-    elif made.found.key_from is None:
-        screen.print(f"no key is known for {made.endpoint}: requests go without one", soft_wrap=True)
-    return launch(made, screen)
+    plans = _plans(args)
+    for plan in plans:
+        if plan.found is None:
+            screen.print(
+                f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network", soft_wrap=True
+            )
+            continue
+        if plan.found.provider and plan.found.provider.source != str(providers.SHIPPED):
+            screen.print(f"{plan.found.provider.name}: as {plan.found.provider.source} has it", soft_wrap=True)
+        if plan.found.key_from is None:
+            screen.print(f"no key is known for {plan.endpoint}: requests go without one", soft_wrap=True)
+    return launch(plans, screen)
 
 
-def _plan(args: argparse.Namespace) -> plan.Plan:
-    """Everything that is missing is said at once: endpoint first, then tasks."""
+def _reeval(args: argparse.Namespace) -> int:
+    args.reparse = False
+    if args.demo or args.tasks_dir == config.TASKS_FOLDER:
+        args.tasks_dir = config.SAMPLE_FOLDER if args.demo else None
+    book = providers.read(args.providers, os.environ)
+    named: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book)]
+    return max([reeval.execute(argparse.Namespace(**{**vars(args), "model": model})) for model in named or [None]])
+
+
+def _plans(args: argparse.Namespace) -> list[Plan]:
+    """Everything that is missing is said at once: endpoints first, then tasks."""
     module = benchmarks.module(args.benchmark)
     _refuse_foreign(args)
     given = _config(args)
+    book = providers.read(args.providers, os.environ)
+    entries = models.entries(args, book)
     subsets = _subsets(args.platform, module.SUBSETS)
-    baseline = args.model.startswith(config.BASELINE_PREFIX) and not (args.api_url or given)
-    found = None if baseline else (_found(given) if given else address.find(args, os.environ))
-    missing = [] if baseline or found else [address.MISSING]
+    missing: list[str] = []
+    made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
     needed = {subset: [folder / name for name in module.files_needed(subset)] for subset in subsets}
     absent = [path for paths in needed.values() for path in paths if not path.exists()]
@@ -107,46 +126,49 @@ def _plan(args: argparse.Namespace) -> plan.Plan:
             f"no tasks: missing {', '.join(map(str, absent))}; put them there, or take synthetic ones with --demo"
         )
     if missing:
-        raise BadInput("\n".join(missing))
-    if found:
-        check(found.address)
-    name = options.run_name(args.name, args.model)
-    sampling = Sampling(args.model, args.temperature, args.top_p, args.seed, args.max_tokens, args.extra_body)
-    _check_encodable(sampling)
-    return plan.Plan(
-        name=name,
-        benchmark=module.configure(module.settings(args, folder)),
-        sampling=sampling,
-        tasks={subset: paths[0] for subset, paths in needed.items()},
+        raise BadInput("\n".join(dict.fromkeys(missing)))
+    tasks = {subset: paths[0] for subset, paths in needed.items()}
+    return [
+        _plan(model, module.configure(module.settings(args, folder)), tasks, args)  # each its own, to warn apart
+        for model in filter(None, made)
+    ]
+
+
+def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
+    learned = _learned(args.results_dir / model.name, tuple(tasks))
+    return Plan(
+        name=model.name,
+        benchmark=benchmark,
+        sampling=model.sampling,
+        tasks=tasks,
         results=args.results_dir,
-        found=found,
-        tuning=options.tuning(args, _learned(args.results_dir / name, subsets) | (given.tuning if given else {})),
+        found=model.found,
+        tuning=options.tuning(args, learned | model.pace),
         ratio=args.ratio,
         sample_seed=args.sample_seed,
         allowed=frozenset(args.allow),
         restart=args.restart,
+        providers_file=str(args.providers.resolve()) if args.providers else None,
+        headers=tuple(name for name, _ in args.extra_header),
     )
 
 
 def _config(args: argparse.Namespace) -> asbench.Config | None:
     """What `--config` says; it also names the model where the command does not."""
     if args.config is None:
-        if args.model is None:
+        if not args.model and args.queue is None:
             raise BadInput(
                 "which model? name it with --model, as the endpoint does (baseline/recency needs no endpoint)"
             )
         return None
-    if args.api_url or args.api_key or args.api_key_file:
-        raise BadInput("--config names an endpoint with its key: give no other address or key beside it")
+    if args.api_url or args.api_key or args.api_key_file or args.provider:
+        raise BadInput("--config names an endpoint with its key: give no other address, provider or key beside it")
     given = asbench.read(args.config)
     if given.others:
         tell(f"{given.path}: only the first of its {given.others + 1} endpoints is used")
-    args.model = args.model or given.model
+    if not args.model and args.queue is None:
+        args.model = [given.model]
     return given
-
-
-def _found(given: asbench.Config) -> address.Found:
-    return address.Found(given.address(address.insecure(os.environ)), given.key_from)
 
 
 def _refuse_foreign(args: argparse.Namespace) -> None:
@@ -173,14 +195,6 @@ def _subsets(named: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]
     if unknown := wanted - set(known):
         raise BadInput(f"unknown platform {', '.join(sorted(unknown))}: known are {', '.join(known)}")
     return tuple(name for name in known if name in wanted)
-
-
-def _check_encodable(sampling: Sampling) -> None:
-    """Refuses values that no JSON body can carry before anything else is done."""
-    try:
-        sampling.encode(Request((Message("user", ""),)))
-    except TypeError as error:
-        raise BadInput(f"a request with these parameters cannot be written as JSON: {error}") from None
 
 
 def _json_object(text: str) -> JSON:

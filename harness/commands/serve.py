@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import signal
 from importlib.util import find_spec
+from pathlib import Path
 
 import anyio
 
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
+from harness.serve.shapes import NAMES
 from harness.ui.streams import show
 
 
@@ -34,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults", metavar="KIND,...", help=f"kinds and groups of faults to draw from (default: transport); {kinds}"
     )
+    parser.add_argument(
+        "--imitate",
+        metavar="PROVIDER",
+        help=f"answer to any model, in the shapes and with the refusals of {', '.join(NAMES)}",
+    )
+    parser.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="refuse requests without the key that this file holds"
+    )
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="refuse with 429 beyond N requests in flight")
     parser.add_argument("--seed", type=int, default=0, help="of faults, latencies and baseline/random (default: 0)")
 
@@ -55,6 +65,8 @@ def options(args: argparse.Namespace) -> Options:
         faults=_fault_plan(args),
         max_concurrency=args.max_concurrency,
         seed=args.seed,
+        imitate=args.imitate,
+        key=_key(args.api_key_file) if args.api_key_file is not None else None,
     )
 
 
@@ -65,6 +77,13 @@ def _fault_plan(args: argparse.Namespace) -> FaultPlan | None:
         return None
     names = args.faults.split(",") if args.faults is not None else ["transport"]
     return FaultPlan(args.fault_rate, tuple([name.strip() for name in names]), args.seed)
+
+
+def _key(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
 
 
 async def _serve(wanted: Options, host: str, port: int) -> None:

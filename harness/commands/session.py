@@ -1,4 +1,4 @@
-"""The asynchronous part of a command: client, limiter and engine, alive for as long as users are played."""
+"""The asynchronous part of a command: clients, limits and engine, alive for as long as users are played."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gc
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -20,33 +20,49 @@ from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.client import Client
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
-from harness.endpoint.limiter import Limiter
+from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.quirks import Adapted
 from harness.endpoint.rates import Rates
+from harness.endpoint.replicas import Replicas
+from harness.endpoint.sender import Sender
 from harness.engine.job import Job
-from harness.engine.local import SIGNALS, LocalEngine
+from harness.engine.lane import Lane
+from harness.engine.local import SIGNALS, LocalEngine, Snapshots
 from harness.errors import HarnessError, MachineError
-from harness.model import JSON, Snapshot
+from harness.model import JSON
 from harness.serve.app import Options, start
 from harness.ui.progress import display
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a plan owes: its jobs with users left. `known` are the quirks of its endpoint that were learned before;
+    `learned` hears of each new one and of the endpoint's words that taught it."""
+
+    plan: Plan
+    jobs: list[Job]
+    known: frozenset[str]
+    learned: Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Played:
-    """How a session ended: why it stopped early, if so; its schedule; the limit that it had found out, if so."""
+    """How a plan's part ended: why it stopped early, if so; its schedule; the limit that it had found out, if so."""
 
-    ending: HarnessError | None
-    schedule: JSON | None
-    learned: int | None
+    ending: HarnessError | None = None
+    schedule: JSON | None = None
+    learned_limit: int | None = None
 
 
-def play(plan: Plan, jobs: list[Job], console: Console) -> Played:
-    _admit_sockets(plan.tuning.most)
+def play(works: Sequence[Work], console: Console) -> list[Played]:
+    """Plays all at once, one limit for each account; one `Played` for each."""
+    _admit_sockets(sum(work.plan.tuning.most * work.plan.servers for work in works))
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     gc.freeze()
     try:
         with display(console) as observe:
-            return anyio.run(_session, plan, jobs, observe, backend_options={"use_uvloop": uvloop})
+            return anyio.run(_session, works, observe, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
@@ -77,44 +93,88 @@ def _admit_sockets(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-async def _session(plan: Plan, jobs: list[Job], observe: Callable[[Snapshot], None]) -> Played:
-    """The endpoint, the client and the engine, for as long as the run lasts."""
-    tuning = plan.tuning
-    async with _address(plan) as address, Client(address, timeout=tuning.timeout, connections=tuning.most) as client:
-        control = _control(tuning)
-        limiter = Limiter(control, time.monotonic, _rates(tuning))
-        client.on_exhausted = limiter.pause
-        caller = Caller(client, limiter, Limits(tuning.max_retries, tuning.max_outage), clock=time.monotonic)
-        engine = LocalEngine(
-            jobs,
-            caller,
-            seed=plan.sample_seed,
-            requested=tuning.concurrency,
-            power=tuning.durability == "power",
+async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) -> list[Played]:
+    """The endpoints, the clients and the engine, for as long as the runs last."""
+    async with AsyncExitStack() as held:
+        embedded = await _embedded(held) if any(work.plan.found is None for work in works) else ()
+        accounts = _accounts([work.plan for work in works])
+        lanes = [await _lane(work, embedded, accounts[work.plan.account], held) for work in works]
+        engine = LocalEngine(lanes, seed=works[0].plan.sample_seed, clock=time.monotonic, observe=observe)
+        await engine.run()
+        return [Played(lane.ending, engine.schedule(lane), _learned_limit(lane)) for lane in lanes]
+
+
+async def _embedded(held: AsyncExitStack) -> tuple[Address, ...]:
+    """The endpoint for baselines, which lives as long as the session."""
+    endpoint = await start(Options())
+    held.push_async_callback(endpoint.close)
+    return (Address(endpoint.url, called=config.EMBEDDED),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """`requested` is the concurrency that was asked for, None for auto."""
+
+    slots: Slots
+    requested: int | None
+
+
+def _accounts(plans: Sequence[Plan]) -> Mapping[tuple[str, ...], _Account]:
+    """One set of slots for each account; where its plans differ, the lower limits hold."""
+    tunings: dict[tuple[str, ...], config.Tuning] = {}
+    for plan in plans:
+        before = tunings.get(plan.account)
+        tunings[plan.account] = plan.tuning if before is None else before.beside(plan.tuning)
+    return {
+        account: _Account(Slots(_control(tuning), time.monotonic, _rates(tuning)), tuning.concurrency)
+        for account, tuning in tunings.items()
+    }
+
+
+async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, held: AsyncExitStack) -> Lane:
+    plan, tuning, limiter = work.plan, work.plan.tuning, Limiter(account.slots)
+    lane: Lane
+
+    def learned(name: str, words: str) -> None:
+        work.learned(name, words)
+        lane.note("learned", f"{name}: {words}")
+
+    async def client(address: Address) -> Client:
+        made = Client(address, timeout=tuning.timeout, stall=tuning.stall, connections=tuning.most)
+        made.on_exhausted = limiter.pause
+        return await held.enter_async_context(made)
+
+    addresses = plan.found.addresses if plan.found else embedded
+    clients: list[tuple[str, Sender]] = [(address.shown, await client(address)) for address in addresses]
+    sender: Sender = clients[0][1]
+    if len(clients) > 1:
+        sender = Replicas(clients, time.monotonic, lambda said: lane.note("replica", said))
+    lane = Lane(
+        plan.name,
+        work.jobs,
+        Caller(
+            Adapted(sender, work.known, tuning.stream, learned, plan.sampling.extra_body),
+            limiter,
+            Limits(tuning.max_retries, tuning.max_outage),
             clock=time.monotonic,
-            observe=observe,
-        )
-        ending = await engine.run()
-        return Played(ending, engine.schedule(), control.limit if tuning.concurrency is None else None)
-
-
-@asynccontextmanager
-async def _address(plan: Plan) -> AsyncIterator[Address]:
-    """Where requests go: for baselines, the embedded endpoint, which lives as long as this."""
-    if plan.found is not None:
-        yield plan.found.address
-        return
-    embedded = await start(Options())
-    try:
-        yield Address(embedded.url, called=config.EMBEDDED)
-    finally:
-        await embedded.close()
+        ),
+        seed=plan.sample_seed,
+        requested=account.requested,
+        power=tuning.durability == "power",
+        clock=time.monotonic,
+    )
+    return lane
 
 
 def _control(tuning: config.Tuning) -> Control:
     if tuning.concurrency is None:
         return AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
     return FixedControl(tuning.concurrency)
+
+
+def _learned_limit(lane: Lane) -> int | None:
+    control = lane.caller.limiter.slots.control
+    return control.limit if isinstance(control, AdaptiveControl) else None
 
 
 def _rates(tuning: config.Tuning) -> Rates | None:

@@ -1,6 +1,6 @@
 """One endpoint over HTTP: the only file that speaks it, and the one place where aiohttp's errors are mapped.
 
-Requests are bytes, replies are read whole before anything is made of them, and redirects are not
+Requests are bytes, replies are read whole before anything is made of them, streamed or not, and redirects are not
 followed, so that a key goes only to the address it was given for.
 """
 
@@ -8,41 +8,66 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from harness.endpoint import replies
 from harness.endpoint.address import Address, check, public_url, secrets
+from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.sender import Received
-from harness.errors import BadInput, CallError, EndpointStopped, HarnessError, MachineError, TransportFault
+from harness.endpoint.stream import StreamedReply
+from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
+STALL_SECONDS = 120.0
+LONGEST_STREAM = 10.0
+"""Times the time-out: what a stream may take that never pauses for long."""
+LINGER_SECONDS = 0.1
+"""How long after its [DONE] a stream's end is waited for, so that the connection can serve again."""
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and what memory bears for some replies at once."""
 
 
 class Client:
-    """An aiohttp session for one address. `connections` bounds the sockets; `timeout` a request, in seconds."""
+    """An aiohttp session for one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
 
-    def __init__(self, address: Address, *, timeout: float, connections: int) -> None:
+    `timeout` bounds a request. Of a reply that streams it bounds the time until the first byte; after that only `stall`
+    counts, the time without a single byte, since a long thought that streams is not dead. Ten times `timeout` is the
+    end of any stream that keeps on coming.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        timeout: float,
+        connections: int,
+        stall: float = STALL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         check(address)
         parts = urlsplit(address.url)
         base = parts._replace(path=parts.path.rstrip("/").removesuffix("/chat/completions"))
         self._url = base._replace(path=base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
-        self._proxy = _proxy(parts)
+        self._way = connection(address, connections)
+        self._proxy = self._way.proxy
+        self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
         self._address = address
-        self._secrets = secrets(address, self._proxy, self._public)
+        self._secrets = secrets(address, self._way.via, self._public)
         self._served: str | None = None
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
@@ -51,14 +76,15 @@ class Client:
         self._of_session = headers if self._proxy is None else None
         self._of_request = None if self._proxy is None else headers
         self._timeout = timeout
-        self._deadlines = Deadlines(timeout, time.monotonic)
+        self._stall = stall
+        self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
         self.on_exhausted: Callable[[float], None] = lambda seconds: None
         self._connections = connections
 
     async def __aenter__(self) -> Client:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, ssl=not self._address.insecure_tls),
+            connector=self._way.connector(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._of_session,
@@ -83,34 +109,62 @@ class Client:
         Raises `MachineError` where this machine has no file left for another connection.
         """
         task = self._deadlines.begin()
+        streamed, first_token = None, None
         try:
             async with self._session.post(
                 self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
             ) as response:
-                content = await _whole(response)
+                if _streams(response):
+                    streamed, first_token = await self._streamed(response, task)
+                else:
+                    content = await _whole(response)
             headers = response.headers
             if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
                 wait := replies.exhausted(headers)
             ):
                 self.on_exhausted(wait)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except self._errors as error:
             raise self._scrubbed(self._mapped(error)) from None
         except asyncio.CancelledError:
-            if self._deadlines.passed(task):
-                raise self._mapped(TimeoutError()) from None
-            raise
+            passed = self._deadlines.passed(task)
+            if passed is None:
+                raise
+            if passed == "stalled":
+                raise TransportFault("stalled", f"the stream stood still for {self._stall:g} s") from None
+            raise self._mapped(TimeoutError()) from None
         finally:
             self._deadlines.end(task)
         try:
-            if 200 <= response.status < 300:
+            if streamed is not None:
+                completion = replies.completion_of(streamed)
+            elif 200 <= response.status < 300:
                 completion = replies.completion(content)
             else:
                 completion = replies.refused(response.status, response.headers, content, datetime.now(UTC))
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
-        return Received(
-            completion if completion.model == self._served else self._vetted(completion), self._address.shown
-        )
+        if completion.model != self._served:
+            completion = self._vetted(completion)
+        return Received(completion, self._address.shown, first_token)
+
+    async def _streamed(
+        self, response: aiohttp.ClientResponse, task: asyncio.Task[object]
+    ) -> tuple[dict[str, Any], float | None]:
+        """A reply that comes in chunks, as if it had come whole, and the seconds until something was said in it."""
+        begun, first_token = self._deadlines.began(task), None
+        content, reply = response.content, StreamedReply(LARGEST_REPLY)
+        while not reply.done and (block := await content.readany()):
+            lasted = self._deadlines.touch(task) - begun
+            reply.feed(block)
+            if reply.speaks and first_token is None:
+                first_token = lasted
+            if lasted > self._timeout * LONGEST_STREAM:
+                raise TransportFault("timeout", f"the stream has not ended within {self._timeout * LONGEST_STREAM:g} s")
+        whole = reply.whole()
+        if not content.is_eof():
+            self._deadlines.end(task)
+            await _linger(content)
+        return whole, first_token
 
     def _vetted(self, completion: Completion) -> Completion:
         """The same completion without a secret in the served model's name; one that has none is not vetted again."""
@@ -125,7 +179,11 @@ class Client:
 
     def _mapped(self, error: Exception) -> HarnessError:
         """An error of the transport in the harness's words."""
+        if self._way.errors:
+            error = _behind_socks(error)
         match error:
+            case _ if isinstance(error, self._way.errors):
+                return self._without_proxy(error)
             case OSError(errno=errno.EMFILE | errno.ENFILE):
                 return MachineError(
                     f"{_reason(error)}: this machine has no file left for another of up to {self._connections} "
@@ -137,20 +195,20 @@ class Client:
                 )
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
-            case aiohttp.ClientConnectorCertificateError():
+            case ssl.SSLCertVerificationError():  # aiohttp's is one
                 return EndpointStopped(
                     f"no trusted TLS connection to {self._public}: {_reason(error)} "
-                    "(for a certificate of your own, LLM_INSECURE_TLS=1 turns the check off)"
+                    "(--ca-file takes a certificate of your own, LLM_INSECURE_TLS=1 turns the check off)"
                 )
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
                 return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
             case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-                return TransportFault(
-                    "proxy", f"the proxy for {self._public} does not serve: {_reason(error)}", unreachable=True
-                )
+                return self._without_proxy(error)
             case aiohttp.ClientConnectorDNSError():
                 return TransportFault("unknown_host", f"{self._public}: no address for {error.host}", unreachable=True)
-            case aiohttp.ClientConnectorError():
+            case socket.gaierror():
+                return TransportFault("unknown_host", f"{self._public}: no address for its host", unreachable=True)
+            case aiohttp.ClientConnectorError() | ssl.SSLError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
@@ -158,6 +216,11 @@ class Client:
                 return TransportFault("bad_http", f"the reply is not HTTP: {_reason(error)}")
             case _:
                 return TransportFault("connection", f"the connection broke: {_reason(error)}")
+
+    def _without_proxy(self, error: Exception) -> TransportFault:
+        return TransportFault(
+            "proxy", f"the proxy for {self._public} does not serve: {_reason(error)}", unreachable=True
+        )
 
     def _named(self, error: HarnessError) -> HarnessError:
         """The error of a reply, with the address in it where that is what may be wrong."""
@@ -183,6 +246,19 @@ class Client:
         return text
 
 
+def _streams(response: aiohttp.ClientResponse) -> bool:
+    kind = response.headers.get("Content-Type", "")
+    return kind.partition(";")[0].strip().lower() == "text/event-stream" and 200 <= response.status < 300
+
+
+async def _linger(content: aiohttp.StreamReader) -> None:
+    """Reads on to the end of a reply that is whole: a connection that is left before its end cannot serve again."""
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while await content.readany():
+                pass
+
+
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
     """The body, as long as memory can be trusted with it; `ClientResponse.read` knows no limit."""
     blocks, size = [], 0
@@ -194,24 +270,16 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(blocks)
 
 
+def _behind_socks(error: Exception) -> Exception:
+    """What aiohttp tells by errors of its own, but not through a SOCKS proxy: there Python's own stand behind."""
+    cause = error.__cause__
+    told = isinstance(cause, (socket.gaierror, ssl.SSLError))
+    if isinstance(cause, OSError) and (told or cause.errno in FILES_USED_UP):
+        return cause
+    return error
+
+
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
     words = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
     return replies.one_line(str(words)) or type(cause).__name__
-
-
-def _proxy(target: SplitResult) -> str | None:
-    """The proxy of the environment for this address; loopback never goes through one."""
-    host = target.hostname or ""
-    port = target.port or {"http": 80, "https": 443}[target.scheme]
-    if host in LOOPBACK or host.startswith("127.") or proxy_bypass(f"{host}:{port}"):
-        return None
-    proxy = getproxies().get(target.scheme)
-    if proxy is None:
-        return None
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
-    try:
-        check(Address(proxy))
-    except BadInput:
-        raise BadInput(f"the proxy in {target.scheme.upper()}_PROXY is not of the form http://HOST:PORT") from None
-    return proxy

@@ -1,28 +1,38 @@
-"""A deadline for every request without a timer for every request.
+"""Deadlines for every request without a timer for every request.
 
 All requests of a client have the same time, so those that began first end first: now and then a look at the oldest is
 enough. A timer each, as an HTTP client sets by itself, costs a tenth of a request's CPU. A request ends at its
 deadline or up to a sweep later.
+
+A reply that streams is judged by its silences from its first byte on: those that were touched last end last, so a
+queue in the order of the last touch does for them what the order of the beginnings does for the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from typing import Literal
 
 SWEEPS, LONGEST_SWEEP = 8, 0.5
 """Looks within one request's time, and seconds between two at most."""
 
+Passed = Literal["timeout", "stalled"]
+"""What was too long: the time until the reply (of a stream: until its first byte), or a silence in a stream."""
+
 
 class Deadlines:
-    """`seconds` for each; `clock` is monotonic. A task has one request at a time."""
+    """`seconds` for each, `stall` between two touches; `clock` is monotonic. A task has one request at a time."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        self.interval = min(LONGEST_SWEEP, seconds / SWEEPS)
+    def __init__(self, seconds: float, clock: Callable[[], float], stall: float = math.inf) -> None:
+        self.interval = min(LONGEST_SWEEP, seconds / SWEEPS, stall / SWEEPS)
         self._seconds = seconds
+        self._stall = stall
         self._clock = clock
         self._begun: dict[asyncio.Task[object], float] = {}
-        self._ended: set[asyncio.Task[object]] = set()
+        self._touched: dict[asyncio.Task[object], float] = {}
+        self._ended: dict[asyncio.Task[object], Passed] = {}
 
     def begin(self) -> asyncio.Task[object]:
         task = asyncio.current_task()
@@ -30,26 +40,39 @@ class Deadlines:
         self._begun[task] = self._clock()
         return task
 
+    def began(self, task: asyncio.Task[object]) -> float:
+        """When a request that has not been touched began."""
+        return self._begun[task]
+
+    def touch(self, task: asyncio.Task[object]) -> float:
+        """A stream has shown life: from now on only its next silence counts. Returns the time."""
+        now = self._clock()
+        if self._touched.pop(task, None) is not None or self._begun.pop(task, None) is not None:
+            self._touched[task] = now
+        return now
+
     def end(self, task: asyncio.Task[object]) -> None:
-        """The request is over, however it went."""
-        self._begun.pop(task, None)
+        """The request is over, however it went; a second time does nothing."""
+        if self._begun.pop(task, None) is None:
+            self._touched.pop(task, None)
         if task in self._ended:
-            self._ended.discard(task)
+            del self._ended[task]
             task.uncancel()
 
-    def passed(self, task: asyncio.Task[object]) -> bool:
-        """Whether a cancellation that the task has caught is that of its deadline alone, and not somebody else's."""
-        return task in self._ended and task.cancelling() <= 1
+    def passed(self, task: asyncio.Task[object]) -> Passed | None:
+        """Which deadline a cancellation that the task has caught is of; None for one that is somebody else's, too."""
+        return self._ended.get(task) if task.cancelling() <= 1 else None
 
     def sweep(self) -> None:
-        """Cancels the requests whose time is over."""
-        over = self._clock() - self._seconds
-        for task, begun in list(self._begun.items()) if self._oldest() <= over else ():
-            if begun > over:
-                break
-            del self._begun[task]
-            self._ended.add(task)
-            task.cancel()
+        """Cancels the requests whose time is over, each once."""
+        now = self._clock()
+        self._end_before(now - self._seconds, self._begun, "timeout")
+        self._end_before(now - self._stall, self._touched, "stalled")
 
-    def _oldest(self) -> float:
-        return next(iter(self._begun.values()), float("inf"))
+    def _end_before(self, over: float, queue: dict[asyncio.Task[object], float], passed: Passed) -> None:
+        for task, since in list(queue.items()) if next(iter(queue.values()), math.inf) <= over else ():
+            if since > over:
+                break
+            del queue[task]
+            self._ended[task] = passed
+            task.cancel()

@@ -1,8 +1,10 @@
 """Who may send, and when: slots, rates and pauses in one place.
 
-A `Limiter` hands out slots in the order of rank. How many there are is its `Control`'s to say; `Rates` say how soon
-one may follow another; pauses come from the endpoint (Retry-After, exhausted quotas) and from outages, in which one
-request at a time goes out as a probe. A request that waits between tries holds no slot (docs/design.md, section 6).
+`Slots` are what one account of a provider allows: how many requests at once is its `Control`'s to say, and `Rates` say
+how soon one may follow another. Each run that uses the account has a `Limiter` on them, and waits in a queue of its
+own: pauses that the endpoint asks for, outages (in which one request at a time goes out as a probe) and its end are
+that run's alone. Of all that wait and may go, the highest rank goes first. A request that waits between tries holds no
+slot (docs/design.md, sections 4 and 6).
 """
 
 from __future__ import annotations
@@ -22,27 +24,95 @@ REFUSED = "http_429"
 _Waiting = tuple[int, int, float, asyncio.Future[None]]
 """By rank, then in the order they came; tokens; what the slot is handed over through."""
 
+NEVER = float("inf")
 
-class Limiter:
-    """Without contention, taking a slot costs some comparisons. `clock` is in seconds, monotonic."""
+
+class Slots:
+    """Slots of one account, shared by the limiters on it. `clock` is in seconds, monotonic."""
 
     def __init__(self, control: Control, clock: Callable[[], float], rates: Rates | None = None) -> None:
         self.in_flight = 0
+        self.control = control
+        self.clock = clock
         self.rates = rates
-        self._control = control
-        self._clock = clock
-        self._queue: list[_Waiting] = []
-        self._order = count()
-        self._closed = False
-        self._probing = False
-        self._not_before = float("-inf")
-        self._refused_in_row = 0
+        self.limiters: list[Limiter] = []
+        self.order = count()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def limit(self) -> int:
-        """Requests that may be on the wire now."""
-        return 1 if self._probing else self._control.limit
+        """Requests of all that may be on the wire now."""
+        return self.control.limit
+
+    @property
+    def queued(self) -> bool:
+        """Whether anybody waits."""
+        return any(limiter.queued for limiter in self.limiters)
+
+    def delay(self, tokens: float) -> float:
+        """Seconds until one more request of so many tokens fits in; infinite where only an answer can tell."""
+        if self.in_flight >= self.control.limit:
+            return NEVER
+        return self.rates.wait(tokens, self.clock()) if self.rates else 0.0
+
+    def take(self, tokens: float) -> None:
+        self.in_flight += 1
+        if self.rates:
+            self.rates.take(tokens, self.clock())
+
+    def pump(self) -> None:
+        """Grants what may be granted now, and comes back when the next may go."""
+        while True:
+            ready, pause = None, NEVER
+            for limiter in self.limiters:
+                if (first := limiter.first()) is None:
+                    continue
+                own = limiter.delay()
+                if own > 0.0:
+                    pause = min(pause, own)
+                elif ready is None or first[:2] < ready[1][:2]:
+                    ready = limiter, first
+            if ready is None:
+                return self._come_back(pause)
+            limiter, first = ready
+            # Who goes next blocks those behind it, so that a large request is not overtaken for ever by small ones.
+            if (wait := self.delay(first[2])) > 0.0:
+                return self._come_back(min(wait, pause))
+            limiter.hand_over(first)
+
+    def _come_back(self, delay: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if delay < NEVER:
+            self._timer = asyncio.get_running_loop().call_later(delay, self.pump)
+
+
+class Limiter:
+    """One run's way to the slots. Without contention, taking one costs some comparisons."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.in_flight = 0
+        self.probing = False
+        self._queue: list[_Waiting] = []
+        self._closed = False
+        self._not_before = float("-inf")
+        self._refused_in_row = 0
+        slots.limiters.append(self)
+
+    @property
+    def rates(self) -> Rates | None:
+        return self.slots.rates
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be on the wire now, those of others on the same slots included."""
+        return 1 if self.probing else self.slots.limit
+
+    @property
+    def queued(self) -> bool:
+        return bool(self._queue)
 
     @property
     def waiting(self) -> int:
@@ -55,103 +125,100 @@ class Limiter:
             return None
         if self._closed:
             return "stopping"
-        if self._probing:
+        if self.probing:
             return "outage"
-        if self.in_flight >= self._control.limit:
+        if self.slots.in_flight >= self.slots.limit:
             return "limit"
-        return "pause" if self._clock() < self._not_before else "rate"
+        return "pause" if self.slots.clock() < self._not_before else "rate"
 
     async def acquire(self, rank: int, tokens: float = 0.0) -> None:
         """Returns once a slot is held. Among those waiting the highest rank goes first, then who came first.
 
         `tokens` is what the request may use.
         """
-        if not self._queue and self._delay(tokens) == 0.0:
+        if not self.slots.queued and self.delay() == 0.0 and self.slots.delay(tokens) == 0.0:
             return self._grant(tokens)
         await self._turn(rank, tokens)
         while self._closed:  # closed between the grant and now: the slot goes back
-            self.in_flight -= 1
+            self._return()
             await self._turn(rank, tokens)
 
     def release(self, seconds: float, fault: TransportFault | None) -> None:
         """Gives a slot back: how long the try took, and how it failed if it did."""
-        in_flight, now = self.in_flight, self._clock()
-        pressed = bool(self._queue) or in_flight >= self._control.limit
-        self.in_flight -= 1
+        slots = self.slots
+        in_flight, now, control = slots.in_flight, slots.clock(), slots.control
+        pressed = in_flight >= control.limit or self.queued
+        self._return()
         if fault is None:
             self._refused_in_row = 0
-            self._control.answered(now, seconds, pressed)
+            control.answered(now, seconds, pressed)
         elif fault.kind == REFUSED:
-            self._control.refused(now, in_flight)
+            control.refused(now, in_flight)
             self._refused_in_row += 1
-            if fault.retry_after and self._refused_in_row > self._control.limit:
+            if fault.retry_after and self._refused_in_row > control.limit:
                 self.pause(fault.retry_after)  # more refusals than requests it could hold: it counts them by time
-        self._pump()
+        slots.pump()
 
     def pause(self, seconds: float) -> None:
         """Nothing goes out for so long."""
-        self._not_before = max(self._not_before, self._clock() + seconds)
+        self._not_before = max(self._not_before, self.slots.clock() + seconds)
 
     def probe(self, seconds: float) -> None:
         """One request at a time, the next one after so many seconds, until `recover`."""
-        self._probing = True
+        self.probing = True
         self.pause(seconds)
 
     def recover(self) -> None:
-        self._probing = False
+        self.probing = False
         self._not_before = float("-inf")
-        self._pump()
+        self.slots.pump()
 
     def close(self) -> None:
         """Hands out no more slots: whoever waits, now or later, waits until cancelled."""
         self._closed = True
 
-    def _delay(self, tokens: float) -> float:
-        """Seconds until a slot may be granted; infinite where only an event can tell."""
-        if self._closed or self.in_flight >= self.limit:
-            return float("inf")
-        if self.rates is None and self._not_before == float("-inf"):
-            return 0.0
-        now = self._clock()
-        pause = max(0.0, self._not_before - now)
-        return max(pause, self.rates.wait(tokens, now)) if self.rates else pause
+    def delay(self) -> float:
+        """Seconds for which this run itself holds back; infinite where only an event can tell."""
+        if self._closed or (self.probing and self.in_flight):
+            return NEVER
+        return 0.0 if self._not_before == float("-inf") else max(0.0, self._not_before - self.slots.clock())
+
+    def first(self) -> _Waiting | None:
+        """Who goes next: the highest rank; as a probe who came first, so that no bad request can be every probe."""
+        queue = self._queue
+        while queue:
+            waiting = min(queue, key=itemgetter(1)) if self.probing else queue[0]
+            if not waiting[3].done():
+                return waiting
+            self._dequeue(waiting)
+        return None
+
+    def hand_over(self, waiting: _Waiting) -> None:
+        """Grants a slot to one of the queue."""
+        self._dequeue(waiting)
+        self._grant(waiting[2])
+        waiting[3].set_result(None)
 
     def _grant(self, tokens: float) -> None:
         self.in_flight += 1
-        if self.rates:
-            self.rates.take(tokens, self._clock())
+        self.slots.take(tokens)
+
+    def _return(self) -> None:
+        self.in_flight -= 1
+        self.slots.in_flight -= 1
 
     async def _turn(self, rank: int, tokens: float) -> None:
         """Waits until a slot is handed over."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (-rank, next(self._order), tokens, future))
-        self._pump()
+        heapq.heappush(self._queue, (-rank, next(self.slots.order), tokens, future))
+        self.slots.pump()
         try:
             await future
         except asyncio.CancelledError:
             if not future.cancelled():  # the slot came together with the cancellation
-                self.in_flight -= 1
-                self._pump()
+                self._return()
+                self.slots.pump()
             raise
-
-    def _pump(self) -> None:
-        """Grants what may be granted now, and comes back when the first in the queue may go."""
-        while self._queue:
-            first = self._first()
-            _, _, tokens, future = first
-            if future.done():
-                self._dequeue(first)
-                continue
-            delay = self._delay(tokens)
-            if delay > 0.0:
-                return self._come_back(delay)
-            self._dequeue(first)
-            self._grant(tokens)
-            future.set_result(None)
-
-    def _first(self) -> _Waiting:
-        """Who goes next: the highest rank; as a probe who came first, so that no bad request can be every probe."""
-        return min(self._queue, key=itemgetter(1)) if self._probing else self._queue[0]
 
     def _dequeue(self, waiting: _Waiting) -> None:
         if waiting is self._queue[0]:
@@ -159,10 +226,3 @@ class Limiter:
         else:
             self._queue.remove(waiting)
             heapq.heapify(self._queue)
-
-    def _come_back(self, delay: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if delay < float("inf"):
-            self._timer = asyncio.get_running_loop().call_later(delay, self._pump)

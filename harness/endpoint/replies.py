@@ -17,47 +17,33 @@ from typing import Any
 
 import orjson
 
+from harness.endpoint.words import (
+    BASE_RESP,
+    BROKEN_OFF,
+    CONTENT_FILTER,
+    CONTEXT,
+    FINISH_REASONS,
+    REGION,
+    UNKNOWN_MODEL,
+    any_of,
+    names_no_model,
+    own_words,
+    said,
+    too_long,
+    used_up,
+)
+from harness.endpoint.words import one_line as one_line  # who shows foreign words finds it here
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
 from harness.model import Completion
 
-RETRIED = frozenset({408, 409, 425, 429})
+RETRIED = frozenset({402, 408, 409, 425, 429})
+"""402 is here for what is left of it once an empty account has been told apart."""
+
 LONGEST_RETRY_AFTER = 3600.0
 """Seconds; a longer wait is cut to this, since nobody waits a day for one request."""
 
-CONTENT_FILTER = (
-    "content_filter",
-    "content_policy",
-    "data_inspection_failed",  # DashScope
-    "datainspectionfailed",
-    "content exists risk",  # DeepSeek
-    "sensitive_content",
-    "sensitivecontent",  # Volcano Ark: InputTextSensitiveContentDetected
-    "敏感内容",  # Zhipu
-)
-CONTEXT = (
-    "context_length",
-    "context length",  # vLLM, SGLang, DeepSeek
-    "context size",  # llama.cpp
-    "context window",
-    "input length",  # DashScope: Range of input length should be ...
-    "input token count",  # Gemini
-    "prompt is too long",
-    "too many tokens",
-)
-TOO_MANY_ASKED = re.compile(r"max_(?:completion_)?tokens\W.{0,40}too large")
-"""A --max-tokens that no model allows: wrong parameters, even where the sentence goes on about the context length."""
-
-QUOTA = (
-    "insufficient_quota",
-    "exceeded your current quota",
-    "arrearage",
-    "overdue",
-    "insufficient balance",
-    "insufficient_balance",
-)
-UNKNOWN_MODEL = ("model_not_found", "model not exist", "unknown model", "invalid model", "no such model")
-BROKEN_OFF = frozenset({"insufficient_system_resource", "abort", "error"})
-"""Finish reasons of a reply that the endpoint broke off itself: DeepSeek; vLLM and SGLang; OpenRouter."""
+ONLY_THINKING = "only_thinking"
+"""The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
 
 REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"
 
@@ -67,13 +53,9 @@ DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,
 LARGEST_COUNT = 2**40
 """Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
 
-ECHOED_INPUT = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
-"""Where the message of a validator (FastAPI, pydantic) goes over to the input that it refuses."""
-
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 
-SHOWN = 300
-"""Characters of an endpoint's own words in a message."""
+FENCED = re.compile(r"```\w*\s*\n(.*)\n\s*```", re.DOTALL)
 
 NO_WORDS = "no explanation"
 
@@ -83,75 +65,140 @@ def completion(body: bytes) -> Completion:
     data = _object(body)
     if data is None:
         raise TransportFault("bad_json", "the reply is not whole JSON")
+    return completion_of(data)
+
+
+def completion_of(data: dict[str, Any]) -> Completion:
+    """The same for a reply that is decoded already, or put together from the pieces of a stream."""
     choices = data.get("choices")
     choice = choices[0] if type(choices) is list and choices else None
-    error = choice.get("error") if type(choice) is dict else data.get("error")
+    error = data.get("error")
+    if type(choice) is dict:
+        error = choice.get("error") or error
     if error:
-        said = _said(error)
-        return _judged(_status_within(error, _words(said)), said, said, {}, datetime.now(UTC))
+        words = said(error)
+        return _judged(_status_within(error, own_words(words)), words, words, {}, datetime.now(UTC))
     if type(choice) is not dict:
-        raise TransportFault("no_choices", "the reply has no choices")
+        return _without_choices(data)
     message = choice.get("message")
     if type(message) is not dict:
         raise TransportFault("no_choices", "the reply's choice has no message")
     reason = choice.get("finish_reason")
-    if type(reason) is str and reason in BROKEN_OFF:
+    return _completion(data, message, reason if reason == "stop" else _finish_reason(reason))
+
+
+def _without_choices(data: dict[str, Any]) -> Completion:
+    words, base = said(data), data.get("base_resp")
+    code = base.get("status_code") if type(base) is dict else None
+    if type(code) is int and code:
+        return _judged(BASE_RESP.get(code, 500), words, words, {}, datetime.now(UTC))
+    raise TransportFault("no_choices", "the reply has no choices" + (f": {words}" if words else ""))
+
+
+def _finish_reason(reason: Any) -> str | None:
+    """A finish reason in OpenAI's words where it means the same as one of them, else as it is."""
+    if type(reason) is not str:
+        return None
+    low = reason.lower()
+    if low in BROKEN_OFF:
         raise TransportFault("broken_off", f"the endpoint ended its reply with finish_reason {reason}")
-    return _completion(data, message, reason)
+    return FINISH_REASONS.get(low, reason)
 
 
-def _completion(data: dict[str, Any], message: dict[str, Any], reason: Any) -> Completion:
-    refusal, usage, model = message.get("refusal"), data.get("usage"), data.get("model")
-    usage = usage if type(usage) is dict else {}
-    return Completion(
-        text=_text(message.get("content")),
-        finish_reason=reason if type(reason) is str else None,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        model=model if type(model) is str else None,
-        refusal=refusal if type(refusal) is str and refusal else None,
+def _completion(data: dict[str, Any], message: dict[str, Any], reason: str | None) -> Completion:
+    refusal, usage, model, content = (
+        message.get("refusal"),
+        data.get("usage"),
+        data.get("model"),
+        message.get("content"),
     )
+    usage = usage if type(usage) is dict else {}
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if not thoughts or type(thoughts) is not str:
+        thoughts = None
+    if type(content) is str:
+        text = content
+    else:
+        text, within = _parts(content)
+        thoughts = thoughts or within
+    if not text or text.isspace():
+        text, thoughts, reason = _without_text(text, thoughts, reason, usage)
+    return Completion(  # by position, which is faster
+        text,
+        reason,
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        model if type(model) is str else None,
+        refusal if type(refusal) is str and refusal else None,
+        thoughts,
+    )
+
+
+def _without_text(
+    text: str, thoughts: str | None, reason: str | None, usage: dict[str, Any]
+) -> tuple[str, str | None, str | None]:
+    """Text, thoughts and finish reason of a reply whose text is blank.
+
+    vLLM and SGLang with a reasoning parser put the answer of a model whose thinking is turned off where its thoughts
+    would be (vllm-project/vllm issues): a JSON object and nothing else there is the answer.
+    """
+    if reason == "length" and (thoughts or _thought_tokens(usage)):
+        return text, thoughts, ONLY_THINKING
+    if reason in ("stop", None) and thoughts and _is_object(thoughts):
+        return thoughts, None, reason
+    return text, thoughts, reason
+
+
+def _thought_tokens(usage: dict[str, Any]) -> int | None:
+    details = usage.get("completion_tokens_details")
+    return _count(details.get("reasoning_tokens")) if type(details) is dict else None
+
+
+def _is_object(text: str) -> bool:
+    fenced = FENCED.fullmatch(text.strip())
+    try:
+        return type(orjson.loads(fenced[1] if fenced else text)) is dict
+    except ValueError:
+        return False
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> Completion:
     """What a reply of another status settles; raises what it does not."""
     data = _object(body)
-    said = _said(data) if data is not None else ""
-    return _judged(status, said, said or one_line(body.decode("utf-8", "replace")), headers, now)
+    words = said(data) if data is not None else ""
+    return _judged(status, words, words or one_line(body.decode("utf-8", "replace")), headers, now)
 
 
-def _judged(status: int, said: str, shown: str, headers: Mapping[str, str], now: datetime) -> Completion:
-    """What an error means by its status and by what the endpoint `said`; `shown` is for messages alone."""
-    low = _words(said)
-    if status in (400, 403, 422) and _any(CONTENT_FILTER, low):
+def _judged(status: int, words: str, shown: str, headers: Mapping[str, str], now: datetime) -> Completion:
+    """What an error means by its status and by the endpoint's own `words`; `shown` is for messages alone."""
+    low = own_words(words)
+    if status in (400, 403, 422) and any_of(CONTENT_FILTER, low):
         return Completion("", "content_filter")
-    if status == 413 or (status in (400, 422) and _any(CONTEXT, low) and not TOO_MANY_ASKED.search(low)):
+    if too_long(status, low):
         return Completion("", "context_length")
     raise _error(status, shown or NO_WORDS, low, headers, now)
 
 
-def _error(status: int, said: str, low: str, headers: Mapping[str, str], now: datetime) -> CallError | EndpointStopped:
+def _error(status: int, shown: str, low: str, headers: Mapping[str, str], now: datetime) -> CallError | EndpointStopped:
     kind = f"http_{status}"
-    if status == 402 or _any(QUOTA, low):
+    if used_up(status, low):
         return Denied(
-            f"the endpoint says that the account's quota or balance is used up ({said}): top it up, then resume"
+            f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
         )
-    if status in (400, 403, 404) and _names_no_model(low):
-        return EndpointStopped(f"the endpoint does not know this model ({said}): check --model")
+    if status in (400, 403, 404) and names_no_model(low):
+        return EndpointStopped(f"the endpoint does not know this model ({shown}): check --model")
     if status in (401, 403):
-        return Denied(f"the endpoint refuses the key with status {status} ({said}): check the key and what it may use")
+        if any_of(REGION, low):
+            return Denied(f"the endpoint does not serve the country that this machine is in ({shown})")
+        return Denied(f"the endpoint refuses the key with status {status} ({shown}): check the key and what it may use")
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         return EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
     if status in RETRIED or status >= 500:
-        return TransportFault(kind, said, retry_after=retry_after(headers.get("Retry-After"), now))
+        return TransportFault(kind, shown, retry_after=retry_after(headers.get("Retry-After"), now))
     if status == 404:
-        return TransportFault(kind, said, unreachable=True)
-    return Rejected(kind, said)
-
-
-def _names_no_model(low: str) -> bool:
-    return _any(UNKNOWN_MODEL, low) or ("model" in low and ("not found" in low or "does not exist" in low))
+        return TransportFault(kind, shown, unreachable=True)
+    return Rejected(kind, shown)
 
 
 class Denied(EndpointStopped):
@@ -217,38 +264,23 @@ def _writable(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: HALF_PAIR.sub("\ufffd", value) if type(value) is str else value for name, value in pairs}
 
 
-def _said(holder: Any) -> str:
-    """The endpoint's own words on one line, the error's code in front; empty where they stand in no known place."""
-    if type(holder) is str:
-        return one_line(holder)
-    if type(holder) is not dict:
-        return ""
-    if type(holder.get("error")) is dict:
-        holder = holder["error"]
-    values = [holder.get(name) for name in ("error", "code", "type", "message", "detail")]
-    return one_line(", ".join(dict.fromkeys([str(value) for value in values if value and type(value) in (str, int)])))
+def _parts(content: Any) -> tuple[str, str | None]:
+    """Text and thoughts of a content that is a list of parts, which some endpoints make of it; else nothing.
 
-
-def _words(said: str) -> str:
-    """What the lists above are looked up in: the endpoint's own words in lower case, without the input it quotes."""
-    return ECHOED_INPUT.split(said, maxsplit=1)[0].lower()
-
-
-def one_line(text: str) -> str:
-    """Foreign words as a message shows them: printable, on one line, and not too long.
-
-    A word that the end cuts in two goes as a whole, since a part of an echoed key would not be recognised as one.
+    Mistral's thoughts are a part of type `thinking` that holds parts of type text itself.
     """
-    line = "".join(filter(str.isprintable, " ".join(text.split())))
-    return line if len(line) <= SHOWN else re.sub(r"[!-~]+\Z", "", line[:SHOWN]) + "…"
+    parts = [part for part in content if type(part) is dict] if type(content) is list else []
+    text = "".join(_texts(parts, "text"))
+    thoughts = "".join([*_texts(parts, "thinking"), *_texts(parts, "reasoning")])
+    return text, thoughts or None
 
 
-def _text(content: Any) -> str:
-    """The text of a message: a string, or the parts of type text that some endpoints make of it."""
-    if type(content) is list:
-        texts = [part.get("text") for part in content if type(part) is dict and part.get("type") == "text"]
-        return "".join([text for text in texts if type(text) is str])
-    return content if type(content) is str else ""
+def _texts(parts: list[dict[str, Any]], kind: str) -> list[str]:
+    found = []
+    for part in parts:
+        value = part.get(kind) or part.get("text") if part.get("type") == kind else None
+        found.append(_parts(value)[0] if type(value) is list else value)
+    return [text for text in found if type(text) is str]
 
 
 def _status_within(error: Any, low: str) -> int:
@@ -257,12 +289,8 @@ def _status_within(error: Any, low: str) -> int:
     code = str(code) if type(code) in (str, int) else ""
     if len(code) == 3 and code.isdecimal() and int(code) >= 400:
         return int(code)
-    return 400 if _any(CONTENT_FILTER, low) or _any(CONTEXT, low) or _any(UNKNOWN_MODEL, low) else 502
+    return 400 if any_of(CONTENT_FILTER, low) or any_of(CONTEXT, low) or any_of(UNKNOWN_MODEL, low) else 502
 
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < LARGEST_COUNT else None
-
-
-def _any(words: tuple[str, ...], text: str) -> bool:
-    return any(word in text for word in words)

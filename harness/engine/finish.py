@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import SHARD_USERS
+from harness.endpoint.habits import QUIRKS
 from harness.engine.job import Job
 from harness.model import JSON, Record, Report, RunFacts, Scorer
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
@@ -69,6 +70,7 @@ def facts(job: Job, manifest: Manifest, name: str, failed: int) -> RunFacts:
             *filter(None, (job.benchmark.remark(job.task(0)),)),
             *_differences_accepted(manifest),
             *_share(job, manifest),
+            *_adapted(manifest),
         ),
     )
 
@@ -96,6 +98,12 @@ def _share(job: Job, manifest: Manifest) -> tuple[str, ...]:
     if not outside:
         return ()
     return (f"{outside} of the users stand outside the share asked for last: together they are no fair sample.",)
+
+
+def _adapted(manifest: Manifest) -> tuple[str, ...]:
+    """What requests were sent otherwise than the settings say, because the endpoint takes them in no other way."""
+    told = [QUIRKS[name].told for name in manifest.provenance.get("quirks", ()) if name in QUIRKS]
+    return tuple(f"{words[0].upper()}{words[1:]}." for words in told)
 
 
 def _differences_accepted(manifest: Manifest) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,9 +63,12 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
 
 
 class Progress:
-    """Counts and clocks of one engine run. `requested` is the concurrency that was asked for, None for auto."""
+    """Counts and clocks of one lane. `requested` is the concurrency that was asked for, None for auto."""
 
-    def __init__(self, parts: list[Part], caller: Caller, requested: int | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, parts: list[Part], caller: Caller, requested: int | None, clock: Callable[[], float]
+    ) -> None:
+        self.name = name
         self.replayed = 0
         self.rejected = 0
         self.lag = 0.0
@@ -90,29 +93,33 @@ class Progress:
         """A moment has passed; `lag` is how late the event loop noticed."""
         now = self._clock()
         self.lag = lag
-        self._slots += self._caller.limiter.limit * (now - self._slots_since)
+        self._slots += self._caller.limiter.slots.limit * (now - self._slots_since)
         self._slots_since = now
 
-    def schedule(self) -> JSON:
-        """How close the run came to the shortest time that its requests allow (docs/design.md, section 4).
+    def schedule(self, beside: Sequence[Progress] = ()) -> JSON:
+        """How close the runs on these slots came to the shortest time that their requests allow
+        (docs/design.md, section 4); `beside` are the others.
 
         The bound is the larger of all requests' time divided by the slots, and the longest user's chain.
         """
         self.tick(self.lag)
         seconds = self._clock() - self._started
         slots = self._slots / max(1e-9, self._slots_since - self._started)
-        bound = max(self._work / slots if slots else 0.0, self._longest_chain)
+        work = sum([each._work for each in (self, *beside)])
+        bound = max(work / slots if slots else 0.0, *[each._longest_chain for each in (self, *beside)])
         return {
             "seconds": round(seconds, 3),
             "slots": round(slots, 1),
             "lower_bound_seconds": round(bound, 3),
             "ratio": round(seconds / bound, 3) if bound else None,
+            "runs": 1 + len(beside),
         }
 
     def snapshot(self, remaining_steps: int, stopping: str | None) -> Snapshot:
         traffic, limiter = self._caller.traffic, self._caller.limiter
         rate = self._rate(sum(part.steps_done for part in self._parts))
         return Snapshot(
+            name=self.name,
             model=self._parts[0].job.sampling.model,
             seconds=self._clock() - self._started,
             subsets=tuple(part.progress() for part in self._parts),

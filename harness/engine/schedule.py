@@ -31,12 +31,26 @@ class Schedule:
         """Whether any user has not started."""
         return self._left > 0
 
-    def next(self, slots: int) -> int:
-        """The user to start now, of those that have not; `slots` as the limit stands."""
-        self._next_longest = self._skip_started(self._longest, self._next_longest)
-        longest = self._longest[self._next_longest]
-        if self._steps[longest] * SLACK >= self.remaining_steps / max(1, slots):
-            chosen = longest
+    @property
+    def left(self) -> int:
+        """Users that have not started."""
+        return self._left
+
+    def longest(self) -> int:
+        """Steps of the longest chain that has not started, 0 where all have."""
+        return self._steps[self._first_longest()] if self._left else 0
+
+    def is_urgent(self, slots: int, beside: int = 0) -> bool:
+        """Whether the longest chain that has not started could outlast the rest; arguments as for `next`."""
+        return self.longest() * SLACK >= (self.remaining_steps + beside) / max(1, slots)
+
+    def next(self, slots: int, beside: int = 0) -> int:
+        """The user to start now, of those that have not.
+
+        `slots` as the limit stands; `beside` are the remaining steps of other schedules on the same slots.
+        """
+        if self.is_urgent(slots, beside):
+            chosen = self._first_longest()
         else:
             self._next_random = self._skip_started(self._random, self._next_random)
             chosen = self._random[self._next_random]
@@ -47,6 +61,10 @@ class Schedule:
     def done(self, steps: int) -> None:
         """Says that `steps` of the remaining ones are done or given up."""
         self.remaining_steps -= steps
+
+    def _first_longest(self) -> int:
+        self._next_longest = self._skip_started(self._longest, self._next_longest)
+        return self._longest[self._next_longest]
 
     def _skip_started(self, order: memoryview, at: int) -> int:
         while at < len(order) and self._started[order[at]]:

@@ -1,15 +1,18 @@
 """What the embedded endpoint can do wrong on purpose, and when (docs/design.md, section 6).
 
-Transport faults keep a whole reply from arriving; they are drawn anew at each try of a body. Content faults make the
-reply itself useless; they are drawn from the body alone, so that a body's completion is the same however often it is
-asked for, and a run with transport faults ends with the results of a run without.
+Transport faults keep a whole reply from arriving; they are drawn anew at each try of a body, as are the faults in the
+middle of a stream, and the refusals of an imitated provider that pass (too many requests, overloaded). Content faults
+make the reply itself useless, and other refusals concern the request itself; they are drawn from the body alone, so
+that a body's completion is the same however often it is asked for, and a run with transport faults ends with the
+results of a run without.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from hashlib import blake2b
 
@@ -20,9 +23,28 @@ from harness.errors import BadInput
 RESET = "reset"
 RESET_BODY = "reset-body"
 STALL = "stall"
-TRANSPORT = ("429", "429-date", "500", "503-html", RESET, RESET_BODY, STALL, "truncated", "no-choices")
+TRUNCATED = "truncated"
+TRANSPORT = ("429", "429-date", "500", "503-html", RESET, RESET_BODY, STALL, TRUNCATED, "no-choices")
+STREAM_CUT = "stream-cut"
+STREAM_ERROR = "stream-error"
+STREAM_STALL = "stream-stall"
+NEAREST = {STREAM_CUT: TRUNCATED, STREAM_ERROR: "500", STREAM_STALL: STALL}
+"""What a whole reply gets instead of a fault that only a stream can have."""
+
+STREAM = tuple(NEAREST)
+WITHIN_STREAMS = (*STREAM, TRUNCATED, RESET_BODY)
+"""What keeps a stream from ending once it has begun."""
+
 CONTENT = ("empty", "refusal", "length", "fenced", "broken", "no-json")
-GROUPS = {"transport": TRANSPORT, "content": CONTENT}
+PASSING = ("rate_limit", "overloaded")
+LASTING = ("quota", "arrears", "input_filter", "context_length", "unknown_model", "bad_key", "bad_parameter")
+REFUSALS = (*PASSING, *LASTING)
+"""Errors in the words of an imitated provider, which need not have all of them."""
+
+GROUPS = {"transport": TRANSPORT, "stream": STREAM, "content": CONTENT, "refusals": REFUSALS}
+_KINDS = frozenset([kind for members in GROUPS.values() for kind in members])
+_DRAWN_ANEW = (*TRANSPORT, *STREAM, *PASSING)
+_DRAWN_ONCE = (*CONTENT, *LASTING)
 
 RETRY_AFTER = 1
 """Seconds; short, since those who draw faults on purpose wait for them."""
@@ -46,9 +68,22 @@ class FaultPlan:
 
     def draw(self, body: bytes, attempt: int) -> str | None:
         """The fault of a body (or its digest) at its n-th try, None for none."""
-        return self._pick(TRANSPORT, uniform(self.seed, "transport", body, attempt)) or self._pick(
-            CONTENT, uniform(self.seed, "content", body)
+        return self._pick(_DRAWN_ANEW, uniform(self.seed, "transport", body, attempt)) or self._pick(
+            _DRAWN_ONCE, uniform(self.seed, "content", body)
         )
+
+    def against(self, provider: str | None, has: Collection[str]) -> FaultPlan:
+        """The plan where a provider is imitated that `has` these refusals, None for no provider.
+
+        All of them at once, as the group names them, are those that it has. Raises `BadInput` for one that it lacks.
+        """
+        wanted = [kind for kind in self.kinds if kind in REFUSALS]
+        if wanted and provider is None:
+            raise BadInput(f"fault {wanted[0]!r}: refusals are a provider's, give --imitate")
+        lacking = [kind for kind in wanted if kind not in has]
+        if lacking and len(wanted) < len(REFUSALS):
+            raise BadInput(f"fault {lacking[0]!r}: the imitated {provider} has {', '.join(has)}")
+        return dataclasses.replace(self, kinds=tuple([kind for kind in self.kinds if kind not in lacking]))
 
     def _pick(self, group: tuple[str, ...], drawn: float) -> str | None:
         kinds = [kind for kind in self.kinds if kind in group]
@@ -64,6 +99,7 @@ class HttpReply:
     body: bytes
     content_type: str = "application/json"
     retry_after: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +115,7 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
     """Kinds by name, groups replaced by their kinds, without repeats. Raises `BadInput`."""
     kinds: dict[str, None] = {}
     for name in names:
-        if name not in GROUPS and name not in TRANSPORT and name not in CONTENT:
+        if name not in GROUPS and name not in _KINDS:
             known = "; ".join([f"{group}: {', '.join(members)}" for group, members in GROUPS.items()])
             raise BadInput(f"unknown fault {name!r}: known are the groups and kinds {known}")
         kinds.update(dict.fromkeys(GROUPS.get(name, (name,))))
@@ -109,6 +145,10 @@ def error_body(message: str, kind: str, code: str | None) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "code": code}})
 
 
+FAILED = error_body("the server failed", "server_error", "internal_error")
+"""What a server says that failed, as a reply with status 500 or in the middle of a stream."""
+
+
 def too_many(retry_after: str) -> HttpReply:
     body = error_body("too many requests, try again later", "rate_limit_error", "rate_limit_exceeded")
     return HttpReply(429, body, retry_after=retry_after)
@@ -126,9 +166,9 @@ def _without_choices(whole: bytes) -> HttpReply:
 _REPLACE: dict[str, Callable[[bytes, float], HttpReply]] = {
     "429": lambda whole, now: too_many(str(RETRY_AFTER)),
     "429-date": lambda whole, now: too_many(_retry_date(now)),
-    "500": lambda whole, now: HttpReply(500, error_body("the server failed", "server_error", "internal_error")),
+    "500": lambda whole, now: HttpReply(500, FAILED),
     "503-html": lambda whole, now: HttpReply(503, b"<html><body><h1>503 Unavailable</h1></body></html>\n", "text/html"),
-    "truncated": lambda whole, now: HttpReply(200, whole[: len(whole) // 2]),
+    TRUNCATED: lambda whole, now: HttpReply(200, whole[: len(whole) // 2]),
     "no-choices": lambda whole, now: _without_choices(whole),
 }
 _SPOIL: dict[str, Callable[[str], Choice]] = {

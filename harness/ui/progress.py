@@ -1,4 +1,4 @@
-"""The live display: a view of a frozen snapshot, on a terminal or as plain lines."""
+"""The live display: a view of frozen snapshots, one of each run, on a terminal or as plain lines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
 
 
+Snapshots = tuple[Snapshot, ...]
+
+
 class Display(Protocol):
-    def __enter__(self) -> Callable[[Snapshot], None]: ...
+    def __enter__(self) -> Callable[[Snapshots], None]: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
@@ -41,9 +44,9 @@ class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
-    def __enter__(self) -> Callable[[Snapshot], None]:
+    def __enter__(self) -> Callable[[Snapshots], None]:
         self._live.__enter__()
-        return lambda snapshot: self._live.update(view(snapshot), refresh=True)
+        return lambda snapshots: self._live.update(view(snapshots), refresh=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -57,31 +60,49 @@ class PlainDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = PLAIN_SECONDS
-        self._last: Snapshot | None = None
+        self._last: Snapshots = ()
 
-    def __enter__(self) -> Callable[[Snapshot], None]:
+    def __enter__(self) -> Callable[[Snapshots], None]:
         return self._observe
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._last is not None:
+        if self._last:
             self._print(self._last)
 
-    def _observe(self, snapshot: Snapshot) -> None:
-        self._last = snapshot
-        if snapshot.seconds >= self._next:
-            self._next = snapshot.seconds + PLAIN_SECONDS
-            self._print(snapshot)
+    def _observe(self, snapshots: Snapshots) -> None:
+        self._last = snapshots
+        if snapshots[0].seconds >= self._next:
+            self._next = snapshots[0].seconds + PLAIN_SECONDS
+            self._print(snapshots)
 
-    def _print(self, snapshot: Snapshot) -> None:
-        self._console.print(lines(snapshot), highlight=False, soft_wrap=True, markup=False)
+    def _print(self, snapshots: Snapshots) -> None:
+        self._console.print(lines(snapshots), highlight=False, soft_wrap=True, markup=False)
 
 
-def view(snapshot: Snapshot) -> RenderableType:
-    """The whole display: a row a subset, then the traffic, then what was last warned of."""
-    names = list(dict.fromkeys(name for subset in snapshot.subsets for name in subset.scores))
+def view(snapshots: Snapshots) -> RenderableType:
+    """The whole display: a row a run and subset, then the traffic of each run, then what was last warned of."""
+    alone = len(snapshots) == 1
+    parts: list[RenderableType] = [Text(snapshots[0].model, style="bold")] if alone else []
+    parts.append(_table(snapshots, alone))
+    for snapshot in snapshots:
+        first, *others = traffic(snapshot)
+        parts.append(Text(folded([first if alone else f"{snapshot.name}: {first}", *others])))
+        if snapshot.last_warning:
+            warning = f"  last warning: {snapshot.last_warning}"
+            parts.append(Text(warning[2:] if alone else warning, style="yellow", no_wrap=True, overflow="ellipsis"))
+        if snapshot.stopping:
+            parts.append(Text(f"stopping: {snapshot.stopping}; Ctrl-C again stops now", style="bold red"))
+    return Group(*parts)
+
+
+def _table(snapshots: Snapshots, alone: bool) -> Table:
+    rows = [(snapshot.name, subset) for snapshot in snapshots for subset in snapshot.subsets]
+    names = list(dict.fromkeys(name for _, subset in rows for name in subset.scores))
     table = Table(box=None, pad_edge=False, header_style="dim")
+    if not alone:
+        table.add_column("", overflow="ellipsis", no_wrap=True)
     table.add_column("")
     table.add_column("users", justify="right")
     table.add_column("", min_width=10, ratio=1)
@@ -90,8 +111,9 @@ def view(snapshot: Snapshot) -> RenderableType:
     table.add_column("scored", justify="right")
     for name in names:
         table.add_column(name, justify="right")
-    for subset in snapshot.subsets:
+    for run, subset in rows:
         table.add_row(
+            *(() if alone else (run,)),
             subset.subset,
             f"{subset.done}/{subset.users}",
             ProgressBar(total=max(1, subset.steps), completed=subset.steps_done),
@@ -100,12 +122,7 @@ def view(snapshot: Snapshot) -> RenderableType:
             str(subset.scored_users),
             *(percent(subset.scores.get(name)) for name in names),
         )
-    parts: list[RenderableType] = [Text(snapshot.model, style="bold"), table, Text(folded(traffic(snapshot)))]
-    if snapshot.last_warning:
-        parts.append(Text(f"last warning: {snapshot.last_warning}", style="yellow", no_wrap=True, overflow="ellipsis"))
-    if snapshot.stopping:
-        parts.append(Text(f"stopping: {snapshot.stopping}; Ctrl-C again stops now", style="bold red"))
-    return Group(*parts)
+    return table
 
 
 def traffic(snapshot: Snapshot) -> list[str]:
@@ -151,9 +168,12 @@ def concurrency(s: Snapshot) -> str:
     return f"{s.in_flight}/{s.limit}{of}{' (' + ', '.join(reasons) + ')' if reasons else ''}"
 
 
-def lines(snapshot: Snapshot) -> str:
+def lines(snapshots: Snapshots) -> str:
     """The display in a few lines, for logs."""
-    return folded([*map(_subset_words, snapshot.subsets), *traffic(snapshot)])
+    told = [folded([*map(_subset_words, s.subsets), *traffic(s)]) for s in snapshots]
+    if len(told) == 1:
+        return told[0]
+    return "\n".join(f"{snapshot.name}: {words}" for snapshot, words in zip(snapshots, told, strict=True))
 
 
 def _subset_words(subset: SubsetProgress) -> str:

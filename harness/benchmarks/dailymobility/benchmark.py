@@ -38,7 +38,7 @@ AGENT_STEPS = 100
 IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed")
 """What the modes say of themselves in a run's identity."""
 
-NO_REPLY = frozenset({"content_filter", "context_length", "length", "refusal", "empty"})
+NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
 """Why an agent had no reply to go on with: the model's or its provider's doing, so an invalid day and no failure."""
 
 SYNTHETIC = (

@@ -380,8 +380,14 @@ def _footing(data: JSON) -> Iterator[Block]:
         yield Paragraph(
             f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
             f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
-            "and the longest user's chain)."
+            f"and the longest user's chain{_of_all(took)})."
         )
+
+
+def _of_all(took: JSON) -> str:
+    """Runs of several models share an account's slots, and so one bound."""
+    others = took.get("runs", 1) - 1
+    return f", with those of {others} more at the same account" if others else ""
 
 
 def _asked_again(data: JSON) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.benchmarks.answers import FINAL_REASONS
 from harness.benchmarks.dailymobility.agents.backstage import Backstage, Bounded, names
 from harness.model import Completion, Message, Request
 
@@ -87,6 +88,6 @@ def _message(given: Any) -> Message:
 def _text(completion: Completion) -> str:
     if completion.text.strip():
         return completion.text
-    if completion.finish_reason in ("content_filter", "context_length", "length"):
+    if completion.finish_reason in FINAL_REASONS:
         raise NoReply(completion.finish_reason)
     raise NoReply("refusal" if completion.refusal else "empty")

@@ -1,0 +1,239 @@
+"""A streamed reply, put together into the object that it would have been whole. Pure and synchronous.
+
+Bytes come cut at any place. `Events` finds the server-sent events in them (https://html.spec.whatwg.org/, section
+"Server-sent events"), `StreamedReply` merges the chunks that they carry, so that `replies` judges both kinds of reply.
+Servers' habits that the standard does not have, and that cost nothing to understand:
+
+- llama.cpp sent an error as a field of its own, `error: {...}` (its pull request 16109), and ends without a blank line;
+- vLLM's `{"object": "error", "message": ...}` has no member `error`; its usage may come with no `choices`;
+- some send a whole `message` at the end, after all the deltas, or usage within the choice.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from harness.endpoint.replies import NO_WORDS
+from harness.errors import TransportFault
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DONE = b"[DONE]"
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+"""Members of a message that come in pieces."""
+
+Event = tuple[bytes, bytes]
+"""Name (empty where none was given) and data of one event."""
+
+
+class Events:
+    """The events of a stream. What has no line end yet is kept in pieces and joined once, however long it is."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._after_cr = False
+        self._begun = False
+        self._name = b""
+        self._data: list[bytes] = []
+
+    def feed(self, block: bytes) -> list[Event]:
+        """The events that end in this block."""
+        if not block:
+            return []
+        if self._after_cr and block[:1] == b"\n":
+            block = block[1:]  # CR and LF of one line end came apart
+        self._after_cr = block[-1:] == b"\r"
+        end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        if not end:
+            self._pieces.append(block)
+            return []
+        lines = b"".join([*self._pieces, block[:end]]).splitlines()
+        self._pieces = [block[end:]]
+        return self._events(lines)
+
+    def end(self) -> list[Event]:
+        """What the end of the body completes: servers leave the last blank line out, or even the line's end."""
+        rest = b"".join(self._pieces)
+        self._pieces = []
+        return self._events([rest, b""] if rest else [b""])
+
+    def _events(self, lines: list[bytes]) -> list[Event]:
+        if not self._begun:
+            self._begun = True
+            lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
+        found: list[Event] = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    found.append((self._name, b"\n".join(self._data)))
+                    self._data = []
+                self._name = b""
+            elif line.startswith(b"data:"):
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif line.startswith((b"event:", b"error:")):
+                self._other(line)
+        return found
+
+    def _other(self, line: bytes) -> None:
+        field, _, value = line.partition(b":")
+        if field == b"event":
+            self._name = value.strip()
+        else:
+            self._name = field
+            self._data.append(value)
+
+
+class StreamedReply:
+    """One reply as it comes. `largest` bounds its bytes; beyond, and for data that is no JSON: `TransportFault`.
+
+    `done` says that nothing of what follows matters; `speaks`, that a piece of text or thought has come.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.done = False
+        self.speaks = False
+        self._largest = largest
+        self._size = 0
+        self._events = Events()
+        self._pieces: dict[str, list[Any]] = {}
+        self._rest: dict[str, Any] = {}
+        self._error: Any = None
+        self._model: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._finish_reason: Any = None
+        self._has_choice = False
+        self._has_halves = False
+
+    def feed(self, block: bytes) -> None:
+        self._size += len(block)
+        if self._size > self._largest:
+            raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
+        for name, data in self._events.feed(block):
+            self._take(name, data)
+
+    def whole(self) -> dict[str, Any]:
+        """The reply after its last byte (or after `done`), in the form of one that came whole.
+
+        Raises `TransportFault` where it broke off.
+        """
+        if not self.done:
+            self._take_last()
+        if self._error is not None:
+            return self._writable({"error": self._error})
+        if not (self.done or self._finish_reason or (self._rest and not self._has_choice)):
+            raise TransportFault("truncated", "the stream broke off")
+        found = {**self._rest, "model": self._model, "usage": self._usage}
+        if self._has_choice:
+            message = {name: _joined(pieces) for name, pieces in self._pieces.items()}
+            found["choices"] = [{"message": message, "finish_reason": self._finish_reason}]
+        return self._writable(found)
+
+    def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The halves of surrogate pairs that chunks had cut apart joined; a half alone, which no file holds, U+FFFD."""
+        if not self._has_halves:
+            return found
+        text = json.dumps(found, ensure_ascii=False)
+        whole: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return whole
+
+    def _take_last(self) -> None:
+        try:
+            for name, data in self._events.end():
+                self._take(name, data)
+        except TransportFault:
+            pass  # half an event: whether the reply is whole without it, `whole` sees
+
+    def _take(self, name: bytes, data: bytes) -> None:
+        if self.done or not data or data.isspace():
+            return
+        try:
+            chunk = orjson.loads(data)
+        except ValueError:
+            self._take_odd(name, data)
+            return
+        if name == b"error":
+            self._fail(chunk)
+        elif type(chunk) is dict:
+            self._merge(chunk)
+
+    def _take_odd(self, name: bytes, data: bytes) -> None:
+        """The end, several events that nothing parts, an error in plain words, or JSON that only orjson refuses."""
+        if data.strip() == DONE:
+            self.done = True
+        elif name == b"error":
+            self._fail(data.decode("utf-8", "replace"))
+        elif b"\n" in data:
+            for line in data.split(b"\n"):
+                self._take(name, line)
+        else:
+            self._has_halves = True
+            chunk = _leniently(data)
+            if type(chunk) is dict:
+                self._merge(chunk)
+
+    def _fail(self, error: Any) -> None:
+        self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
+        self.done = True
+
+    def _merge(self, chunk: dict[str, Any]) -> None:
+        if chunk.get("error"):
+            self._fail(chunk)
+            return
+        if self._model is None:
+            self._model = chunk.get("model") or None
+        usage, choices = chunk.get("usage"), chunk.get("choices")
+        if type(usage) is dict:
+            self._usage = usage
+        if type(choices) is list:
+            for choice in choices:
+                if type(choice) is dict and not choice.get("index"):
+                    self._merge_choice(choice)
+        elif chunk.get("object") == "error" or (type(chunk.get("message")) is str and chunk["message"]):
+            self._fail(chunk)
+        else:
+            self._rest |= chunk
+
+    def _merge_choice(self, choice: dict[str, Any]) -> None:
+        self._has_choice = True
+        delta = choice.get("delta")
+        if type(delta) is dict:
+            self._add(delta)
+        elif type(message := choice.get("message")) is dict:
+            self._pieces = {}
+            self._add(message)
+        if reason := choice.get("finish_reason"):
+            self._finish_reason = reason
+            if type(usage := choice.get("usage")) is dict:
+                self._usage = usage
+        if choice.get("error"):
+            self._fail(choice)
+
+    def _add(self, delta: dict[str, Any]) -> None:
+        for name in TEXTS:
+            piece = delta.get(name)
+            if piece and (type(piece) is str or type(piece) is list):
+                self.speaks = True
+                pieces = self._pieces.get(name)
+                if pieces is None:
+                    pieces = self._pieces[name] = []
+                if type(piece) is str:
+                    pieces.append(piece)
+                else:
+                    pieces.extend(piece)
+
+
+def _joined(pieces: list[Any]) -> Any:
+    """A text, or a list of parts where one of the pieces was."""
+    if all(type(piece) is str for piece in pieces):
+        return "".join(pieces)
+    return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
+
+
+def _leniently(data: bytes) -> Any:
+    """JSON that orjson refuses and that does no harm: a bare NaN, half a surrogate pair, bytes that are no UTF-8."""
+    try:
+        return json.loads(data.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        raise TransportFault("bad_json", "the stream has data in it that is not JSON") from None

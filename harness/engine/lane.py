@@ -1,0 +1,239 @@
+"""One run's way through the engine: its users, its calls, its files and its end.
+
+A lane stops in one of three ways. Asked to (a signal, an endpoint that will not serve it): no new request goes out,
+those on the wire may answer within a grace, and what they answer is saved. By this machine: at once, since nothing
+more can be saved. Asked twice: at once. In all of them what is saved is intact, and no other lane is touched unless
+the reason is this machine's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+
+from harness.config import GRACE_SECONDS
+from harness.endpoint.caller import Caller, Reply
+from harness.engine.commit import GroupCommit
+from harness.engine.conversation import Conversation
+from harness.engine.job import Job
+from harness.engine.progress import Part, Progress, parts
+from harness.engine.schedule import Schedule
+from harness.errors import (
+    AgentFailed,
+    BadInput,
+    EndpointStopped,
+    GaveUp,
+    HarnessError,
+    MachineError,
+    Rejected,
+    TransportFault,
+)
+from harness.model import Failure, Snapshot
+
+REJECTIONS_TO_STOP = 3
+"""Refused requests of different users, before any success, that mean a wrong configuration."""
+
+
+class Lane:
+    """The jobs of one run's subsets and the caller that they share. `clock` is in seconds, monotonic.
+
+    `ending` is why it stopped early, None while it has not. `in_play` counts users that have started and not ended;
+    `over` says that all have, and that the files have what they brought.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        jobs: list[Job],
+        caller: Caller,
+        *,
+        seed: int,
+        requested: int | None,
+        power: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.caller = caller
+        self.ending: HarnessError | None = None
+        self.in_play = 0
+        self.over = False
+        self.parts, self._steps = parts(jobs)
+        self.schedule = Schedule(self._steps, seed)
+        self.progress = Progress(name, self.parts, caller, requested, clock)
+        self.on_room: Callable[[], None] = lambda: None
+        self.on_machine_error: Callable[[MachineError], None] = lambda error: self.stop(error, grace=0.0)
+        self._commit = GroupCommit([job.store for job in jobs], power)
+        self._firsts = [part.first for part in self.parts]
+        self._users = anyio.create_task_group()
+        self._all_started = anyio.Event()
+        for job in jobs:
+            job.benchmark.on_warning(partial(self._hear, job))
+
+    async def run(self) -> None:
+        """From the first user to the last one's end. Who starts when is said from outside, by `start_next`."""
+        async with anyio.create_task_group() as background:
+            async with self._users:
+                background.start_soon(self.guarded, self._commit.serve)
+                await self._all_started.wait()
+            background.cancel_scope.cancel()
+        if not isinstance(self.ending, MachineError):
+            await self.guarded(self._commit.flush)
+        self.over = True
+
+    @property
+    def has_more(self) -> bool:
+        """Whether users wait to be started; a lane that is stopping starts none."""
+        return bool(self.schedule) and self.ending is None
+
+    @property
+    def in_outage(self) -> bool:
+        return self.caller.limiter.probing
+
+    def start_next(self, slots: int, beside: int) -> None:
+        """Starts a user; `slots` and `beside` as for `Schedule.next`."""
+        self.in_play += 1
+        self._users.start_soon(self._user, self.schedule.next(slots, beside))
+
+    def starts_no_more(self) -> None:
+        self._all_started.set()
+
+    def stop(self, reason: HarnessError, grace: float) -> None:
+        """Ends the lane: the first reason is the one that is told, a later one can only shorten the grace."""
+        first = self.ending is None
+        if first or isinstance(reason, MachineError):  # that one is told whatever came before it
+            self.ending = reason
+        self.caller.limiter.close()
+        self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
+        self.on_room()
+        if first and not isinstance(reason, MachineError):
+            self._note(reason)
+
+    def look_around(self, lag: float) -> None:
+        """A moment has passed; `lag` is how late the event loop noticed, in seconds."""
+        self.progress.tick(lag)
+        if self.ending is not None and not self.caller.limiter.in_flight:
+            self._users.cancel_scope.cancel()  # whoever is left waits for a slot that will not come
+        for part in self.parts:
+            part.job.store.beat()
+
+    def note_concurrency(self) -> None:
+        snapshot = self.snapshot()
+        for part in self.parts:
+            part.job.store.event(
+                "concurrency",
+                requested=snapshot.requested or "auto",
+                admitted=snapshot.limit,
+                on_the_wire=snapshot.in_flight,
+                waiting=snapshot.waiting,
+                held_by=snapshot.held_by,
+                outage_seconds=round(snapshot.outage, 1),
+                loop_lag_ms=round(1e3 * snapshot.lag, 1),
+                slowest_write_ms=round(1e3 * snapshot.slowest_write, 1),
+            )
+
+    def note(self, what: str, detail: str) -> None:
+        """Writes down what was found out about the endpoint, and shows it."""
+        self.progress.last_warning = detail
+        for part in self.parts:
+            part.job.store.event(what, detail=detail)
+
+    def snapshot(self) -> Snapshot:
+        return self.progress.snapshot(self.schedule.remaining_steps, str(self.ending) if self.ending else None)
+
+    async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Turns an error that no user can go on after into the end of the lane, or of all."""
+        try:
+            await work()
+        except MachineError as error:
+            self.on_machine_error(error)
+        except (BadInput, EndpointStopped) as error:
+            self.stop(error, grace=GRACE_SECONDS)
+
+    async def _user(self, user: int) -> None:
+        part = self.parts[bisect_right(self._firsts, user) - 1]
+        try:
+            await self.guarded(lambda: self._play(part, int(part.positions[user - part.first]), int(self._steps[user])))
+        finally:
+            self.in_play -= 1
+            self.on_room()
+
+    async def _play(self, part: Part, position: int, steps: int) -> None:
+        """One user, from its line to its record or failure."""
+        job = part.job
+        task = job.task(position)
+        counted, busy = 0, 0.0
+
+        def warn(fault: TransportFault, number: int) -> None:
+            self._warn(job, task.key, fault, number)
+
+        def call(body: bytes, rank: int) -> Awaitable[Reply]:
+            return self.caller.complete(body, rank, task.key, warn)
+
+        def save(request: str, nth: int, reply: Reply) -> Awaitable[None] | None:
+            job.store.save_response(
+                task.key, request, nth, reply.completion, reply.seconds, reply.tries, reply.endpoint, reply.first_token
+            )
+            nonlocal counted, busy
+            busy += reply.seconds
+            if counted < steps:
+                counted += 1
+                self._advance(part, 1)
+            return self._commit.saved() if self._commit.power else None
+
+        conversation = Conversation(
+            job.sampling, job.store.responses_of(task.key), job.benchmark.steps(task), call, save
+        )
+        try:
+            answer = await job.benchmark.play(task, conversation.ask)
+        except (GaveUp, Rejected, AgentFailed) as error:
+            self._fail(part, task.key, position, error)
+            self._advance(part, steps - counted)
+        else:
+            metrics = job.benchmark.measure(task, answer)
+            record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index, position)
+            await self._commit.saved()
+            part.live.add(record)
+            self._advance(part, steps - counted)
+            if conversation.unused:
+                job.otherwise += 1
+                job.store.event("asked_otherwise", user_id=task.key, unused_responses=conversation.unused)
+        finally:
+            self.progress.replayed += conversation.replayed
+            self.progress.user_ended(busy)
+
+    def _advance(self, part: Part, steps: int) -> None:
+        part.steps_done += steps
+        self.schedule.done(steps)
+
+    def _fail(self, part: Part, key: str, position: int, error: GaveUp | Rejected | AgentFailed) -> None:
+        """Records a user given up on; refusals before any success mean that no user will do better."""
+        tries = error.tries if isinstance(error, GaveUp) else 1
+        boundary = "agent" if isinstance(error, AgentFailed) else "endpoint"
+        failure = Failure(key, boundary, error.kind, error.detail, tries)
+        part.job.store.save_failure(failure, part.job.index.digest(position))
+        part.job.failed += 1
+        self.progress.last_warning = f"{key}: {error}"
+        if isinstance(error, Rejected):
+            self.progress.rejected += 1
+            if self.progress.rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
+                self.stop(EndpointStopped(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
+
+    def _hear(self, job: Job, warning: str) -> None:
+        """A warning of the benchmark."""
+        job.store.event("warning", detail=warning)
+        job.warnings.append(warning)
+        self.progress.last_warning = warning
+
+    def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
+        job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)
+        self.progress.last_warning = f"{fault.kind}: {fault.detail}"
+
+    def _note(self, reason: HarnessError) -> None:
+        """Writes down why the lane ends, where this machine still can."""
+        try:
+            for part in self.parts:
+                part.job.store.event("stopping", reason=str(reason))
+        except MachineError as error:
+            self.on_machine_error(error)

@@ -1,0 +1,71 @@
+"""How the embedded endpoint's replies leave: at once, after signs of life, in parts, or broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+from aiohttp import web
+
+from harness.serve import stream
+from harness.serve.faults import HttpReply
+
+JSON = {"Content-Type": "application/json"}
+EMPTY_LINES = b"\n\n"
+
+
+def whole(body: bytes) -> web.Response:
+    return web.Response(body=body, headers=JSON)
+
+
+def respond(reply: HttpReply) -> web.Response:
+    headers = {"Content-Type": reply.content_type, **reply.headers}
+    if reply.retry_after is not None:
+        headers["Retry-After"] = reply.retry_after
+    return web.Response(status=reply.status, body=reply.body, headers=headers)
+
+
+async def after_empty_lines(request: web.Request, body: bytes, seconds: float) -> web.StreamResponse:
+    """A whole reply, and empty lines that keep the connection alive until it comes."""
+    response = web.StreamResponse(headers=JSON)
+    await response.prepare(request)
+    for _ in range(2):
+        await response.write(EMPTY_LINES)
+        if seconds:
+            await asyncio.sleep(seconds / 2)
+    await response.write(body)
+    return response
+
+
+async def in_parts(request: web.Request, comment: bytes, data: bytes, seconds: float) -> web.StreamResponse:
+    """A stream's bytes, spread over the seconds; a comment comes at once."""
+    response = web.StreamResponse(headers=stream.HEADERS)
+    await response.prepare(request)
+    if comment:
+        await response.write(comment)
+    parts = stream.slices(data)
+    for part, pause in zip(parts, stream.pauses(seconds, len(parts)), strict=True):
+        if pause:
+            await asyncio.sleep(pause)
+        await response.write(part)
+    return response
+
+
+async def reset_within(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Headers that promise all of the reply, half of it, then a reset."""
+    headers = {**JSON, "Content-Length": str(len(body))}
+    response = web.StreamResponse(headers=headers)
+    await response.prepare(request)
+    await response.write(body[: len(body) // 2])
+    return reset(request, response)
+
+
+def reset(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Ends the connection with RST. `close` and not `abort`: what is written already shall arrive."""
+    transport = request.transport
+    if transport is not None:
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.close()
+    return response
