@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from harness import cli
 from harness.serve.app import Options
 from tests.embedded import Served, served
+from tests.scripted import baseline, serving
 
 KEYS = {"OA_KEY": "sk-test-of-openai", "DS_KEY": "sk-test-of-dashscope"}
 NAMES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
@@ -243,3 +245,21 @@ def test_what_a_queue_cannot_be_is_one_sentence(
     assert code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
+
+
+def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> None:
+    """The slow endpoint answers its first request only once the quick model's report is there."""
+    results = tmp_path / "results"
+    report = results / "quick" / "eval_report_weibo.txt"
+
+    def slow(body: dict[str, Any]) -> tuple[int, bytes]:
+        deadline = time.monotonic() + 60
+        while not report.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return baseline(body)
+
+    with served(Options(imitate="vllm")) as quick, serving(slow) as other:
+        file = providers(tmp_path, quick.url, other.url)
+        assert run(results, "--providers", file, "--model", "oa:quick", "--model", "ds:slow", users=0.05) == 0
+    assert [manifest(results, name)["state"] for name in ("quick", "slow")] == ["complete"] * 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +44,31 @@ def launch(plans: Sequence[Plan], console: Console) -> int:
         _check_disk([run.job for one in opened for run in one.owing])
         owing = [one for one in opened if one.owing]
         started = time.monotonic()
-        played = dict(zip(owing, play([one.work() for one in owing], console) if owing else [], strict=True))
-        seconds = time.monotonic() - started
-        return max([code, *[_close_plan(one, played.get(one, Played()), seconds, console) for one in opened]])
+
+        def finish(one: _Opened, played: Played) -> None:
+            one.code = _close_plan(one, played, time.monotonic() - started, console)
+
+        played = play([one.work(partial(finish, one)) for one in owing], console) if owing else []
+        for one, how in [*zip(owing, played, strict=True), *((one, Played()) for one in opened if not one.owing)]:
+            if one.code is None:
+                finish(one, how)
+        return max([code, *[one.code or COMPLETE_EXIT for one in opened]])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Opened:
     """A plan with its runs, one of each subset: `owing` are those that had users left when it began.
 
-    `alone` says that no other plan is launched with it.
+    `alone` says that no other plan is launched with it; `code` is its exit code, once it has come to its end.
     """
 
     plan: Plan
     runs: list[_Run]
     owing: list[_Run]
     alone: bool
+    code: int | None = None
 
-    def work(self) -> Work:
+    def work(self, finish: Callable[[Played], None]) -> Work:
         """What there is to play. What is learned of the endpoint stands in the manifests at once."""
         owing = self.owing
 
@@ -70,7 +78,7 @@ class _Opened:
                 run.manifest.save(run.job.store.files.manifest)
 
         known = {name for run in owing for name in run.manifest.provenance["quirks"]}
-        return Work(self.plan, [run.job for run in owing], frozenset(known), learned)
+        return Work(self.plan, [run.job for run in owing], frozenset(known), learned, finish)
 
 
 _Indexes = dict[tuple[str, str, Path], TaskIndex]

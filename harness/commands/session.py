@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 import anyio
+import anyio.to_thread
 from rich.console import Console
 
 from harness import config
@@ -36,13 +38,17 @@ from harness.ui.progress import display
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a plan owes: its jobs with users left. `known` are the quirks of its endpoint that were learned before;
-    `learned` hears of each new one and of the endpoint's words that taught it."""
+    """What a plan owes: its jobs with users left. `known` are the quirks of its endpoint that were learned before.
+
+    `learned` hears of each new one and of the endpoint's words that taught it; `finish` of the end, in a thread of its
+    own, where the plan ends while others still run.
+    """
 
     plan: Plan
     jobs: list[Job]
     known: frozenset[str]
     learned: Callable[[str, str], None]
+    finish: Callable[[Played], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +105,17 @@ async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) 
         embedded = await _embedded(held) if any(work.plan.found is None for work in works) else ()
         accounts = _accounts([work.plan for work in works])
         lanes = [await _lane(work, embedded, accounts[work.plan.account], held) for work in works]
-        engine = LocalEngine(lanes, seed=works[0].plan.sample_seed, clock=time.monotonic, observe=observe)
+        finishes = {lane: work.finish for lane, work in zip(lanes, works, strict=True)}
+
+        def played(lane: Lane) -> Played:
+            return Played(lane.ending, engine.schedule(lane), _learned_limit(lane))
+
+        async def ended(lane: Lane) -> None:
+            await lane.guarded(partial(anyio.to_thread.run_sync, finishes[lane], played(lane)))
+
+        engine = LocalEngine(lanes, seed=works[0].plan.sample_seed, clock=time.monotonic, observe=observe, ended=ended)
         await engine.run()
-        return [Played(lane.ending, engine.schedule(lane), _learned_limit(lane)) for lane in lanes]
+        return [played(lane) for lane in lanes]
 
 
 async def _embedded(held: AsyncExitStack) -> tuple[Address, ...]:

@@ -150,8 +150,9 @@ def _without_text(
 
 
 def _thought_tokens(usage: dict[str, Any]) -> int | None:
+    """As OpenAI tells them, or SGLang: beside the other counts."""
     details = usage.get("completion_tokens_details")
-    return _count(details.get("reasoning_tokens")) if type(details) is dict else None
+    return _count((details if type(details) is dict else usage).get("reasoning_tokens"))
 
 
 def _is_object(text: str) -> bool:

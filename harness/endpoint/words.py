@@ -43,6 +43,7 @@ CONTEXT = (
     "prompt exceeds max length",  # Zhipu
     "prompt is too long",
     "too many tokens",
+    "max_tokens must be at least 1, got -",  # vLLM: what the prompt leaves of the model's length
     "string_above_max_length",  # OpenAI: one message of over a million characters
 )
 CONTEXT_AS_500 = ("exceed_context_size_error", "exceed context window")

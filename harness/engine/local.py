@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import anyio
@@ -25,8 +25,15 @@ Snapshots = tuple[Snapshot, ...]
 """One of each lane."""
 
 
+async def _nothing(lane: Lane) -> None:
+    pass
+
+
 class LocalEngine:
-    """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic."""
+    """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
+
+    `ended` is awaited for each lane that has ended while others still run.
+    """
 
     def __init__(
         self,
@@ -35,10 +42,12 @@ class LocalEngine:
         seed: int,
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
+        ended: Callable[[Lane], Awaitable[None]] = _nothing,
     ) -> None:
         self._lanes = lanes
         self._clock = clock
         self._observe = observe
+        self._ended = ended
         shared = list(dict.fromkeys(lane.caller.limiter.slots for lane in lanes))
         self._turns = [
             Turns(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
@@ -54,11 +63,16 @@ class LocalEngine:
             background.start_soon(self._score_live)
             async with anyio.create_task_group() as running:
                 for lane in self._lanes:
-                    running.start_soon(lane.run)
+                    running.start_soon(self._lane, lane)
                 for turns in self._turns:
                     running.start_soon(turns.serve)
             background.cancel_scope.cancel()
         self._observe(self._snapshots())
+
+    async def _lane(self, lane: Lane) -> None:
+        await lane.run()
+        if any(not other.over for other in self._lanes):
+            await self._ended(lane)
 
     def schedule(self, lane: Lane) -> JSON:
         """How close the runs on a lane's slots came to the shortest time possible; for its report, at the end."""
@@ -92,8 +106,10 @@ class LocalEngine:
             self._observe(self._snapshots())
 
     async def _look_around(self, lane: Lane, lag: float, note: bool) -> None:
+        if lane.over:
+            return
         lane.look_around(lag)
-        if note and not lane.over:
+        if note:
             lane.note_concurrency()
 
     async def _score_live(self) -> None:
