@@ -39,8 +39,9 @@ class Request:
 class Completion:
     """What an endpoint answered to one request.
 
-    `finish_reason` is the endpoint's own word, except for two that stand for a request the endpoint
-    would not take: `content_filter` (its input filter) and `context_length` (prompt or body too long).
+    `finish_reason` is the endpoint's own word, in OpenAI's where it means the same, except for three of ours:
+    `content_filter` (its input filter) and `context_length` (prompt or body too long) stand for a request that it would
+    not take, and `only_thinking` for a reply cut off before its answer began, all its tokens gone into thoughts.
     Token counts are `None` where the endpoint reports none. `reasoning` is what a thinking model thought, where the
     endpoint hands it out apart from the text.
     """
@@ -54,23 +55,41 @@ class Completion:
     reasoning: str | None = None
 
 
+NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
+"""Finish reasons of requests that no model may have seen, so that no tokens are missing from what is told."""
+
 Ask = Callable[[Request], Awaitable[Completion]]
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens and requests that one user's completions cost; retries of failed sends are not in it."""
+    """Tokens and requests that one user's completions cost; retries of failed sends are not in it.
+
+    `untold` are the requests of which the endpoint told no tokens, though it answered them.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     requests: int = 0
+    untold: int = 0
 
     def plus(self, completion: Completion) -> Usage:
         return Usage(
             self.prompt_tokens + (completion.prompt_tokens or 0),
             self.completion_tokens + (completion.completion_tokens or 0),
             self.requests + 1,
+            self.untold + (completion.prompt_tokens is None and completion.finish_reason not in NEVER_ANSWERED),
         )
+
+    @property
+    def data(self) -> JSON:
+        """As records have it; `untold` only where there is any."""
+        told = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "requests": self.requests,
+        }
+        return told | {"untold": self.untold} if self.untold else told
 
 
 class Task(Protocol):

@@ -178,14 +178,14 @@ def test_a_final_reason_is_asked_once(reason: str) -> None:
 
 
 def test_usage_counts_every_completion_that_was_asked_for() -> None:
-    """Parse retries and invalid answers cost too; endpoints that tell no tokens add a request only."""
+    """Parse retries and invalid answers cost too; a request whose tokens the endpoint does not tell is counted."""
     script = Script(
         Completion("没有", prompt_tokens=100, completion_tokens=7),
         reply(prompt_tokens=120, completion_tokens=30),
         Completion("", "length", prompt_tokens=5, completion_tokens=1000),
         reply(prompt_tokens=None, completion_tokens=None),
     )
-    assert play(script).usage == Usage(prompt_tokens=225, completion_tokens=1037, requests=4)
+    assert play(script).usage == Usage(prompt_tokens=225, completion_tokens=1037, requests=4, untold=1)
 
 
 def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
@@ -280,7 +280,7 @@ def test_a_record_has_the_keys_of_the_authors_first() -> None:
     assert (step["out_of_pool"], step["metrics_at_asked"]["Error_Peer"]) == (1, 0.0)
     assert [one["outcome"] for one in record["steps"]] == ["valid", "content_filter", "valid"]
     assert list(record["steps"][2]["repairs"]) == ["fence", "duplicate_tags"]
-    assert record["usage"] == {"prompt_tokens": 9, "completion_tokens": 0, "requests": 3}
+    assert record["usage"] == {"prompt_tokens": 9, "completion_tokens": 0, "requests": 3, "untold": 2}
 
 
 def test_a_record_measured_again_is_the_same_bytes() -> None:

@@ -262,6 +262,7 @@ HIDDEN = {"completion_tokens": 512, "completion_tokens_details": {"reasoning_tok
         ({"content": "", "reasoning": '{"标签": []}'}, None, "length", "only_thinking"),
         ({"content": "\n"}, HIDDEN, "max_tokens", "only_thinking"),  # OpenAI hides its models' thoughts
         ({"content": []}, HIDDEN, "length", "only_thinking"),
+        ({"content": ""}, {"reasoning_tokens": 512, "completion_tokens_details": None}, "length", "only_thinking"),
         ({"content": "好"}, HIDDEN, "length", "length"),
         ({"content": ""}, HIDDEN, "stop", "stop"),
         ({"content": ""}, None, "length", "length"),
@@ -660,6 +661,8 @@ PROVIDERS = [
     ("vllm", 400, server("This model's maximum context length is 16384 tokens.", "BadRequestError", 400), LONG),
     ("vllm", 400, server(TOO_LARGE.format(99999), "BadRequestError", 400), REFUSED),
     ("vllm", 400, server(TOO_LARGE.format(8192) + " and your request has 30000", "BadRequestError", 400), LONG),
+    ("vllm", 400, server("max_tokens must be at least 1, got -186.", "BadRequestError", 400), LONG),
+    ("vllm", 400, server("max_tokens must be at least 1, got 0.", "BadRequestError", 400), REFUSED),
     ("vllm", 404, server("The model `qwen` does not exist.", "NotFoundError", 404), MODEL),
     ("vllm", 401, b'{"error":"Unauthorized"}', KEY),
     # github.com/sgl-project/sglang: openai_api/adapter
@@ -669,6 +672,8 @@ PROVIDERS = [
     ("llama.cpp", 400, server("exceeds the available context size", "exceed_context_size_error", 400), LONG),
     ("llama.cpp", 500, server("exceeds the available context size", "exceed_context_size_error", 500), LONG),
     ("llama.cpp", 200, server("exceeds the available context size", "exceed_context_size_error", 400), LONG),
+    # the cache that all requests of a llama.cpp server share may be full of the others
+    ("llama.cpp", 500, server("Context size has been exceeded.", "server_error", 500), BUSY),
     ("llama.cpp", 503, server("Loading model", "unavailable_error", 503), BUSY),
     ("llama.cpp", 401, server("Invalid API Key", "authentication_error", 401), KEY),
     ("llama-cpp-python", 500, openai("Requested tokens (516) exceed context window of 512"), LONG),
@@ -992,6 +997,18 @@ NAMES = st.sampled_from(
         "code",
         "type",
         "text",
+        "reasoning",
+        "thinking",
+        "detail",
+        "loc",
+        "msg",
+        "param",
+        "base_resp",
+        "status_code",
+        "metadata",
+        "raw",
+        "completion_tokens_details",
+        "reasoning_tokens",
     ]
 )
 WORDS = st.sampled_from(["", "404", "503", "content_filter", "context_length", "insufficient_quota", "model_not_found"])

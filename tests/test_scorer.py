@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.benchmarks import spent
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
 from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.benchmarks.streamprofile.scores import ShardScores
@@ -259,7 +260,22 @@ def test_usage_is_summed_and_may_be_missing() -> None:
     """Records of the authors' runner tell no usage."""
     usage = {"prompt_tokens": 10, "completion_tokens": 3, "requests": 2}
     data = scored(user(a_step(1), usage=usage), user(a_step(1)), user(a_step(1), usage=usage))
-    assert data["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "requests": 4}
+    assert data["usage"] == {"prompt_tokens": 20, "completion_tokens": 6, "requests": 4, "untold": 0}
+
+
+def test_tokens_that_were_not_told_are_said_to_be_missing() -> None:
+    """A sum of tokens says how many of the requests it does not cover."""
+    usage = {"prompt_tokens": 10, "completion_tokens": 3, "requests": 5, "untold": 2}
+    assert "without those of 2 requests for which the endpoint told none" in spent.tokens(usage)
+    assert "without" not in spent.tokens(usage | {"untold": 0})
+
+
+def test_bound_of_runs_that_shared_an_account_says_so() -> None:
+    """The bound of several models is that of all their requests together."""
+    took = {"seconds": 12.0, "slots": 4.0, "lower_bound_seconds": 10.0, "ratio": 1.2}
+    assert "1.20 times" in (spent.session(took, "user") or "") and "account" not in (spent.session(took, "user") or "")
+    assert "with those of 2 more at the same account" in (spent.session({**took, "runs": 3}, "user") or "")
+    assert spent.session(None, "user") is None and spent.session({**took, "ratio": None}, "user") is None
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ class DailyMobility:
     name = "dailymobility"
     key_field = "id"
     prompt_version = "1"
-    parser_version = "1"
+    parser_version = "2"
     subsets = SUBSETS
 
     def __init__(self, mode: Mode, city: City, truth: GroundTruth) -> None:
@@ -228,7 +228,6 @@ class DailyMobility:
         return self._measured(day.visited, day.intentions)
 
     def record(self, resident: Resident, day: Day, metrics: DayMetrics) -> JSON:
-        usage = day.usage
         return {
             "user_id": resident.number,
             "mode": day.mode,
@@ -239,11 +238,7 @@ class DailyMobility:
             "invalid": None if day.outcome == VALID else day.outcome,
             "repairs": day.repairs,
             "warnings": day.warnings,
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "requests": usage.requests,
-            },
+            "usage": day.usage.data,
         }
 
     def rescore(self, resident: Resident, data: JSON) -> JSON:

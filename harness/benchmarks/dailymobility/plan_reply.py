@@ -76,8 +76,8 @@ def read(completion: Completion, places: Places) -> Readable | Unreadable:
     """The day that a completion holds, or the kind of its fault with a sentence for the model.
 
     Kinds: `refusal`, `empty`, `no_json`, `not_object`, `no_day`, `wrong_length`, `bad_time`, `gap`, `overlap`,
-    `unknown_intention`, `unknown_place`; and the final ones that endpoints tell: `length`, `content_filter`,
-    `context_length`.
+    `unknown_intention`, `unknown_place`; and the final ones that endpoints tell: `length`, `only_thinking`,
+    `content_filter`, `context_length`.
     """
     repairs: list[str] = []
     data = json_object(completion, repairs)

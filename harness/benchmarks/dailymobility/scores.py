@@ -33,10 +33,10 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     aligned_histograms,
 )
+from harness.benchmarks.spent import USAGE
 from harness.model import JSON, Record
 from harness.scoring.divergence import NORMAL_95, Array, jackknife, left_out
 
-USAGE = ("prompt_tokens", "completion_tokens", "requests")
 FINAL = "final_score"
 
 SHARES = np.arange(SLOTS + 1) / SLOTS

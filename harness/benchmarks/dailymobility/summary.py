@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import orjson
 
+from harness.benchmarks import spent
 from harness.benchmarks.dailymobility.day import INTENTIONS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
@@ -26,7 +27,7 @@ from harness.benchmarks.dailymobility.protocols import (
     all_protocols,
     per_slot,
 )
-from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, USAGE, Estimate, ShardScores, estimates
+from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, Estimate, ShardScores, estimates
 from harness.model import JSON, Block, Heading, Paragraph, Report, RunFacts, Table
 from harness.scoring.bootstrap import RESAMPLES
 
@@ -91,7 +92,7 @@ def report_data(scores: ShardScores, truth: GroundTruth, run: RunFacts, prompt_v
         "diagnostics": _diagnostics(scores),
         "schedule": run.schedule,
         "run": run.run,
-        "usage": {name: scores.counts[name] for name in USAGE},
+        "usage": {name: scores.counts[name] for name in spent.USAGE},
         "notes": list(run.notes),
     }
 
@@ -357,29 +358,15 @@ def _checks(data: JSON) -> Iterator[Block]:
 
 
 def _usage(data: JSON) -> Iterator[Block]:
-    usage, took = data["usage"], data["schedule"]
     yield Paragraph(
         f"The four lists stand in {data['lists']}, residents in the order of the results file."
         if data["lists"]
         else "The four lists are not written: there are no residents, or very many."
     )
     yield Heading("Usage")
-    yield Paragraph(
-        f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, {usage['completion_tokens']} "
-        "completion tokens."
-    )
-    if took and took["ratio"] is not None:
-        yield Paragraph(
-            f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
-            f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
-            f"and the longest resident's chain{_of_all(took)})."
-        )
-
-
-def _of_all(took: JSON) -> str:
-    """Runs of several models share an account's slots, and so one bound."""
-    others = took.get("runs", 1) - 1
-    return f", with those of {others} more at the same account" if others else ""
+    yield Paragraph(spent.tokens(data["usage"]))
+    if told := spent.session(data["schedule"], "resident"):
+        yield Paragraph(told)
 
 
 def points(value: float | None) -> str:

@@ -56,7 +56,7 @@ class StreamProfile:
     key_field = "user_id"
     truth = ""
     prompt_version = "1"
-    parser_version = "1"
+    parser_version = "2"
     task_version = "1"
     subsets = SUBSETS
 
@@ -149,15 +149,10 @@ class StreamProfile:
             }
             for step, truth, said, measured in zip(task.given.steps, task.truth, answer.steps, metrics, strict=True)
         ]
-        usage = answer.usage
         return {
             **_who(task),
             "steps": steps,
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "requests": usage.requests,
-            },
+            "usage": answer.usage.data,
         }
 
     def rescore(self, task: ProfileTask, data: JSON) -> JSON:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmarks.spent import USAGE
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON, Record
 from harness.scoring.bootstrap import Array, interval, resample_blocks, resample_users
@@ -36,7 +37,6 @@ PARTS: dict[str, tuple[str, ...]] = {
 COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
 NOVELTY, STABILITY = GAINS.index("Recall_Novelty"), GAINS.index("Recall_Stability")
-USAGE = ("prompt_tokens", "completion_tokens", "requests")
 UNITS = 64
 """Curve sums are whole numbers of 2**-64, since those add up to the same total in any grouping."""
 

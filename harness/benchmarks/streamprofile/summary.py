@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.benchmarks import spent
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.scores import Intervals, ShardScores
@@ -77,7 +78,7 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
         "diagnostics": _diagnostics(scores),
         "schedule": run.schedule,
         "run": run.run,
-        "usage": {name: counts[name] for name in ("prompt_tokens", "completion_tokens", "requests")},
+        "usage": {name: counts[name] for name in spent.USAGE},
         "bootstrap": {"method": intervals.method, "resamples": RESAMPLES, "seed": SEED},
         "notes": list(run.notes),
     }
@@ -371,23 +372,9 @@ def _footing(data: JSON) -> Iterator[Block]:
         f"{how[bootstrap['method']]}. They cover the choice of users, not the model's own variation."
     )
     yield Heading("Usage")
-    yield Paragraph(
-        f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, "
-        f"{usage['completion_tokens']} completion tokens. {_asked_again(data)}"
-    )
-    if data["schedule"] and data["schedule"]["ratio"] is not None:
-        took = data["schedule"]
-        yield Paragraph(
-            f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
-            f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
-            f"and the longest user's chain{_of_all(took)})."
-        )
-
-
-def _of_all(took: JSON) -> str:
-    """Runs of several models share an account's slots, and so one bound."""
-    others = took.get("runs", 1) - 1
-    return f", with those of {others} more at the same account" if others else ""
+    yield Paragraph(f"{spent.tokens(usage)} {_asked_again(data)}")
+    if told := spent.session(data["schedule"], "user"):
+        yield Paragraph(told)
 
 
 def _asked_again(data: JSON) -> str:

@@ -67,8 +67,9 @@ class Stage:
         """The 100 rows of the resident's day.
 
         Raises `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
-        `unknown_place`, or why it had no reply: `content_filter`, `context_length`, `length`, `refusal`, `empty`), and
-        what `ask` raises as it is. A home that the city does not have is an `unknown_place` too.
+        `unknown_place`, or why it had no reply: `content_filter`, `context_length`, `length`, `only_thinking`,
+        `refusal`, `empty`), and what `ask` raises as it is. A home that the city does not have is an `unknown_place`
+        too.
         """
         try:
             host = Host(self, resident, ask)
