@@ -570,6 +570,27 @@ def test_displays_keep_within_eighty_columns() -> None:
     assert all(line in rows for line in progress.folded(progress.traffic(shown)).splitlines())
 
 
+def test_display_of_several_runs_keeps_within_eighty_columns() -> None:
+    """A row each with users, steps and scores; under it each run's traffic with its name in front."""
+    scored = SubsetProgress("xiaohongshu", 1200, 1100, 20, 9600, 9000, {"Recall": 0.4, "F1^NS": 0.2}, 1024)
+    runs = (
+        snapshot(scored, SUBSET, name="qwen3-235b-a22b-thinking", last_warning="http_503: 忙"),
+        snapshot(scored, name="gpt-5-mini", stopping="no quota"),
+    )
+    screen = console()
+    screen.width = 80
+    with screen.capture() as captured:
+        screen.print(progress.view(runs))
+    rows = captured.get().splitlines()
+    assert max(map(len, rows)) <= 80
+    assert [row.split()[0] for row in rows if "1100/1200" in row] == ["qwen3-235b-a22b-thi…", "gpt-5-mini"]
+    assert all("40.00%" in row and "20.00%" in row for row in rows if "1100/1200" in row)
+    assert any(row.startswith("qwen3-235b-a22b-thinking: 20 users failed, in flight") for row in rows)
+    assert any("last warning: http_503: 忙" in row for row in rows) and any("stopping: no quota" in row for row in rows)
+    told = progress.lines(runs)
+    assert "qwen3-235b-a22b-thinking: xiaohongshu 1100/1200" in told and "gpt-5-mini: xiaohongshu" in told
+
+
 # Folders and disks that cannot be written
 
 

@@ -19,6 +19,9 @@ PLAIN_SECONDS = 5.0
 COLUMNS = 80
 """Of a terminal that nobody has made wider, and of logs that people read."""
 
+LONGEST_NAME = 20
+"""Columns of a run's name where several are shown, so that what is told of it has room."""
+
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are worth a word."""
 
@@ -88,7 +91,9 @@ def view(snapshots: Snapshots) -> RenderableType:
     parts.append(_table(snapshots, alone))
     for snapshot in snapshots:
         first, *others = traffic(snapshot)
-        parts.append(Text(folded([first if alone else f"{snapshot.name}: {first}", *others])))
+        failed = sum(subset.failed for subset in snapshot.subsets)
+        named = f"{snapshot.name}: {f'{failed} users failed, ' if failed else ''}{first}"
+        parts.append(Text(folded([first if alone else named, *others])))
         if snapshot.last_warning:
             warning = f"  last warning: {snapshot.last_warning}"
             parts.append(Text(warning[2:] if alone else warning, style="yellow", no_wrap=True, overflow="ellipsis"))
@@ -102,15 +107,13 @@ def _table(snapshots: Snapshots, alone: bool) -> Table:
     names = list(dict.fromkeys(name for _, subset in rows for name in subset.scores))
     table = Table(box=None, pad_edge=False, header_style="dim")
     if not alone:
-        table.add_column("", overflow="ellipsis", no_wrap=True)
+        table.add_column("", overflow="ellipsis", no_wrap=True, max_width=LONGEST_NAME)
     table.add_column("")
     table.add_column("users", justify="right")
-    table.add_column("", min_width=10, ratio=1)
+    table.add_column("", min_width=10 if alone else 5, ratio=1)
     table.add_column("steps", justify="right")
-    table.add_column("failed", justify="right")
-    table.add_column("scored", justify="right")
-    for name in names:
-        table.add_column(name, justify="right")
+    for heading in (*(("failed", "scored") if alone else ()), *names):
+        table.add_column(heading, justify="right")
     for run, subset in rows:
         table.add_row(
             *(() if alone else (run,)),
@@ -118,8 +121,7 @@ def _table(snapshots: Snapshots, alone: bool) -> Table:
             f"{subset.done}/{subset.users}",
             ProgressBar(total=max(1, subset.steps), completed=subset.steps_done),
             f"{subset.steps_done}/{subset.steps}",
-            str(subset.failed) if subset.failed else "",
-            str(subset.scored_users),
+            *((str(subset.failed or ""), str(subset.scored_users)) if alone else ()),
             *(percent(subset.scores.get(name)) for name in names),
         )
     return table
