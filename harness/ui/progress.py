@@ -19,7 +19,7 @@ PLAIN_SECONDS = 5.0
 COLUMNS = 80
 """Of a terminal that nobody has made wider, and of logs that people read."""
 
-LONGEST_NAME = 20
+LONGEST_NAME = 17
 """Columns of a run's name where several are shown, so that what is told of it has room."""
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
@@ -90,10 +90,10 @@ def view(snapshots: Snapshots) -> RenderableType:
     parts: list[RenderableType] = [Text(snapshots[0].model, style="bold")] if alone else []
     parts.append(_table(snapshots, alone))
     for snapshot in snapshots:
-        first, *others = traffic(snapshot)
-        failed = sum(subset.failed for subset in snapshot.subsets)
-        named = f"{snapshot.name}: {f'{failed} users failed, ' if failed else ''}{first}"
-        parts.append(Text(folded([first if alone else named, *others])))
+        if not alone:
+            failed = sum(subset.failed for subset in snapshot.subsets)
+            parts.append(Text(f"{snapshot.name}{f': {failed} users failed' if failed else ''}", style="bold"))
+        parts.append(Text(folded(traffic(snapshot))))
         if snapshot.last_warning:
             warning = f"  last warning: {snapshot.last_warning}"
             parts.append(Text(warning[2:] if alone else warning, style="yellow", no_wrap=True, overflow="ellipsis"))
@@ -108,7 +108,7 @@ def _table(snapshots: Snapshots, alone: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     if not alone:
         table.add_column("", overflow="ellipsis", no_wrap=True, max_width=LONGEST_NAME)
-    table.add_column("")
+    table.add_column("", no_wrap=True, min_width=max(cell_len(subset.subset) for _, subset in rows))
     table.add_column("users", justify="right")
     table.add_column("", min_width=10 if alone else 5, ratio=1)
     table.add_column("steps", justify="right")
