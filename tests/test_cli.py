@@ -583,8 +583,8 @@ def test_display_of_several_runs_keeps_within_eighty_columns() -> None:
         screen.print(progress.view(runs))
     rows = captured.get().splitlines()
     assert max(map(len, rows)) <= 80
-    assert [row.split()[0] for row in rows if "xiaohongshu" in row] == ["qwen3-235b-a22b-…", "gpt-5-mini"]
-    assert all("40.00%" in row and "20.00%" in row for row in rows if "xiaohongshu" in row)
+    assert [row.split()[0] for row in rows if "40.00%" in row] == ["qwen3-235b-a22b-…", "gpt-5-mini"]
+    assert all("xiaohongshu  1100/1200" in row and "20.00%" in row for row in rows if "40.00%" in row)
     assert any(row.rstrip() == "qwen3-235b-a22b-thinking: 40 users failed" for row in rows)
     assert any("last warning: http_503: 忙" in row for row in rows) and any("stopping: no quota" in row for row in rows)
     told = progress.lines(runs)
