@@ -148,12 +148,16 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
         assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--model", "ds:qwen-plus") == 3
         shown = capsys.readouterr().out
         assert "qwen-plus: stopped: " in shown and "check the key" in shown and "resume --name qwen-plus" in shown
+        assert f"--providers {file}" in shown
         assert manifest(results, "gpt-4o")["state"] == "complete"
         monkeypatch.delenv("DS_KEY")
-        assert harness("resume", "--results-dir", results) == 2
+        again = ("resume", "--results-dir", results, "--providers", file)
+        assert harness(*again) == 2
         assert "set DS_KEY" in capsys.readouterr().err
         monkeypatch.setenv("DS_KEY", KEYS["DS_KEY"])
-        assert harness("resume", "--results-dir", results) == 0
+        assert harness("resume", "--results-dir", results) == 2  # a run's folder alone does not say where keys go
+        assert f"name its file with --providers (it was {file})" in capsys.readouterr().err
+        assert harness(*again) == 0
         assert two.oa.stats()["foreign_keys"] == 0
     assert records(results, "qwen-plus") == records(results, "gpt-4o")
 
@@ -184,8 +188,8 @@ def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint
         monkeypatch.setenv(name, key)
     with ExitStack() as held:
         two = Two(held)
-        providers(tmp_path, two.oa.url, two.ds.url)
-        assert harness("resume", "--results-dir", results) == 0
+        file = providers(tmp_path, two.oa.url, two.ds.url)
+        assert harness("resume", "--results-dir", results, "--providers", file) == 0
         assert [server.stats()["foreign_keys"] for server in two.both] == [0, 0]
     assert steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
 

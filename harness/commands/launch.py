@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,9 +15,11 @@ from typing import Any
 from rich.console import Console
 
 from harness import config
+from harness.commands import providers
 from harness.commands.files import index_file, now, stamp, write_report
 from harness.commands.plan import Plan
 from harness.commands.session import Played, Work, few_collections, play
+from harness.endpoint.habits import QUIRKS
 from harness.engine.finish import finish
 from harness.engine.job import Job
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
@@ -37,6 +39,8 @@ PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 
 def launch(plans: Sequence[Plan], console: Console) -> int:
     """Runs plans to an end of some kind, all at once; returns the worst exit code."""
+    for words in dict.fromkeys(words for plan in plans for words in _told_before(plan)):
+        console.print(words, **PLAIN)
     with ExitStack() as held:
         held.enter_context(few_collections())
         indexes = _indexes(plans, held)
@@ -53,6 +57,18 @@ def launch(plans: Sequence[Plan], console: Console) -> int:
             if one.code is None:
                 finish(one, how)
         return max([code, *[one.code or COMPLETE_EXIT for one in opened]])
+
+
+def _told_before(plan: Plan) -> Iterator[str]:
+    """What a user should know of where requests go, before the first one does."""
+    if plan.found is None:
+        yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
+        return
+    provider = plan.found.provider
+    if provider and provider.source != str(providers.SHIPPED):
+        yield f"provider {provider.name}: as {provider.source} has it, at {plan.endpoint}"
+    if plan.found.key_from is None:
+        yield f"no key is known for {plan.endpoint}: requests go without one"
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +233,7 @@ def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
     """What is known of the endpoint before the first request: by the providers file, and by an earlier process."""
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
-        known |= set(old.provenance.get("quirks", ()))
+        known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
     return sorted(known)
 
 
@@ -273,7 +289,9 @@ def _ended(opened: _Opened, ending: HarnessError | None, console: Console) -> in
 
 def _resume_command(plan: Plan) -> str:
     folder = [] if plan.results == config.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
-    return shlex.join(["python", "-m", "harness", "resume", "--name", plan.name, *folder])
+    file = ["--providers", plan.providers_file] if plan.providers_file else []
+    headers = [word for name in plan.headers for word in ("--extra-header", f"{name}: ...")]
+    return shlex.join(["python", "-m", "harness", "resume", "--name", plan.name, *folder, *file, *headers])
 
 
 def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:

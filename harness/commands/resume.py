@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from itertools import groupby, pairwise
-from pathlib import Path
 
 import orjson
 from rich.console import Console
@@ -77,9 +76,9 @@ def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans:
 def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
     first, manifest = group[0], group[0].manifest
     provenance, selection = manifest.provenance, manifest.selection
-    found, file = None, args.providers or provenance.get("providers_file")
+    found = None
     if args.api_url or args.provider or provenance["endpoint"] != config.EMBEDDED:
-        provider = _provider(args.provider or provenance.get("provider"), first.name, file)
+        provider = _provider(first, args)
         found = address.again(args, provenance, os.environ, first.name, provider)
         for one in found.addresses:
             check(one)
@@ -95,18 +94,25 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),
         source=provenance.get("source"),
-        providers_file=str(Path(file).resolve()) if file else None,
+        providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
         headers=tuple(name for name, _ in args.extra_header),
     )
 
 
-def _provider(name: str | None, run: str, file: Path | str | None) -> Provider | None:
-    """The provider of a run, as its file describes it now."""
+def _provider(run: Earlier, args: argparse.Namespace) -> Provider | None:
+    """The provider of a run, as its file describes it now.
+
+    A file that only the run's folder names is not read: a folder from somebody else could say where keys go.
+    """
+    provenance = run.manifest.provenance
+    name = args.provider or provenance.get("provider")
     if name is None:
         return None
-    book = providers.read(Path(file) if file else None, os.environ)
+    book = providers.read(args.providers, os.environ)
     if name not in book.providers:
+        was = provenance.get("providers_file")
         raise BadInput(
-            f"{run} ran on the provider {name}, which {book.files[-1]} does not have: name its file with --providers"
+            f"{run.name} ran on the provider {name}, which {book.files[-1]} does not have: name its file with "
+            f"--providers{f' (it was {was})' if was else ''}"
         )
     return book.providers[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -84,23 +84,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
-    screen = console()
-    plans = _plans(args)
-    for words in dict.fromkeys(words for plan in plans for words in _told(plan)):
-        screen.print(words, soft_wrap=True)
-    return launch(plans, screen)
-
-
-def _told(plan: Plan) -> Iterator[str]:
-    """What a user should know of where requests go, before the first one does."""
-    if plan.found is None:
-        yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
-        return
-    provider = plan.found.provider
-    if provider and provider.source != str(providers.SHIPPED):
-        yield f"provider {provider.name}: as {provider.source} has it, at {plan.endpoint}"
-    if plan.found.key_from is None:
-        yield f"no key is known for {plan.endpoint}: requests go without one"
+    return launch(_plans(args), console())
 
 
 def _reeval(args: argparse.Namespace) -> int:

@@ -81,6 +81,10 @@ def _is_object(value: Any) -> bool:
     return type(value) is dict
 
 
+def _are_names(value: Any) -> bool:
+    return type(value) is list and all(map(_is_text, value))
+
+
 @dataclass(frozen=True, slots=True)
 class _Field:
     """What other modules rely on: a dotted name, what may stand there, and the words for that."""
@@ -91,6 +95,7 @@ class _Field:
     may_lack: bool = False
 
 
+PLACES = ("provider", "providers_file", "ca_file")
 SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
 FIELDS = (
     *(_Field(name, _is_object, "an object") for name in SECTIONS),
@@ -105,6 +110,8 @@ FIELDS = (
     _Field("provenance.endpoint", _is_text, "an address"),
     _Field("provenance.key_from", _is_text_or_null, "a name or null"),
     _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),
+    *(_Field(f"provenance.{name}", _is_text_or_null, "a name or null", True) for name in PLACES),
+    *(_Field(f"provenance.{name}", _are_names, "a list of names", True) for name in ("quirks", "headers")),
     _Field("tuning.learned_limit", lambda value: _is_natural(value) and value > 0, "a number from 1", may_lack=True),
     _Field("tasks.path", _is_text, "a path"),
     _Field("tasks.sha256", _is_text, "a hash"),
