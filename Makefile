@@ -13,18 +13,23 @@ flag = $(if $(call given,$2),$1 '$(call given,$2)')
 
 PLATFORMS = $(foreach platform,$(call given,PLATFORM),--platform '$(platform)')
 WHICH_RUN = $(call flag,--name,NAME) $(call flag,--model,MODEL) $(PLATFORMS)
+# What to run: several models, parted by spaces, those of a queue in the providers file, or both.
+MODELS = $(foreach model,$(call given,MODEL),--model '$(model)') $(call flag,--queue,QUEUE)
+PROVIDED = $(call flag,--provider,PROVIDER)
+WHAT = $(call flag,--name,NAME) $(MODELS) $(PROVIDED) $(PLATFORMS) $(SHARE)
 SHARE = $(call flag,--ratio,RATIO)
 PACE = $(call flag,--concurrency,CONCURRENCY)
 MORE = $(call given,ARGS)
-# Without MODEL: a baseline of the benchmark, on the synthetic tasks that ship.
+# Where nothing says which model: a baseline of the benchmark, on the synthetic tasks that ship.
 MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
 BASELINE = $(if $(MOBILITY),baseline/commuter,baseline/recency)
 ONE = $(if $(MOBILITY)$(call given,PLATFORM),,--platform weibo)
-DEMO = $(if $(call given,MODEL)$(findstring --config,$(MORE)),,--model $(BASELINE) --demo $(ONE))
+SAYS_WHICH = $(foreach flag,--model --queue --provider --config,$(filter $(flag) $(flag)=%,$(MORE)))
+DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH)),,--model $(BASELINE) --demo $(ONE))
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
-takes.run := MODEL PLATFORM NAME RATIO CONCURRENCY BENCHMARK ARGS
-takes.resume := NAME MODEL PLATFORM CONCURRENCY ARGS
+takes.run := MODEL PROVIDER QUEUE PLATFORM NAME RATIO CONCURRENCY BENCHMARK ARGS
+takes.resume := NAME MODEL PLATFORM PROVIDER CONCURRENCY ARGS
 takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
@@ -33,7 +38,7 @@ takes.sample := RATIO PLATFORM ARGS
 takes.synth := PLATFORM ARGS
 takes.serve := ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
-taken_always := PYTHON SHELL MAKE% PIP_% LLM_% OPENAI_% BENCH_MAX_WORKERS %_PROXY %_proxy
+taken_always := PYTHON SHELL MAKE% PIP_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
 
 taken = $(foreach goal,$(MAKECMDGOALS),$(takes.$(goal)))
 settings = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
@@ -51,11 +56,11 @@ help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: .venv/run.made ## a model on a benchmark: MODEL= PLATFORM= NAME= RATIO= CONCURRENCY= BENCHMARK=; without MODEL a demo
-	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHICH_RUN) $(SHARE) $(PACE) $(MORE))
+run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= CONCURRENCY= BENCHMARK=; with none a demo
+	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
 
-resume: .venv/run.made ## go on with unfinished runs, all or one: NAME= MODEL= PLATFORM= CONCURRENCY=
-	$(strip $(HARNESS) resume $(WHICH_RUN) $(PACE) $(MORE))
+resume: .venv/run.made ## go on with unfinished runs, all or one: NAME= MODEL= PLATFORM= PROVIDER= CONCURRENCY=
+	$(strip $(HARNESS) resume $(WHICH_RUN) $(PROVIDED) $(PACE) $(MORE))
 
 reeval: .venv/run.made ## score saved answers again, without any request: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) reeval $(WHICH_RUN) $(MORE))

@@ -20,7 +20,15 @@ OPENAI = {"OPENAI_API_KEY": "openai-key"}
 
 
 def options(url: str | None = None, key: str | None = None, file: Path | None = None) -> Namespace:
-    return Namespace(api_url=[url] if url else None, api_key=key, api_key_file=file, extra_header=[], ca_file=None)
+    return Namespace(
+        api_url=[url] if url else None,
+        api_key=key,
+        api_key_file=file,
+        extra_header=[],
+        ca_file=None,
+        provider=None,
+        providers=None,
+    )
 
 
 def find(args: Namespace, environment: dict[str, str]) -> tuple[str, str | None, str | None] | None:
@@ -202,6 +210,30 @@ def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
         "k-123456",
         "DEEPSEEK_KEY",
     )
+
+
+def test_run_does_not_follow_its_provider_to_a_host_that_another_file_names() -> None:
+    """Read from another folder, a shipped provider of the same name must not get what the run's own one got."""
+    was = {"endpoint": "https://relay.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
+    environment = {"DEEPSEEK_KEY": "k-123456"}
+    with pytest.raises(BadInput, match=r"ran on deepseek at https://relay\.example/v1, which .* has at https://api\."):
+        address.again(options(), was, environment, "r", DEEPSEEK)
+    args = options()
+    args.provider = "deepseek"
+    assert flat(address.again(args, was, environment, "r", DEEPSEEK)) == (
+        "https://api.deepseek.example/v1",
+        "k-123456",
+        "DEEPSEEK_KEY",
+    )
+
+
+def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
+    """Wherever its key came from before."""
+    was = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
+    args = options()
+    args.provider = "deepseek"
+    found = address.again(args, was, {"DEEPSEEK_KEY": "k-123456", **LLM}, "r", DEEPSEEK)
+    assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
 
 
 def test_header_of_the_command_is_asked_for_again() -> None:

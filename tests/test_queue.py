@@ -232,6 +232,8 @@ def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> 
         (("--model", "oa:m", "--provider", "nobody"), "unknown provider nobody"),
         (("--model", "oa:m", "--model", "ds:m"), "2 of the models would share the folder m"),
         (("--model", "oa:m", "--model", "ds:n", "--name", "x"), "--name is for one model"),
+        (("--model", "oa:m", "--model", "ds:n", "--api-key", "sk-test-x"), "--api-key is for one endpoint"),
+        (("--queue", "three", "--extra-header", "X-A: b"), "--extra-header is for one endpoint"),
         (("--model", "oa:m", "--extra-header", "Authorization: x"), "Authorization"),
         (("--model", "oa:m", "--extra-header", "no colon"), "header"),
         (("--model", "oa:m", "--ca-file", "/nowhere/ca.pem"), "no file '/nowhere/ca.pem'"),
@@ -241,7 +243,7 @@ def test_what_a_queue_cannot_be_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     """Before anything is sent or written."""
-    file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
+    file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:10/v1")
     try:
         code = run(tmp_path / "results", "--providers", file, *arguments)
     except SystemExit as left:  # argparse's own way out
@@ -267,3 +269,42 @@ def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> N
         file = providers(tmp_path, quick.url, other.url)
         assert run(results, "--providers", file, "--model", "oa:quick", "--model", "ds:slow", users=0.05) == 0
     assert [manifest(results, name)["state"] for name in ("quick", "slow")] == ["complete"] * 2
+
+
+def test_run_is_found_by_its_model_with_or_without_the_provider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`status --model` takes what `run --model` took."""
+    results = tmp_path / "results"
+    with served(Options(imitate="openai", key=KEYS["OA_KEY"])) as server:
+        file = providers(tmp_path, server.url, server.url)
+        assert run(results, "--providers", file, "--model", "oa:gpt-4o", users=0.05) == 0
+    for name, rows in (("gpt-4o", 1), ("oa:gpt-4o", 1), ("ds:gpt-4o", 0)):
+        capsys.readouterr()
+        assert harness("status", "--results-dir", results, "--model", name, "--json") == 0
+        assert len(orjson.loads(capsys.readouterr().out)) == rows
+
+
+def test_resumed_run_keeps_within_what_the_providers_file_says_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of the account that was lowered since holds; one that is higher raises nothing."""
+    results = tmp_path / "results"
+    with served(Options(imitate="openai", key=KEYS["OA_KEY"])) as server:
+        file = providers(tmp_path, server.url, server.url)
+        monkeypatch.setenv("OA_KEY", "sk-test-wrong-one")
+        assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--rpm", "7000", users=0.05) == 3
+        monkeypatch.setenv("OA_KEY", KEYS["OA_KEY"])
+        text = file.read_text(encoding="utf-8").replace("concurrency = 4", "concurrency = 3\nrpm = 9000\ntpm = 8e6")
+        file.write_text(text, encoding="utf-8")
+        assert harness("resume", "--results-dir", results, "--providers", file) == 0
+    tuning = manifest(results, "gpt-4o")["tuning"]
+    assert (tuning["concurrency"], tuning["rpm"], tuning["tpm"]) == (3, 7000, 8e6)
+
+
+def test_unknown_habit_is_told_with_file_and_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`adapt` takes the names that manifests have."""
+    file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
+    file.write_text(file.read_text(encoding="utf-8").replace("[queues]", 'adapt = ["no_manners"]\n[queues]'), "utf-8")
+    assert run(tmp_path / "results", "--providers", file, "--model", "ds:m") == 2
+    assert f"{file}: providers.ds.adapt: 'no_manners' is no known habit" in capsys.readouterr().err

@@ -120,8 +120,12 @@ def again(
     if args.ca_file is None:
         args.ca_file = provenance.get("ca_file")
     key_from: str | None = provenance["key_from"]
-    if provider is not None and (args.api_url or key is not None or key_from in (None, provider.key_env)):
-        return _at(provider, args, environment)
+    if provider is not None and (
+        args.provider or args.api_url or key is not None or key_from in (None, provider.key_env)
+    ):
+        found = _at(provider, args, environment)
+        _check_moved(found, provider, provenance["endpoint"], args, environment, run)
+        return found
     kept = _kept(args, environment)
     if args.api_url:
         if key is None:
@@ -131,6 +135,19 @@ def again(
     if key is not None or key_from is None:
         return Found(kept.addresses(urls, key, provider), source, provider)
     return Found(kept.addresses(urls, _key_again(key_from, urls, environment, run), provider), key_from, provider)
+
+
+def _check_moved(
+    found: Found, provider: Provider, was: str, args: Namespace, environment: Mapping[str, str], run: str
+) -> None:
+    """A run does not follow its provider to another host because another file is read now than was then."""
+    said = args.provider or args.providers or args.api_url or environment.get(provider.url_env or "")
+    hosts = {urlsplit(url).netloc for url in found.shown.split()}
+    if not said and not hosts & {urlsplit(url).netloc for url in was.split()}:
+        raise BadInput(
+            f"{run} ran on {provider.name} at {was}, which {provider.source} has at {found.shown}: name the file that "
+            f"it is in with --providers, or say --provider {provider.name} to go on there"
+        )
 
 
 def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str], run: str) -> str:

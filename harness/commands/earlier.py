@@ -135,9 +135,15 @@ def find(args: Namespace) -> list[Earlier]:
             tell(str(error))
             args.least_code = max(error.exit_code, getattr(args, "least_code", 0))
             continue
-        if manifest is not None and (not args.model or manifest.identity["model"] == args.model):
+        if manifest is not None and (not args.model or args.model in _names(manifest)):
             found.append(Earlier(files, manifest))
     return found
+
+
+def _names(manifest: Manifest) -> tuple[str, str]:
+    """What a run's model is called, without and with its provider."""
+    model = manifest.identity["model"]
+    return model, f"{manifest.provenance.get('provider')}:{model}"
 
 
 def folder_named(args: Namespace) -> str | None:

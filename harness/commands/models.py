@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ def resolve(
     """What an entry stands for; what it lacks is added to `missing`."""
     name, model = named(entry, args, book)
     provider = provider_named(name, book)
-    quirks.checked(provider.adapt if provider else ())
+    _check_adapt(provider)
     baseline = model.startswith(config.BASELINE_PREFIX) and not (args.api_url or given or provider)
     found = None
     try:
@@ -57,13 +58,42 @@ def resolve(
         extra,
     )
     _check_encodable(sampling)
-    pace = _pace(provider) if provider else given.tuning if given else {}
+    pace = pace_of(provider) if provider else given.tuning if given else {}
     return Model(options.run_name(args.name or entry.name, model), sampling, found, pace)
 
 
+def check_keys(args: Namespace, models: Sequence[Model]) -> None:
+    """A key or header of the command itself goes to one place only. Raises `BadInput`."""
+    places = {model.found.account[:-1] for model in models if model.found}
+    given = [
+        name
+        for name, value in (
+            ("--api-key", args.api_key),
+            ("--api-key-file", args.api_key_file),
+            ("--extra-header", args.extra_header),
+        )
+        if value
+    ]
+    if given and len(places) > 1:
+        raise BadInput(
+            f"{given[0]} is for one endpoint, and these models have {len(places)}: put it into the providers file "
+            "(key_env, extra_headers), or run them one by one"
+        )
+
+
+def _check_adapt(provider: Provider | None) -> None:
+    try:
+        quirks.checked(provider.adapt if provider else ())
+    except BadInput as error:
+        assert provider is not None
+        raise BadInput(f"{provider.source}: providers.{provider.name}.adapt: {error}") from None
+
+
 def named(entry: QueuedModel, args: Namespace, book: Book) -> tuple[str | None, str]:
-    """Provider and model of an entry. With `--provider` every model's name is taken as it stands, colons and all."""
-    return (args.provider, entry.model) if args.provider else providers.split_model(entry.model, book)
+    """Provider and model of an entry. With `--provider` or `--config` a name is taken as it stands, colons and all."""
+    if args.provider or args.config:
+        return args.provider, entry.model
+    return providers.split_model(entry.model, book)
 
 
 def entries(args: Namespace, book: Book) -> list[QueuedModel]:
@@ -94,7 +124,7 @@ def provider_named(name: str | None, book: Book) -> Provider | None:
     return book.providers[name]
 
 
-def _pace(provider: Provider) -> JSON:
+def pace_of(provider: Provider) -> JSON:
     """What the providers file says of the pace, by the names of `Tuning`."""
     told = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
     pace = {name: value for name, value in told.items() if value is not None}

@@ -10,13 +10,14 @@ import orjson
 from rich.console import Console
 
 from harness import config
-from harness.commands import address, earlier, options, providers
+from harness.commands import address, earlier, models, options, providers
 from harness.commands.earlier import Earlier
 from harness.commands.launch import launch
 from harness.commands.plan import Plan, sampling_again
 from harness.commands.providers import Provider
 from harness.endpoint.address import check
 from harness.errors import BadInput
+from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 
@@ -89,7 +90,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, manifest.tuning),
+        tuning=options.tuning(args, _lower(manifest.tuning, found)),
         ratio=selection["ratio"],
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),
@@ -97,6 +98,17 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
         providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
         headers=tuple(name for name, _ in args.extra_header),
     )
+
+
+def _lower(tuning: JSON, found: address.Found | None) -> JSON:
+    """The tuning that the run had, within what the providers file says of the account now."""
+    limits = models.pace_of(found.provider) if found and found.provider else {}
+    kept = dict(tuning)
+    for name in ("rpm", "tpm", "concurrency"):
+        limit, had = limits.get(name), kept.get(name)
+        if limit is not None and (had is not None or name != "concurrency"):  # `auto` finds its own way
+            kept[name] = limit if had is None else min(limit, had)
+    return kept
 
 
 def _provider(run: Earlier, args: argparse.Namespace) -> Provider | None:

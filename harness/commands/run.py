@@ -115,6 +115,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         )
     if missing:
         raise BadInput("\n".join(dict.fromkeys(missing)))
+    models.check_keys(args, [model for model in made if model])
     tasks = {subset: paths[0] for subset, paths in needed.items()}
     return [
         _plan(model, module.configure(module.settings(args, folder)), tasks, args)  # each its own, to warn apart

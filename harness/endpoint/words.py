@@ -24,6 +24,7 @@ CONTENT_FILTER = (
     "content exists risk",  # DeepSeek
     "sensitive_content",
     "sensitivecontent",  # Volcano Ark: InputTextSensitiveContentDetected
+    "riskdetection",  # Volcano Ark: InputTextRiskDetection, https://www.volcengine.com/docs/82379/1299023
     "敏感内容",  # Zhipu
     "unsafe or sensitive content",
     "new_sensitive",  # MiniMax
