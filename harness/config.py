@@ -80,6 +80,9 @@ class Tuning:
         return replace(
             self,
             concurrency=min(numbers, default=None),
+            start=min(self.start, other.start),
+            floor=min(self.floor, other.floor),
+            ceiling=min(self.ceiling, other.ceiling),
             rpm=min([each.rpm for each in (self, other) if each.rpm is not None], default=None),
             tpm=min([each.tpm for each in (self, other) if each.tpm is not None], default=None),
         )

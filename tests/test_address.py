@@ -227,6 +227,48 @@ def test_run_does_not_follow_its_provider_to_a_host_that_another_file_names() ->
     )
 
 
+def test_run_whose_address_a_command_gave_stays_there(key_file: Path) -> None:
+    """Neither its provider's own address nor a variable's gets what went there, or the other way round."""
+    was = {"endpoint": OTHER, "key_from": "--api-key", "provider": "deepseek", "address_from": "--api-url"}
+    environment = {"DEEPSEEK_KEY": "k-123456", "CLUSTER_URLS": "http://b:8000/v1"}
+    assert flat(address.again(options(key="given"), was, environment, "r", DEEPSEEK)) == (OTHER, "given", "--api-key")
+    keyless = {**was, "key_from": None}
+    assert flat(address.again(options(), keyless, environment, "r", DEEPSEEK)) == (OTHER, None, None)
+    assert flat(address.again(options(), keyless, environment, "r", CLUSTER)) == (OTHER, None, None)
+    source = f"--api-key-file {key_file}"
+    of_file = {**was, "key_from": source}
+    assert flat(address.again(options(), of_file, environment, "r", DEEPSEEK)) == (OTHER, "file-key", source)
+
+
+def test_run_at_its_provider_keeps_headers_and_moves_with_its_variable_whatever_its_key_is_from(
+    key_file: Path,
+) -> None:
+    """A key of a file is read again, and goes where the provider is."""
+    source = f"--api-key-file {key_file}"
+    was = {"endpoint": "https://api.deepseek.example/v1", "key_from": source, "provider": "deepseek"}
+    found = address.again(options(), was, {}, "r", DEEPSEEK)
+    assert flat(found) == ("https://api.deepseek.example/v1", "file-key", source)
+    assert found.addresses[0].headers == {"X-A": "1"}
+    was = {"endpoint": "http://a:8000/v1", "key_from": source, "provider": "cluster"}
+    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER)
+    assert flat(moved) == ("http://b:8000/v1", "file-key", source)
+
+
+def test_hosted_provider_is_not_followed_to_where_a_variable_points_now() -> None:
+    """`OPENAI_BASE_URL`, set to a relay since, is not where a run at OpenAI goes on with its key."""
+    openai = Provider("openai", (OPENAI_URL,), "OPENAI_BASE_URL", "OPENAI_API_KEY")
+    was = {"endpoint": OPENAI_URL, "key_from": "OPENAI_API_KEY", "provider": "openai"}
+    with pytest.raises(BadInput, match="ran on openai at"):
+        address.again(options(), was, {**OPENAI, "OPENAI_BASE_URL": RELAY}, "r", openai)
+
+
+def test_certificates_of_one_run_are_not_trusted_by_the_next() -> None:
+    """`resume` takes each run's own."""
+    args, was = options(), {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
+    assert address.again(args, {**was, "ca_file": "/ca.pem"}, LLM, "r", None).addresses[0].ca_file == "/ca.pem"
+    assert address.again(args, was, LLM, "r", None).addresses[0].ca_file is None
+
+
 def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
     """Wherever its key came from before."""
     was = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}

@@ -1299,6 +1299,48 @@ async def test_silence_within_a_stream_is_a_stall() -> None:
 
 @BOTH_LOOPS
 @pytest.mark.anyio
+@pytest.mark.parametrize("end", ["stall", "cut", "garbage"])
+async def test_reply_whose_finish_reason_came_is_whole_whatever_becomes_of_its_stream(end: str) -> None:
+    """It is paid for: what is missing is no part of the answer."""
+
+    async def script(stage: Stage, write: Write) -> None:
+        write(piece("好") + piece(reason="stop"))
+        await stage.read()
+        if end == "stall":
+            stage.now = 5.0
+            await for_ever()
+        if end == "cut":
+            raise OSError  # the connection closes in the middle of the chunks
+        if end == "garbage":
+            write(b"data: {oops\n\n")
+            await for_ever()
+
+    async with on_stage(Stage(script), stall=5.0) as client:
+        assert (await client.send(b"{}")).completion.text == "好"
+
+
+@pytest.mark.anyio
+async def test_cancellation_after_the_last_word_loses_no_reply() -> None:
+    """Whoever stops the run while the connection is being tidied up still gets what was paid for."""
+    spoken = asyncio.Event()
+
+    async def script(stage: Stage, write: Write) -> None:
+        write(STREAM)
+        await stage.read()
+        spoken.set()
+        await for_ever()
+
+    async with on_stage(Stage(script)) as client:
+        sending = asyncio.create_task(client.send(b"{}"))
+        await spoken.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        sending.cancel()
+        assert (await sending).completion == STREAMED
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
 async def test_silence_before_a_stream_is_a_time_out() -> None:
     """Until the first byte of the body the time-out counts as for any reply, however short a stall may be."""
 
@@ -1321,7 +1363,8 @@ async def test_stream_that_keeps_on_coming_may_take_ten_times_the_time_out(secon
         write(piece("好"))
         await stage.read()
         stage.now = seconds
-        write(STREAM)
+        write(STREAM if seconds < 10 else piece("标签"))
+        await for_ever()
 
     async with on_stage(Stage(script), seconds=1.0) as client:
         if seconds < 10:

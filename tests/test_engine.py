@@ -834,6 +834,10 @@ class Together:
         self.runs: dict[str, Run] = {}
         self.lanes: dict[str, Lane] = {}
 
+    def replace_users(self, users: Mapping[str, int]) -> None:
+        """Of the runs that are added from now on."""
+        self._users = users
+
     def add(self, name: str, endpoint: Endpoint, slots: Slots) -> Lane:
         (self._folder / name).mkdir()
         run = self.runs[name] = Run(self._folder / name, self._users)
@@ -975,3 +979,26 @@ async def test_runs_that_share_an_account_end_together(tmp_path: Path) -> None:
 
     await together.play(observe)
     assert min(halves) >= 15
+
+
+@pytest.mark.anyio
+async def test_chain_that_could_outlast_all_runs_of_its_account_goes_first(tmp_path: Path) -> None:
+    """Whichever run it is of: their users share the slots, so one of 30 steps among 60 of one is the longest way."""
+    together, shared, endpoint = Together(tmp_path, {f"u{n}": 1 for n in range(60)}), slots(2), Endpoint()
+    together.add("short", endpoint, shared)
+    together.replace_users({"long": 30})
+    together.add("long", endpoint, shared)
+    await together.play()
+    assert "long" in endpoint.sent[:2]
+
+
+@pytest.mark.anyio
+async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> None:
+    """Where none of its users is in play, somebody has to find out that the endpoint is back: one at a time."""
+    together, shared, endpoint = Together(tmp_path), slots(3), Endpoint()
+    together.add("up", Endpoint(), shared)
+    down = together.add("down", endpoint, shared)
+    down.caller.limiter.probe(0.0)
+    await together.play()
+    assert sorted(together.runs["down"].recorded) == sorted(USERS)
+    assert endpoint.most_on_the_wire == 1

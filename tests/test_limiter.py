@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 from tests import virtual
 
@@ -582,5 +583,44 @@ async def test_probe_of_an_outage_waits_for_a_slot_like_anybody() -> None:
     one.limiter.recover()
     await other.leave("b")
     assert one.holding == ["probe", "next"]
+    await one.end()
+    await other.end()
+
+
+def test_request_that_waits_for_tokens_is_not_overtaken_from_another_run() -> None:
+    """Small requests of one run could otherwise keep a large one of another waiting for ever."""
+
+    async def main() -> None:
+        slots = Slots(FixedControl(9), virtual.now, Rates(None, 6000.0, virtual.now()))  # 100 a second, 100 at most
+        large, small = Limiter(slots), Limiter(slots)
+        order: list[str] = []
+
+        async def take(limiter: Limiter, name: str, tokens: float) -> None:
+            await limiter.acquire(1, tokens)
+            order.append(name)
+            limiter.release(0.0, None)
+
+        await take(small, "first", 50.0)
+        waiting = asyncio.create_task(take(large, "large", 90.0))
+        await settle()
+        await asyncio.gather(waiting, *(take(small, f"small {n}", 10.0) for n in range(3)))
+        assert order == ["first", "large", "small 0", "small 1", "small 2"]
+
+    virtual.run(main)
+
+
+@pytest.mark.anyio
+async def test_probe_of_one_run_does_not_wait_behind_the_others() -> None:
+    """Whether an endpoint is back is found out by one request: it goes first, whatever its rank."""
+    slots = Slots(FixedControl(1), asyncio.get_running_loop().time)
+    one, other = Crowd(Limiter(slots)), Crowd(Limiter(slots))
+    one.limiter.probe(0.0)
+    await other.join("a", 9)
+    await other.join("b", 9)
+    await one.join("probe", 1)
+    await other.leave("a")
+    assert (one.holding, other.holding) == (["probe"], [])
+    await one.leave("probe")
+    assert other.holding == ["b"]
     await one.end()
     await other.end()

@@ -107,7 +107,7 @@ def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
         oa, ds = (server.stats() for server in two.both)
     assert (oa["foreign_keys"], ds["foreign_keys"]) == (0, 0)
     assert (oa["faults"], ds["faults"]) == ({}, {})
-    assert (oa["most_in_flight"], ds["most_in_flight"]) == (4, 2)
+    assert oa["most_in_flight"] <= 4 and ds["most_in_flight"] <= 2
     assert ds["completed"] == 2 * oa["completed"]
     assert [manifest(results, name)["state"] for name in ("gpt-5-mini", "qwq-plus", "plus")] == ["complete"] * 3
     assert steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
@@ -117,6 +117,26 @@ def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
     assert not any(key in shown for key in KEYS.values())
     for path in results.rglob("*"):
         assert path.is_dir() or not any(key.encode() in path.read_bytes() for key in KEYS.values()), path
+
+
+def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -> None:
+    """What arrives in any stretch of time is no more than the rate allows, and a second's worth at once."""
+    results, times = tmp_path / "results", list[float]()
+
+    def noting(body: dict[str, Any]) -> tuple[int, bytes]:
+        times.append(time.monotonic())
+        return baseline(body)
+
+    with serving(noting) as server:
+        file = providers(tmp_path, server.url, server.url)
+        text = file.read_text(encoding="utf-8").replace("concurrency = 4", "concurrency = 8\nrpm = 1200")
+        file.write_text(text, encoding="utf-8")
+        models = ("--model", "oa:one", "--model", "oa:other")
+        assert run(results, "--providers", file, *models, users=0.3) == 0
+    assert len(times) > 40
+    for first, start in enumerate(times):
+        for later, end in enumerate(times[first:], 1):
+            assert later <= 20 + 20 * (end - start) + 1
 
 
 def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: Path) -> None:

@@ -494,6 +494,34 @@ def test_replica_that_will_not_serve_is_set_aside_for_good_and_the_last_one_stop
     virtual.run(main)
 
 
+def test_denial_after_answers_is_for_good_only_once_a_probe_confirms_it() -> None:
+    """One passing 401 in a night costs a replica a second, not the rest of the run."""
+
+    def denied() -> Denied:
+        return Denied("the endpoint refuses the key")
+
+    async def main() -> None:
+        pair = Pair()
+        await virtual.all_of(*pair.begin(4))
+        pair.a.fault = denied
+        outcomes = Counter(await virtual.all_of(*pair.begin(2)))
+        assert outcomes[f"replica: http://a/v1: {denied()}"] == 1
+        pair.a.fault = None
+        while not pair.told[-1].endswith("is back"):
+            assert await pair.send() in ("http://a/v1", "http://b/v1")
+        pair.a.fault = denied
+        while "for good" not in pair.told[-1]:
+            await pair.outcome()
+        assert [told.partition(" is ")[2].split(" (")[0] for told in pair.told] == [
+            "set aside until it answers again",
+            "back",
+            "set aside until it answers again",
+            "set aside for good",
+        ]
+
+    virtual.run(main)
+
+
 def test_answer_to_what_was_sent_before_does_not_bring_a_stopped_replica_back() -> None:
     """It may have served another model by then."""
 

@@ -61,7 +61,7 @@ def test_soft_limit_is_raised_to_what_the_connections_take_and_never_lowered(
 ) -> None:
     """A thousand at once need a thousand sockets and some files; the hard limit is left alone."""
     files = allowing(soft, hard)
-    session._admit_sockets(1000)
+    session._admit_sockets(1000, 1000)
     assert files.limits == (raised, hard)
 
 
@@ -71,10 +71,17 @@ def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does
     with pytest.raises(
         MachineError, match=rf"need {2000 + MORE} .* allows 1024 .* --concurrency {1024 - MORE} .*ulimit"
     ):
-        session._admit_sockets(2000)
+        session._admit_sockets(2000, 2000)
     assert files.limits == (256, 1024)
-    session._admit_sockets(1024 - MORE)  # the advice holds
+    session._admit_sockets(1024 - MORE, 1024 - MORE)  # the advice holds
     assert files.limits == (1024, 1024)
+
+
+def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing: type[Files]) -> None:
+    """Three servers of 500 requests each need 1,500 connections; a third of what there is goes for each."""
+    allowing(256, 600 + MORE)
+    with pytest.raises(MachineError, match=r"1500 requests at once .* --concurrency 200 "):
+        session._admit_sockets(1500, 500)
 
 
 def test_limit_of_this_very_process_is_raised() -> None:
@@ -84,7 +91,17 @@ def test_limit_of_this_very_process_is_raised() -> None:
         pytest.skip("this machine allows too few open files to tell")
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, before[1]))
-        session._admit_sockets(500)
+        session._admit_sockets(500, 500)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (500 + MORE, before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_plans_on_one_account_keep_the_lower_of_their_limits() -> None:
+    """Whichever comes first; a limit that only one of them has holds for both."""
+    one = config.Tuning(concurrency=64, rpm=None, tpm=5e5, ceiling=100, start=8, floor=2)
+    other = config.Tuning(concurrency=None, rpm=600.0, tpm=9e5, ceiling=1024, start=16, floor=1)
+    for made in (one.beside(other), other.beside(one)):
+        limits = (made.concurrency, made.rpm, made.tpm, made.ceiling, made.start, made.floor)
+        assert limits == (64, 600.0, 5e5, 100, 8, 1)
+    assert other.beside(other).concurrency is None

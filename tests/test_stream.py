@@ -213,11 +213,25 @@ def test_half_a_pair_that_stays_alone_can_be_written() -> None:
 
 
 def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
-    """Even without a finish reason: the server has said that this is all."""
+    """The server has said that this is all."""
     reply = StreamedReply(LARGEST)
-    reply.feed(chunk(content="a") + DONE + b"data: {oops\n\n")
+    reply.feed(chunk("stop", content="a") + DONE + b"data: {oops\n\n")
     assert reply.done
-    assert reply.whole()["choices"] == [{"message": {"content": "a"}, "finish_reason": None}]
+    assert reply.whole()["choices"] == [{"message": {"content": "a"}, "finish_reason": "stop"}]
+
+
+def test_done_alone_makes_no_whole_reply() -> None:
+    """A relay ends every stream so, also one whose model broke off in mid-sentence: half an answer is none."""
+    assert fault_of(chunk(content='{"predicted_tags": ["a", "b'), DONE) == "truncated"
+
+
+def test_error_after_the_finish_reason_takes_nothing_back() -> None:
+    """The answer was whole, and is paid for."""
+    error = b'data: {"error": {"code": 502, "message": "gone"}}\n\n'
+    assert read(chunk("stop", content="a"), error)["choices"][0] == {
+        "message": {"content": "a"},
+        "finish_reason": "stop",
+    }
 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n", b'data: {"choices":[{"del'])
@@ -231,7 +245,6 @@ def test_last_event_counts_without_its_blank_line() -> None:
     for left_out in (1, 2):
         found = read(chunk(content="a"), chunk("stop", content="b")[:-left_out])
         assert found["choices"] == [{"message": {"content": "ab"}, "finish_reason": "stop"}]
-    assert read(chunk(content="a"), DONE[:-2])["choices"][0]["message"] == {"content": "a"}
 
 
 @pytest.mark.parametrize(

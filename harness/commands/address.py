@@ -44,8 +44,14 @@ class Found:
     @property
     def account(self) -> tuple[str, ...]:
         """What shares one limit: the servers, and whose key goes to them."""
-        hosts = {urlsplit(address.url).netloc.rpartition("@")[2] for address in self.addresses}
+        hosts = {_host(address.url) for address in self.addresses}
         return (*sorted(hosts), self.addresses[0].key or "")
+
+
+def _host(url: str) -> str:
+    """Host and port in one spelling."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
     Raises `BadInput` where a provider's address, key or headers are not to be had.
     """
     if provider is not None:
-        return _at(provider, args, environment)
+        return _at(provider, args, environment, _explicit_key(args))
     key, key_from = _explicit_key(args)
     urls = args.api_url or []
     if not urls:
@@ -82,9 +88,14 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
     return Found(_kept(args, environment).addresses(urls, key), key_from)
 
 
-def _at(provider: Provider, args: Namespace, environment: Mapping[str, str]) -> Found:
-    """A provider's own addresses, or those that the command gives instead: its key goes to none of the latter."""
-    key, key_from = _explicit_key(args)
+def _at(
+    provider: Provider, args: Namespace, environment: Mapping[str, str], given: tuple[str | None, str | None]
+) -> Found:
+    """A provider's own addresses, or those that the command gives instead: its key goes to none of the latter.
+
+    `given` is a key that goes before the provider's own, and where it is from.
+    """
+    key, key_from = given
     own = providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
     urls = args.api_url or own
     at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
@@ -112,38 +123,41 @@ def insecure(environment: Mapping[str, str]) -> bool:
 def again(
     args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
 ) -> Found:
-    """The endpoint of an earlier run. Raises `BadInput` naming the variable that held its key, if that is gone."""
-    key, source = _explicit_key(args)
+    """The endpoint of an earlier run. Raises `BadInput` naming the variable that held its key, if that is gone.
+
+    A run at a provider's own address follows the provider; one whose address a command gave stays there.
+    """
     missing = [name for name in provenance.get("headers") or () if name not in dict(args.extra_header)]
     if missing:
         raise BadInput(f"{run} was given the header {missing[0]} by --extra-header: give it again")
-    if args.ca_file is None:
-        args.ca_file = provenance.get("ca_file")
-    key_from: str | None = provenance["key_from"]
-    if provider is not None and (
-        args.provider or args.api_url or key is not None or key_from in (None, provider.key_env)
-    ):
-        found = _at(provider, args, environment)
-        _check_moved(found, provider, provenance["endpoint"], args, environment, run)
+    args = Namespace(**{**vars(args), "ca_file": args.ca_file or provenance.get("ca_file")})  # this run's alone
+    if args.provider or args.api_url:
+        found = find(args, environment, provider)
+        assert found is not None  # an address or a provider is named
         return found
-    kept = _kept(args, environment)
-    if args.api_url:
-        if key is None:
-            key, source = _key_for(args.api_url, environment, named=True)
-        return Found(kept.addresses(args.api_url, key), source)
-    urls = [_whole(url, environment) for url in provenance["endpoint"].split()]
-    if key is not None or key_from is None:
-        return Found(kept.addresses(urls, key, provider), source, provider)
-    return Found(kept.addresses(urls, _key_again(key_from, urls, environment, run), provider), key_from, provider)
+    was: str = provenance["endpoint"]
+    key, source = _explicit_key(args)
+    key_from: str | None = provenance["key_from"]
+    if provider is None or provenance.get("address_from") is not None:
+        urls = [_whole(url, environment) for url in was.split()]
+        if key is None and key_from is not None:
+            key, source = _key_again(key_from, urls, environment, run), key_from
+        return Found(_kept(args, environment).addresses(urls, key, provider), source, provider)
+    if key is None and key_from not in (None, provider.key_env):
+        key, source = _key_again(str(key_from), was.split(), environment, run), key_from
+    found = _at(provider, args, environment, (key, source))
+    _check_moved(found, provider, was, args, run)
+    return found
 
 
-def _check_moved(
-    found: Found, provider: Provider, was: str, args: Namespace, environment: Mapping[str, str], run: str
-) -> None:
-    """A run does not follow its provider to another host because another file is read now than was then."""
-    said = args.provider or args.providers or args.api_url or environment.get(provider.url_env or "")
-    hosts = {urlsplit(url).netloc for url in found.shown.split()}
-    if not said and not hosts & {urlsplit(url).netloc for url in was.split()}:
+def _check_moved(found: Found, provider: Provider, was: str, args: Namespace, run: str) -> None:
+    """A run does not follow its provider to another host because another file, or another variable, is there now.
+
+    Servers of one's own, which no key is needed for, may have moved.
+    """
+    hosts = set(map(_host, found.shown.split()))
+    may_move = args.providers or (provider.url_env and not provider.key_required)
+    if not may_move and hosts.isdisjoint(map(_host, was.split())):
         raise BadInput(
             f"{run} ran on {provider.name} at {was}, which {provider.source} has at {found.shown}: name the file that "
             f"it is in with --providers, or say --provider {provider.name} to go on there"

@@ -90,7 +90,9 @@ class _Opened:
 
         def learned(name: str, words: str) -> None:
             for run in owing:
-                run.manifest.provenance["quirks"] = sorted({*run.manifest.provenance["quirks"], name})
+                provenance = run.manifest.provenance
+                for names in ("quirks", "quirks_used"):
+                    provenance[names] = sorted({*provenance[names], name})
                 run.manifest.save(run.job.store.files.manifest)
 
         known = {name for run in owing for name in run.manifest.provenance["quirks"]}
@@ -217,6 +219,9 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
         times={"created": now(), "seconds": 0.0},
     )
     made.provenance["quirks"] = _known_quirks(plan, old)
+    made.provenance["quirks_used"] = sorted(
+        {*made.provenance["quirks"], *(old.provenance.get("quirks_used", ()) if old else ())}
+    )
     if old is not None:
         accepted = [
             f"{name} was {shown(a)}, is now {shown(b)}"
@@ -296,7 +301,7 @@ def _resume_command(plan: Plan) -> str:
 
 def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
-        if name not in ("source", "allowed", "quirks", "headers", "providers_file"):
+        if name not in ("source", "allowed", "quirks", "quirks_used", "headers", "providers_file"):
             console.print(f"{label}: note: {name} was {before}, is now {after}", **PLAIN)
 
 

@@ -13,7 +13,8 @@ from harness import config
 from harness.commands import address, asbench, options, providers
 from harness.commands.providers import Book, Provider, QueuedModel
 from harness.endpoint import quirks
-from harness.endpoint.address import Address, check
+from harness.endpoint.address import Address
+from harness.endpoint.connect import usable
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request
@@ -42,7 +43,7 @@ def resolve(
         if not baseline:
             found = _found(given, args) if given else address.find(args, os.environ, provider)
         for one in found.addresses if found else ():
-            check(one)
+            usable(one)
     except BadInput as error:
         missing.append(str(error))
         return None

@@ -36,7 +36,8 @@ class Plan:
     """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
 
     `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy.
-    `headers` are the names of those that the command itself gave, `providers_file` the file that it named.
+    What the command itself gave is kept for a resume: the names of its `headers`, its `providers_file` and `ca_file`,
+    and in `address_from` the option that gave the address, None where that is the provider's or the environment's.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Plan:
     source: str | None = None
     providers_file: str | None = None
     headers: tuple[str, ...] = ()
+    address_from: str | None = None
+    ca_file: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -94,7 +97,8 @@ class Plan:
             "provider": self.found.provider.name if self.found and self.found.provider else None,
             "providers_file": self.providers_file,
             "headers": list(self.headers),
-            "ca_file": self.found.addresses[0].ca_file if self.found else None,
+            "address_from": self.address_from,
+            "ca_file": self.ca_file,
             "source": self.source or (str(own.resolve()) if own else None),
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,

@@ -15,7 +15,7 @@ from harness.commands.earlier import Earlier
 from harness.commands.launch import launch
 from harness.commands.plan import Plan, sampling_again
 from harness.commands.providers import Provider
-from harness.endpoint.address import check
+from harness.endpoint.connect import usable
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
@@ -40,9 +40,9 @@ def execute(args: argparse.Namespace) -> int:
         screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
         return 0
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
-    if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file or args.provider):
+    if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file or args.provider or args.extra_header):
         raise BadInput(
-            f"{len(groups)} runs are unfinished, and a key, address or provider is for one of them: name it with "
+            f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one: name it with "
             f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
     plans: list[Plan] = []
@@ -52,10 +52,14 @@ def execute(args: argparse.Namespace) -> int:
     return max(code, launch(plans, screen)) if plans else code
 
 
+ALIKE = ("endpoint", "key_from", "source", "provider", "providers_file", "headers", "address_from", "ca_file")
+"""Parts of the provenance that runs must have in common to be one plan."""
+
+
 def _together(run: Earlier) -> bytes:
     """Runs of one folder with one configuration and endpoint share a schedule."""
     manifest = run.manifest
-    where = {name: manifest.provenance.get(name) for name in ("endpoint", "key_from", "source")}
+    where = {name: manifest.provenance.get(name) for name in ALIKE}
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
@@ -82,7 +86,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
         provider = _provider(first, args)
         found = address.again(args, provenance, os.environ, first.name, provider)
         for one in found.addresses:
-            check(one)
+            usable(one)
     return Plan(
         name=first.name,
         benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
@@ -97,6 +101,8 @@ def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
         source=provenance.get("source"),
         providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
         headers=tuple(name for name, _ in args.extra_header),
+        address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
+        ca_file=args.ca_file or provenance.get("ca_file"),
     )
 
 

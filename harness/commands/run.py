@@ -139,6 +139,8 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         restart=args.restart,
         providers_file=str(args.providers.resolve()) if args.providers else None,
         headers=tuple(name for name, _ in args.extra_header),
+        address_from="--api-url" if args.api_url else None,
+        ca_file=args.ca_file,
     )
 
 

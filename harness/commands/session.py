@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 
@@ -62,7 +62,7 @@ class Played:
 
 def play(works: Sequence[Work], console: Console) -> list[Played]:
     """Plays all at once, one limit for each account; one `Played` for each."""
-    _admit_sockets(sum(work.plan.tuning.most * work.plan.servers for work in works))
+    _admit_sockets(*_sockets([work.plan for work in works]))
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     gc.freeze()
@@ -86,15 +86,28 @@ def few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _admit_sockets(connections: int) -> None:
-    """Raises this process's limit of open files to what so many connections take, or says what it allows."""
+def _sockets(plans: Sequence[Plan]) -> tuple[int, int]:
+    """Connections that all accounts may have open, and the most requests of one: each server may get all of them."""
+    tunings = _tunings(plans)
+    servers = {plan.account: plan.servers for plan in plans}
+    return sum(tuning.most * servers[account] for account, tuning in tunings.items()), max(
+        tuning.most for tuning in tunings.values()
+    )
+
+
+def _admit_sockets(connections: int, most: int) -> None:
+    """Raises this process's limit of open files to what so many connections take, or says what it allows.
+
+    `most` is the largest concurrency that led to them.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + config.OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
+            share = max(1, (hard - config.OTHER_FILES) * most // connections)
             raise MachineError(
                 f"{connections} requests at once need {needed} open files, and this machine allows {hard} a process: "
-                f"take --concurrency {hard - config.OTHER_FILES} (for auto: --auto-ceiling), or raise it (ulimit -Hn)"
+                f"take --concurrency {share} (for auto: --auto-ceiling), or raise it (ulimit -Hn)"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -127,22 +140,29 @@ async def _embedded(held: AsyncExitStack) -> tuple[Address, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """`requested` is the concurrency that was asked for, None for auto."""
+    """One limit and its connections. `tuning` is what holds for all runs on it; `clients` are the first to each
+    address, whose connections later ones share."""
 
     slots: Slots
-    requested: int | None
+    tuning: config.Tuning
+    clients: dict[Address, Client] = field(default_factory=dict)
 
 
 def _accounts(plans: Sequence[Plan]) -> Mapping[tuple[str, ...], _Account]:
-    """One set of slots for each account; where its plans differ, the lower limits hold."""
+    """One set of slots for each account."""
+    return {
+        account: _Account(Slots(_control(tuning), time.monotonic, _rates(tuning)), tuning)
+        for account, tuning in _tunings(plans).items()
+    }
+
+
+def _tunings(plans: Sequence[Plan]) -> dict[tuple[str, ...], config.Tuning]:
+    """Of each account; where its plans differ, the lower limits hold."""
     tunings: dict[tuple[str, ...], config.Tuning] = {}
     for plan in plans:
         before = tunings.get(plan.account)
         tunings[plan.account] = plan.tuning if before is None else before.beside(plan.tuning)
-    return {
-        account: _Account(Slots(_control(tuning), time.monotonic, _rates(tuning)), tuning.concurrency)
-        for account, tuning in tunings.items()
-    }
+    return tunings
 
 
 async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, held: AsyncExitStack) -> Lane:
@@ -154,9 +174,14 @@ async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, he
         lane.note("learned", f"{name}: {words}")
 
     async def client(address: Address) -> Client:
-        made = Client(address, timeout=tuning.timeout, stall=tuning.stall, connections=tuning.most)
+        first = account.clients.get(address)
+        made = Client(
+            address, timeout=tuning.timeout, stall=tuning.stall, connections=account.tuning.most, beside=first
+        )
         made.on_exhausted = limiter.pause
-        return await held.enter_async_context(made)
+        await held.enter_async_context(made)
+        account.clients.setdefault(address, made)
+        return made
 
     addresses = plan.found.addresses if plan.found else embedded
     clients: list[tuple[str, Sender]] = [(address.shown, await client(address)) for address in addresses]
@@ -173,7 +198,7 @@ async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, he
             clock=time.monotonic,
         ),
         seed=plan.sample_seed,
-        requested=account.requested,
+        requested=account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,
     )

@@ -28,7 +28,7 @@ class Address:
     url: str
     key: str | None = None
     insecure_tls: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, hash=False)
     ca_file: str | None = None
     called: str | None = None
 

@@ -12,7 +12,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
@@ -46,8 +45,11 @@ class Client:
 
     `timeout` bounds a request. Of a reply that streams it bounds the time until the first byte; after that only `stall`
     counts, the time without a single byte, since a long thought that streams is not dead. Ten times `timeout` is the
-    end of any stream that keeps on coming.
+    end of any stream that keeps on coming. `beside` is a client of the same server, open already, whose connections
+    this one uses, too.
     """
+
+    _session: aiohttp.ClientSession
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Client:
         connections: int,
         stall: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        beside: Client | None = None,
     ) -> None:
         check(address)
         parts = urlsplit(address.url)
@@ -66,6 +69,11 @@ class Client:
         self._way = connection(address, connections)
         self._proxy = self._way.proxy
         self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
+        self._interruptions: tuple[type[BaseException], ...] = (
+            TransportFault,
+            asyncio.CancelledError,
+            *self._errors,
+        )
         self._address = address
         self._secrets = secrets(address, self._way.via, self._public)
         self._served: str | None = None
@@ -81,10 +89,12 @@ class Client:
         self._patience = min(CONNECT_SECONDS, timeout)
         self.on_exhausted: Callable[[float], None] = lambda seconds: None
         self._connections = connections
+        self._beside = beside
 
     async def __aenter__(self) -> Client:
         self._session = aiohttp.ClientSession(
-            connector=self._way.connector(),
+            connector=self._beside._session.connector if self._beside else self._way.connector(),
+            connector_owner=self._beside is None,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._of_session,
@@ -153,17 +163,24 @@ class Client:
         """A reply that comes in chunks, as if it had come whole, and the seconds until something was said in it."""
         begun, first_token = self._deadlines.began(task), None
         content, reply = response.content, StreamedReply(LARGEST_REPLY)
-        while not reply.done and (block := await content.readany()):
-            lasted = self._deadlines.touch(task) - begun
-            reply.feed(block)
-            if reply.speaks and first_token is None:
-                first_token = lasted
-            if lasted > self._timeout * LONGEST_STREAM:
-                raise TransportFault("timeout", f"the stream has not ended within {self._timeout * LONGEST_STREAM:g} s")
+        try:
+            while not reply.done and (block := await content.readany()):
+                lasted = self._deadlines.touch(task) - begun
+                reply.feed(block)
+                if reply.speaks and first_token is None:
+                    first_token = lasted
+                if lasted > self._timeout * LONGEST_STREAM:
+                    limit = self._timeout * LONGEST_STREAM
+                    raise TransportFault("timeout", f"the stream has not ended within {limit:g} s")
+        except self._interruptions as error:
+            foreign = isinstance(error, asyncio.CancelledError) and self._deadlines.passed(task) is None
+            if foreign or not reply.finished:
+                raise
+            response.close()  # what is missing is no part of the answer
         whole = reply.whole()
-        if not content.is_eof():
+        if not content.is_eof() and not response.closed:
             self._deadlines.end(task)
-            await _linger(content)
+            await _linger(response)
         return whole, first_token
 
     def _vetted(self, completion: Completion) -> Completion:
@@ -251,12 +268,17 @@ def _streams(response: aiohttp.ClientResponse) -> bool:
     return kind.partition(";")[0].strip().lower() == "text/event-stream" and 200 <= response.status < 300
 
 
-async def _linger(content: aiohttp.StreamReader) -> None:
-    """Reads on to the end of a reply that is whole: a connection that is left before its end cannot serve again."""
-    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+async def _linger(response: aiohttp.ClientResponse) -> None:
+    """Reads on to the end of a reply that is whole: a connection that is left before its end cannot serve again.
+
+    Whoever cancels meanwhile loses nothing: the reply is paid for and there, so the connection goes instead.
+    """
+    try:
         async with asyncio.timeout(LINGER_SECONDS):
-            while await content.readany():
+            while await response.content.readany():
                 pass
+    except (TimeoutError, aiohttp.ClientError, OSError, asyncio.CancelledError):
+        response.close()
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:

@@ -70,6 +70,12 @@ def connection(address: Address, connections: int) -> Connection:
     return Connection(_by_socks(socks, urlsplit(proxy), trust), told, via=proxy, errors=errors)
 
 
+def usable(address: Address) -> None:
+    """Raises `BadInput` for an address, key, proxy or file of certificates that no request could be sent with."""
+    check(address)
+    connection(address, 1)
+
+
 # Proxies
 
 

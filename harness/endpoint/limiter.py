@@ -63,15 +63,17 @@ class Slots:
     def pump(self) -> None:
         """Grants what may be granted now, and comes back when the next may go."""
         while True:
-            ready, pause = None, NEVER
+            ready, best, pause = None, None, NEVER
             for limiter in self.limiters:
-                if (first := limiter.first()) is None:
+                own = limiter.delay()  # asked first: a run that only an event can set free costs no look at its queue
+                if own == NEVER or (first := limiter.first()) is None:
                     continue
-                own = limiter.delay()
                 if own > 0.0:
                     pause = min(pause, own)
-                elif ready is None or first[:2] < ready[1][:2]:
-                    ready = limiter, first
+                    continue
+                place = (not limiter.probing, *first[:2])  # a probe goes before everybody: there is one at a time
+                if best is None or place < best:
+                    ready, best = (limiter, first), place
             if ready is None:
                 return self._come_back(pause)
             limiter, first = ready
@@ -176,6 +178,8 @@ class Limiter:
     def close(self) -> None:
         """Hands out no more slots: whoever waits, now or later, waits until cancelled."""
         self._closed = True
+        if self in self.slots.limiters:
+            self.slots.limiters.remove(self)
 
     def delay(self) -> float:
         """Seconds for which this run itself holds back; infinite where only an event can tell."""

@@ -7,7 +7,6 @@ learned from a refusal that names a parameter, once per endpoint and model, and 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable
 
 import orjson
@@ -87,8 +86,8 @@ class Adapted:
     """A sender for one endpoint and model that learns what it takes: what is refused is sent again at once, otherwise.
 
     A quirk is adopted for every request, and `on_learned` hears of it and of the endpoint's words, once a request that
-    was changed by it got through; where the same request is refused all the same, nothing is adopted. One request at a
-    time is changed to learn: others that are refused meanwhile wait for what it brings. `known` are quirks learned
+    was changed by it got through; where the same request is refused all the same, nothing is adopted. All that are
+    refused at the start learn side by side: nobody waits for another's reply. `known` are quirks learned
     before. `stream` is `on`, `off`, or `auto` (for an endpoint that answers no other way). `given` as for `adapt`.
     """
 
@@ -105,7 +104,6 @@ class Adapted:
         self._sender = sender
         self._stream = stream
         self._given = frozenset(given)
-        self._learner = asyncio.Lock()
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """One try, or as many as it takes to learn. Raises what the sender raises.
@@ -113,16 +111,12 @@ class Adapted:
         Raises `EndpointStopped` where the endpoint answers in streams only, and none are wanted.
         """
         quirks = self.quirks
-        while True:
-            try:
-                return await self._sender.send(self._adapted(body, quirks), user)
-            except (Rejected, TransportFault) as refusal:
-                if self._taught(quirks, refusal, body) is None:
-                    raise
-                async with self._learner:
-                    if self.quirks == quirks:
-                        return await self._otherwise(body, user, refusal)
-            quirks = self.quirks  # somebody has learned in the meantime
+        try:
+            return await self._sender.send(self._adapted(body, quirks), user)
+        except (Rejected, TransportFault) as refusal:
+            if self._taught(quirks, refusal, body) is None:
+                raise
+            return await self._otherwise(body, user, refusal, quirks)
 
     def _adapted(self, body: bytes, quirks: Quirks) -> bytes:
         on = self._stream == "on"
@@ -136,27 +130,31 @@ class Adapted:
             ) from None
         return name
 
-    async def _otherwise(self, body: bytes, user: str, refusal: Rejected | TransportFault) -> Received:
-        """Sends a refused request otherwise until it gets through, and adopts what that took."""
+    async def _otherwise(self, body: bytes, user: str, refusal: Rejected | TransportFault, sent: Quirks) -> Received:
+        """Sends a request, refused as it was `sent`, otherwise until it gets through, and adopts what that took."""
         learned: dict[str, str] = {}
         while True:
             quirks = self.quirks | learned.keys()
-            if (name := self._taught(quirks, refusal, body)) is None:
-                raise refusal
-            learned[name] = refusal.detail
+            if quirks == sent:  # else others have learned in the meantime
+                if (name := self._taught(quirks, refusal, body)) is None:
+                    raise refusal
+                learned[name] = refusal.detail
+                quirks |= {name}
+            sent = quirks
             try:
-                received = await self._sender.send(self._adapted(body, quirks | {name}), user)
+                received = await self._sender.send(self._adapted(body, sent), user)
             except (Rejected, TransportFault) as another:
                 refusal = another
                 continue
             if received.completion.finish_reason not in SETTLED_UNREAD or received.completion.text:
-                self._adopt(body, quirks | {name}, learned)
+                self._adopt(body, sent, learned)
             return received
 
     def _adopt(self, body: bytes, quirks: Quirks, learned: dict[str, str]) -> None:
         """Of what was learned on the way, what the request that got through needed."""
         sent = self._adapted(body, quirks)
         needed = [name for name in learned if self._adapted(body, quirks - {name}) != sent]
+        news = [name for name in needed if name not in self.quirks]
         self.quirks = self.quirks.union(needed)
-        for name in needed:
+        for name in news:
             self.on_learned(name, learned[name])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.endpoint.limiter import REFUSED
+from harness.endpoint.replies import Denied
 from harness.endpoint.sender import Received, Sender
 from harness.errors import EndpointStopped, Rejected, TransportFault
 
@@ -92,7 +93,7 @@ class Replicas:
                 if self._failed(replica, fault, user, probe) or not left:
                     raise
             except EndpointStopped as error:
-                if self._all_stopped(replica, error):
+                if self._all_stopped(replica, error, probe):
                     raise
                 raise TransportFault("replica", replica.named(str(error))) from error
             except Rejected:
@@ -167,8 +168,16 @@ class Replicas:
             told = f"is set aside until it answers again ({fault.kind}: {fault.detail})" if first else ""
             self._set(replica, now + replica.wait, told)
 
-    def _all_stopped(self, replica: _Replica, error: EndpointStopped) -> bool:
-        """Sets a replica aside for good; whether that leaves none."""
+    def _all_stopped(self, replica: _Replica, error: EndpointStopped, probe: bool) -> bool:
+        """Sets a replica aside for good; whether that leaves none.
+
+        A denial after answers may pass: then a probe has to confirm it (docs/design.md, section 6).
+        """
+        if isinstance(error, Denied) and replica.seconds and not (probe and replica.due != NEVER):
+            if replica.due == SERVES:
+                replica.wait = FIRST_PROBE
+                self._set(replica, self._clock() + replica.wait, f"is set aside until it answers again ({error})")
+            return all(one.due == NEVER for one in self._replicas if one is not replica)  # the caller asks once more
         if replica.due != NEVER:
             self._set(replica, NEVER, f"is set aside for good ({error})")
         return all(one.due == NEVER for one in self._replicas)

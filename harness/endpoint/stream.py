@@ -106,6 +106,14 @@ class StreamedReply:
         self._has_choice = False
         self._has_halves = False
 
+    @property
+    def finished(self) -> bool:
+        """Whether a finish_reason has come: the answer is whole then, whatever becomes of the rest of the stream.
+
+        The end of the stream says less: relays end every stream alike, also one that broke off behind them.
+        """
+        return self._finish_reason is not None
+
     def feed(self, block: bytes) -> None:
         self._size += len(block)
         if self._size > self._largest:
@@ -122,7 +130,8 @@ class StreamedReply:
             self._take_last()
         if self._error is not None:
             return self._writable({"error": self._error})
-        if not (self.done or self._finish_reason or (self._rest and not self._has_choice)):
+        judged_elsewhere = not self._has_choice and (self._rest or self.done)
+        if not (self.finished or judged_elsewhere):
             raise TransportFault("truncated", "the stream broke off")
         found = {**self._rest, "model": self._model, "usage": self._usage}
         if self._has_choice:
@@ -174,8 +183,10 @@ class StreamedReply:
                 self._merge(chunk)
 
     def _fail(self, error: Any) -> None:
-        self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
         self.done = True
+        if self.finished:
+            return
+        self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
 
     def _merge(self, chunk: dict[str, Any]) -> None:
         if chunk.get("error"):
@@ -203,12 +214,12 @@ class StreamedReply:
         elif type(message := choice.get("message")) is dict:
             self._pieces = {}
             self._add(message)
-        if reason := choice.get("finish_reason"):
+        if choice.get("error"):
+            self._fail(choice)
+        elif reason := choice.get("finish_reason"):
             self._finish_reason = reason
             if type(usage := choice.get("usage")) is dict:
                 self._usage = usage
-        if choice.get("error"):
-            self._fail(choice)
 
     def _add(self, delta: dict[str, Any]) -> None:
         for name in TEXTS:

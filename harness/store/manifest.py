@@ -95,7 +95,7 @@ class _Field:
     may_lack: bool = False
 
 
-PLACES = ("provider", "providers_file", "ca_file")
+PLACES = ("provider", "providers_file", "ca_file", "address_from")
 SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
 FIELDS = (
     *(_Field(name, _is_object, "an object") for name in SECTIONS),
@@ -111,7 +111,10 @@ FIELDS = (
     _Field("provenance.key_from", _is_text_or_null, "a name or null"),
     _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),
     *(_Field(f"provenance.{name}", _is_text_or_null, "a name or null", True) for name in PLACES),
-    *(_Field(f"provenance.{name}", _are_names, "a list of names", True) for name in ("quirks", "headers")),
+    *(
+        _Field(f"provenance.{name}", _are_names, "a list of names", True)
+        for name in ("quirks", "quirks_used", "headers")
+    ),
     _Field("tuning.learned_limit", lambda value: _is_natural(value) and value > 0, "a number from 1", may_lack=True),
     _Field("tasks.path", _is_text, "a path"),
     _Field("tasks.sha256", _is_text, "a hash"),
