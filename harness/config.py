@@ -20,7 +20,13 @@ DURABILITY = "process"
 STALL_SECONDS = 120.0
 """Between two pieces of a streamed reply; a model that thinks streams its thoughts, or the server sends keep-alives."""
 
-STREAM = "auto"
+AUTO = "auto"
+STREAMS = (AUTO, "on", "off")
+STREAM = AUTO
+CONCURRENCY_MOST, SECONDS_MOST = 100_000, 365 * 24 * 3600.0
+BITS_64 = 2**63
+"""Beyond this and below its negative, no JSON parser can be trusted with a whole number."""
+
 GRACE_SECONDS = 10.0
 """How long requests on the wire may still answer after the run was asked to stop."""
 

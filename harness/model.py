@@ -316,3 +316,7 @@ class Snapshot:
     eta: float | None
     last_warning: str | None = None
     stopping: str | None = None
+
+
+Snapshots = tuple[Snapshot, ...]
+"""One of each run, at the same moment."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import options, providers
+from harness.commands import fields, providers
 from harness.commands.providers import Book, Provider, QueuedModel, addresses, headers, split_model
 from harness.config import OPENAI_URL
 from harness.errors import BadInput
@@ -317,12 +317,6 @@ def test_a_file_that_cannot_be_read_is_told(file: Path, tmp_path: Path) -> None:
         providers.read(file, {})
 
 
-def test_bounds_are_those_of_the_options() -> None:
-    """What a file may say of the pace is what the command line takes."""
-    for name in ("AUTO", "BITS_64", "CONCURRENCY_MOST", "SECONDS_MOST"):
-        assert getattr(providers, name) == getattr(options, name), name
-
-
 def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
     """Editors of one system put one in front."""
     file.write_bytes(b"\xef\xbb\xbf[providers.deepseek]\nrpm = 1\n")
@@ -331,9 +325,9 @@ def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
 
 def test_a_header_that_can_be_sent_is_given_back() -> None:
     """The command line's headers are checked as those of a file are."""
-    assert providers.header("X-Title", "ü") == ("X-Title", "ü")
+    assert fields.header("X-Title", "ü") == ("X-Title", "ü")
     with pytest.raises(BadInput, match="header Authorization is that of the key") as raised:
-        providers.header("Authorization", SECRET)
+        fields.header("Authorization", SECRET)
     assert SECRET not in str(raised.value)
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.commands import providers
-from harness.commands.options import CONCURRENCY_MOST, SECONDS_MOST
-from harness.endpoint.address import Address
+from harness.config import CONCURRENCY_MOST, SECONDS_MOST
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -34,9 +33,6 @@ class Config:
     concurrency: int | None
     timeout: float | None
     others: int
-
-    def address(self, insecure_tls: bool) -> Address:
-        return Address(self.url, self.key, insecure_tls)
 
     @property
     def key_from(self) -> str | None:

@@ -1,40 +1,30 @@
-"""Opens the runs of a plan, plays what they owe, and brings them to their end. Shared by `run` and `resume`."""
+"""Plays what the runs of plans owe, and brings them to their end. Shared by `run` and `resume`."""
 
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from harness import config
 from harness.commands import providers
-from harness.commands.files import index_file, now, stamp, write_report
+from harness.commands.files import now, write_report
+from harness.commands.opening import PLAIN, Opened, Run, check_disk, open_indexes, prepared
 from harness.commands.plan import Plan
-from harness.commands.session import Played, Work, few_collections, play
-from harness.endpoint.habits import QUIRKS
+from harness.commands.session import Played, few_collections, play
+from harness.endpoint.connect import DIRECTLY, connection
 from harness.engine.finish import finish
-from harness.engine.job import Job
-from harness.errors import BadInput, HarnessError, MachineError, RunStopped
+from harness.errors import HarnessError, MachineError, RunStopped
 from harness.model import Report
-from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences, load
-from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
-from harness.store.tasks import TaskIndex
-from harness.ui.streams import tell
+from harness.store.manifest import COMPLETE
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 WARNINGS_SHOWN = 5
 """Of a benchmark's warnings at the end of a run; run_*.log has all."""
-
-PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
-"""For text that holds names and paths: printed as it is."""
 
 
 def launch(plans: Sequence[Plan], console: Console) -> int:
@@ -43,13 +33,13 @@ def launch(plans: Sequence[Plan], console: Console) -> int:
         console.print(words, **PLAIN)
     with ExitStack() as held:
         held.enter_context(few_collections())
-        indexes = _indexes(plans, held)
-        opened, code = _prepared(plans, indexes, held, console)
-        _check_disk([run.job for one in opened for run in one.owing])
+        indexes = open_indexes(plans, held)
+        opened, code = prepared(plans, indexes, held, console)
+        check_disk([run.job for one in opened for run in one.owing])
         owing = [one for one in opened if one.owing]
         started = time.monotonic()
 
-        def finish(one: _Opened, played: Played) -> None:
+        def finish(one: Opened, played: Played) -> None:
             one.code = _close_plan(one, played, time.monotonic() - started, console)
 
         played = play([one.work(partial(finish, one)) for one in owing], console) if owing else []
@@ -67,86 +57,14 @@ def _told_before(plan: Plan) -> Iterator[str]:
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: as {provider.source} has it, at {plan.endpoint}"
+    for one in plan.found.addresses:
+        if (told := connection(one, 1).told) != DIRECTLY:
+            yield f"{one.shown}: {told}"
     if plan.found.key_from is None:
         yield f"no key is known for {plan.endpoint}: requests go without one"
 
 
-@dataclass(slots=True, eq=False)
-class _Opened:
-    """A plan with its runs, one of each subset: `owing` are those that had users left when it began.
-
-    `alone` says that no other plan is launched with it; `code` is its exit code, once it has come to its end.
-    """
-
-    plan: Plan
-    runs: list[_Run]
-    owing: list[_Run]
-    alone: bool
-    code: int | None = None
-
-    def work(self, finish: Callable[[Played], None]) -> Work:
-        """What there is to play. What is learned of the endpoint stands in the manifests at once."""
-        owing = self.owing
-
-        def learned(name: str, words: str) -> None:
-            for run in owing:
-                provenance = run.manifest.provenance
-                for names in ("quirks", "quirks_used"):
-                    provenance[names] = sorted({*provenance[names], name})
-                run.manifest.save(run.job.store.files.manifest)
-
-        known = {name for run in owing for name in run.manifest.provenance["quirks"]}
-        return Work(self.plan, [run.job for run in owing], frozenset(known), learned, finish)
-
-
-_Indexes = dict[tuple[str, str, Path], TaskIndex]
-"""By benchmark, subset and tasks file; runs of several models share them."""
-
-
-def _indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
-    """Every tasks file, validated to its last line before anything else is done."""
-    found: _Indexes = {}
-    for plan in plans:
-        for subset, path in plan.tasks.items():
-            if (plan.benchmark.name, subset, path) not in found:
-                index = index_file(plan.benchmark, subset, path, plan.results)
-                held.callback(index.close)
-                found[plan.benchmark.name, subset, path] = index
-    return found
-
-
-def _prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console: Console) -> tuple[list[_Opened], int]:
-    """What can be begun, and an exit code: a plan that cannot keeps no other from its turn, and alone it raises."""
-    if len(plans) == 1:
-        return [_prepare(plans[0], indexes, held, console, alone=True)], COMPLETE_EXIT
-    opened, code = [], COMPLETE_EXIT
-    for plan in plans:
-        try:
-            opened.append(_prepare(plan, indexes, held, console, alone=False))
-        except HarnessError as error:
-            tell(f"{plan.name}: {error}")
-            code = max(code, error.exit_code)
-    return opened, code
-
-
-def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> _Opened:
-    """Locks a plan's runs, checks that they are runs of this configuration, and opens their files."""
-    stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
-    for earlier in runs_in(plan.folder):
-        if not (plan.restart and earlier.subset in stores):
-            same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
-    if plan.restart:
-        for store in stores.values():
-            store.set_aside_everything()
-    label = "" if alone else f"{plan.name}, "
-    runs = [
-        _open(plan, indexes[plan.benchmark.name, subset, path], stores[subset], label, console)
-        for subset, path in plan.tasks.items()
-    ]
-    return _Opened(plan, runs, [run for run in runs if len(run.job.owed)], alone)
-
-
-def _close_plan(opened: _Opened, played: Played, seconds: float, console: Console) -> int:
+def _close_plan(opened: Opened, played: Played, seconds: float, console: Console) -> int:
     """Brings each subset of a plan to its end; returns the exit code."""
     plan, owing = opened.plan, opened.owing
     for run in opened.runs:
@@ -157,92 +75,7 @@ def _close_plan(opened: _Opened, played: Played, seconds: float, console: Consol
     return _ended(opened, played.ending, console)
 
 
-@dataclass(slots=True, eq=False)
-class _Run:
-    """`changed` says that tasks or ground truth are not those that the files were finished with; `label` is what
-    displays call it."""
-
-    label: str
-    job: Job
-    manifest: Manifest
-    changed: bool
-
-
-def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
-    store = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
-    held.callback(store.close)
-    return store
-
-
-def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> _Run:
-    """A run's files, checked and repaired, and what it owes."""
-    subset, old = store.files.subset, store.manifest()
-    if old is not None:
-        _tell_changes(old, plan, label + subset, console)
-    elif store.files.results.exists() and store.files.results.stat().st_size:
-        raise BadInput(
-            f"{store.files.results} is there without a manifest: another program wrote it (`reeval` scores it), "
-            "so give this run a --name of its own"
-        )
-    manifest = _manifest(plan, subset, index, old)
-    if old is None:
-        manifest.save(store.files.manifest)  # before there are results, which without one are another program's
-    done = store.open_logs(index)
-    expected = index.select(plan.ratio, plan.sample_seed) | done
-    job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
-    _tell_state(plan, job, old, label + subset, console)
-    if len(job.owed):
-        manifest.state = RUNNING
-        store.set_aside_report()
-        store.keep_files(plan.benchmark.files)
-        manifest.save(store.files.manifest)
-    changed = old is not None and (
-        any(old.tasks.get(name, "") != manifest.tasks[name] for name in ("sha256", "truth")) or store.outside() > 0
-    )
-    return _Run(label + subset, job, manifest, changed)
-
-
-def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
-    """The manifest of this launch; what an earlier one said of state, counts and times stays."""
-    made = Manifest(
-        subset=subset,
-        identity=plan.identity(),
-        provenance=plan.provenance(),
-        tuning=asdict(plan.tuning),
-        tasks={
-            "path": str(plan.tasks[subset]),
-            "sha256": index.sha256,
-            "users": len(index),
-            "truth": plan.benchmark.truth,
-        },
-        selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
-        times={"created": now(), "seconds": 0.0},
-    )
-    made.provenance["quirks"] = _known_quirks(plan, old)
-    made.provenance["quirks_used"] = sorted(
-        {*made.provenance["quirks"], *(old.provenance.get("quirks_used", ()) if old else ())}
-    )
-    if old is not None:
-        accepted = [
-            f"{name} was {shown(a)}, is now {shown(b)}"
-            for name, (a, b) in differences(old.identity, made.identity).items()
-        ]
-        made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        made.tuning |= {name: old.tuning[name] for name in ("learned_limit",) if name in old.tuning}
-        made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
-        made.times = {**made.times, **old.times}
-    return made
-
-
-def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
-    """What is known of the endpoint before the first request: by the providers file, and by an earlier process."""
-    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
-    if old is not None and old.provenance.get("endpoint") == plan.endpoint:
-        known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
-    return sorted(known)
-
-
-def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Console) -> None:
+def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Console) -> None:
     """The final file, the report and the manifest of one subset."""
     job, manifest = run.job, run.manifest
     if isinstance(played.ending, MachineError):
@@ -258,14 +91,14 @@ def _close(plan: Plan, run: _Run, played: Played, seconds: float, console: Conso
     console.print(_headline(run, report), **PLAIN)
 
 
-def _headline(run: _Run, report: Report) -> str:
+def _headline(run: Run, report: Report) -> str:
     coverage = report.data["coverage"]
     incomplete = "" if coverage["complete"] else " (INCOMPLETE)"
     covered = f"{coverage['scored_users']} of {coverage['expected_users']} users{incomplete}"
     return f"{run.label}: {covered}: {report.headline}; report: {run.job.store.files.report('txt')}"
 
 
-def _ended(opened: _Opened, ending: HarnessError | None, console: Console) -> int:
+def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int:
     """Says what is left to do, and how; returns the exit code."""
     plan, jobs = opened.plan, [run.job for run in opened.runs]
     label = "" if opened.alone else f"{plan.name}: "
@@ -297,41 +130,3 @@ def _resume_command(plan: Plan) -> str:
     file = ["--providers", plan.providers_file] if plan.providers_file else []
     headers = [word for name in plan.headers for word in ("--extra-header", f"{name}: ...")]
     return shlex.join(["python", "-m", "harness", "resume", "--name", plan.name, *folder, *file, *headers])
-
-
-def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:
-    for name, (before, after) in differences(old.provenance, plan.provenance()).items():
-        if name not in ("source", "allowed", "quirks", "quirks_used", "headers", "providers_file"):
-            console.print(f"{label}: note: {name} was {before}, is now {after}", **PLAIN)
-
-
-def _tell_state(plan: Plan, job: Job, old: Manifest | None, label: str, console: Console) -> None:
-    def say(words: str) -> None:
-        console.print(f"{label}: {words}", **PLAIN)
-
-    if job.store.torn:
-        say(f"{job.store.torn} torn lines were set aside in *.torn; what they held is owed again")
-    outside = job.store.outside()
-    if outside:
-        say(f"{outside} records are of users whose task has changed or gone; they are not counted")
-    extra = int((job.done & ~job.index.select(plan.ratio, plan.sample_seed)).sum())
-    if extra:
-        say(f"{extra} users of this run stand outside the share asked for now; they stay in it")
-    if old is not None and len(job.owed) and job.users_done:
-        say(f"goes on: {job.users_done} of {job.users} users are done")
-
-
-def _check_disk(jobs: list[Job]) -> None:
-    """Refuses runs that the disk cannot hold: responses and results, and all results once more for the rewrite."""
-    if not jobs:
-        return
-    steps = sum(int(job.index.steps[job.owed].sum()) for job in jobs)
-    present = sum(job.store.files.results.stat().st_size for job in jobs)
-    needed = steps * config.BYTES_PER_STEP * 3 // 2 + present
-    folder = jobs[0].store.files.folder
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise MachineError(
-            f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
-            f"{needed / 1e6:.0f} MB: free some, or take a share of the users with --ratio"
-        )

@@ -130,7 +130,7 @@ def pace_of(provider: Provider) -> JSON:
     told = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
     pace = {name: value for name, value in told.items() if value is not None}
     if provider.concurrency is not None:
-        pace["concurrency"] = None if provider.concurrency == options.AUTO else provider.concurrency
+        pace["concurrency"] = None if provider.concurrency == config.AUTO else provider.concurrency
     return pace
 
 

@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from harness import config
-from harness.commands import providers
+from harness.commands import fields
+from harness.config import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput
 from harness.model import JSON
 
 NAME_BYTES = 200
 """Of a run's name at most: file systems take 255, and files that are set aside add to theirs."""
 
-CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST = 100_000, 1000, 365 * 24 * 3600.0
+RETRIES_MOST = 1000
 SEED_MOST = 2**32 - 1
-BITS_64 = 2**63
-"""Beyond this and below its negative, no JSON parser can be trusted with a whole number."""
 
 
 def add_folders(parser: argparse.ArgumentParser, *, of_earlier_runs: bool = False) -> None:
@@ -106,7 +105,7 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
     add("--stall-timeout", seconds, "S", stall)
     group.add_argument(
         "--stream",
-        choices=("auto", "on", "off"),
+        choices=STREAMS,
         help="whether replies are streamed (default: auto, only where an endpoint insists)",
     )
     add("--max-retries", retries, "N", f"other tries of a request after the first (default: {config.MAX_RETRIES})")
@@ -119,7 +118,6 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
     )
 
 
-AUTO = "auto"
 PLAIN = ("rpm", "tpm", "timeout", "stream", "max_retries", "max_outage", "durability")
 """Parts of the tuning that are taken as they are given."""
 
@@ -260,7 +258,7 @@ def header(text: str) -> tuple[str, str]:
     """A header in the form in which HTTP has it."""
     name, value = (part.strip() for part in (*text.split(":", 1), "")[:2])
     try:
-        return providers.header(name, value)
+        return fields.header(name, value)
     except BadInput as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

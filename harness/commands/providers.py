@@ -6,17 +6,16 @@ never stand in such a file: it names the variables that hold them. No message sh
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.endpoint.address import Address, check
+from harness.commands.fields import PLACE, PROVIDER_FIELDS, QUEUE_FIELDS, fields, is_address, is_header_value
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -26,23 +25,7 @@ APPLICATION = "behavior-harness"
 """The folder of the user's own file, below the one that the XDG base directory specification names."""
 
 NAME = re.compile(r"[\w.-]+")
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A token of RFC 9110, section 5.6.2."""
-PLACE = re.compile(r"\$\{(.*?)\}")
-"""Where a header takes the value of a variable."""
 
-STREAMS = ("auto", "on", "off")
-AUTO, CONCURRENCY_MOST, SECONDS_MOST, BITS_64 = "auto", 100_000, 365 * 24 * 3600.0, 2**63
-"""As `options` has them for the same settings; it imports this module."""
-KEYS = frozenset({"api_key", "api-key", "apikey", "key", "token", "secret"})
-"""Fields by which people mean the key itself."""
-NO_KEYS_HERE = "keys do not belong in this file: put it into a variable, and name that variable with key_env"
-CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
-OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
-"""What the client says of each request itself."""
-
-Reader = Callable[[Any, str], Any]
 """Checks a field's value and gives it as it is kept; hears where it stands, for the message."""
 
 
@@ -136,7 +119,7 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
         raise BadInput(
             f"provider {provider.name}: {provider.url_env} is not set: set it to the address, http(s)://HOST[:PORT]/v1"
         )
-    if not all(map(_is_address, found)):
+    if not all(map(is_address, found)):
         raise BadInput(
             f"provider {provider.name}: {provider.url_env}: expected an address of the form "
             "http(s)://HOST[:PORT]/v1, or several parted by spaces or commas"
@@ -149,29 +132,13 @@ def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str
     return {name: _filled(provider, name, value, environment) for name, value in provider.extra_headers.items()}
 
 
-def header(name: str, value: Any) -> tuple[str, str]:
-    """Both, where they can be sent as a header beside the harness's own. Raises `BadInput`, without the value."""
-    if not HEADER_NAME.fullmatch(name):
-        raise BadInput(f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'")
-    if name.lower() in CREDENTIALS:
-        raise BadInput(
-            f"the header {name} is that of the key, which comes from a variable (a provider's key_env, or LLM_API_KEY) "
-            "or a file (--api-key-file)"
-        )
-    if name.lower() in OWN_HEADERS:
-        raise BadInput(f"the header {name} is set by the harness itself")
-    if not _is_header_value(value):
-        raise BadInput(f"the header {name}: expected text in Latin-1 without line ends, control characters or margins")
-    return name, value
-
-
 def _filled(provider: Provider, name: str, value: str, environment: Mapping[str, str]) -> str:
     where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
     for variable in PLACE.findall(value):
         if not environment.get(variable):
             raise BadInput(f"{where} takes the variable {variable}, which is not set: set it")
     filled = PLACE.sub(lambda place: environment[place[1]], value)
-    if not _is_header_value(filled):
+    if not is_header_value(filled):
         raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
     return filled
 
@@ -224,7 +191,7 @@ def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
 
 def _provider(below: Provider, told: Any, path: Path) -> Provider:
     where = f"{path}: providers.{below.name}"
-    given = _fields(told, PROVIDER_FIELDS, where)
+    given = fields(told, PROVIDER_FIELDS, where)
     if "ca_file" in given:
         given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
     made = replace(below, **given, source=str(path))
@@ -253,141 +220,7 @@ def _queue(name: str, told: Any, path: Path) -> tuple[QueuedModel, ...]:
 
 
 def _queued(told: Any, where: str) -> QueuedModel:
-    given = _fields({"model": told} if type(told) is str else told, QUEUE_FIELDS, where)
+    given = fields({"model": told} if type(told) is str else told, QUEUE_FIELDS, where)
     if "model" not in given:
         raise BadInput(f"{where}.model: expected the name of a model")
     return QueuedModel(**given)
-
-
-def _fields(told: Any, readers: Mapping[str, Reader], where: str) -> JSON:
-    """The fields of a table in the form in which they are kept."""
-    if type(told) is not dict:
-        raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(readers)[:3])}")
-    found = {}
-    for name, value in told.items():
-        if name.lower() in KEYS:
-            raise BadInput(f"{where}.{name}: {NO_KEYS_HERE}")
-        if name not in readers:
-            raise BadInput(f"{where}: unknown field {name!r}: expected some of {', '.join(readers)}")
-        found[name] = readers[name](value, f"{where}.{name}")
-    return found
-
-
-def _reader(fits: Callable[[Any], bool], expected: str, kept: Callable[[Any], Any] | None = None) -> Reader:
-    """Reads a field that `fits`, in the form in which it is `kept`."""
-
-    def read(value: Any, where: str) -> Any:
-        if not fits(value):
-            raise BadInput(f"{where}: expected {expected}")
-        return kept(value) if kept else value
-
-    return read
-
-
-def _number(fits: Callable[[float], bool], expected: str) -> Reader:
-    return _reader(lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value), expected)
-
-
-def _whole(least: int, most: int) -> Reader:
-    return _reader(lambda value: type(value) is int and least <= value <= most, f"a whole number, {least} to {most}")
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str and bool(value.strip()) and value.isprintable()
-
-
-def _names_a_run(value: Any) -> bool:
-    return _is_text(value) and not value.startswith(".") and not {"/", "\\"} & set(value)
-
-
-def _is_address(value: Any) -> bool:
-    try:
-        check(Address(value))
-    except BadInput:
-        return False
-    return True
-
-
-def _are_addresses(value: Any) -> bool:
-    """One or a list; credentials belong in the variable that `url_env` names."""
-    urls = value if type(value) is list else [value]
-    return bool(urls) and all(type(url) is str and _is_address(url) and "@" not in urlsplit(url).netloc for url in urls)
-
-
-def _is_variable(value: Any) -> bool:
-    return value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None)
-
-
-def _is_json(value: Any) -> bool:
-    """Whether a value of TOML, which also has dates, infinity and numbers beyond 64 bits, is one of JSON."""
-    match value:
-        case dict():
-            return all(map(_is_json, value.values()))
-        case list():
-            return all(map(_is_json, value))
-        case float():
-            return math.isfinite(value)
-        case int():
-            return -BITS_64 <= value < BITS_64
-        case _:
-            return type(value) is str
-
-
-def _is_header_value(value: Any) -> bool:
-    """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would be cut off."""
-    if type(value) is not str or value != value.strip():
-        return False
-    return all(31 < ord(sign) < 127 or 159 < ord(sign) < 256 for sign in value)
-
-
-def _headers(value: Any, where: str) -> dict[str, str]:
-    """A table of headers: each mistake names the header, and none shows a value."""
-    if type(value) is not dict:
-        raise BadInput(f"{where}: expected a table of headers")
-    for name, content in value.items():
-        try:
-            header(name, content)
-        except BadInput as error:
-            raise BadInput(f"{where}: {error}") from None
-        if not all(map(VARIABLE.fullmatch, PLACE.findall(content))) or "${" in PLACE.sub("", content):
-            raise BadInput(f"{where}: the header {name}: expected the name of a variable between ${{ and }}")
-    return dict(value)
-
-
-POSITIVE = _number(lambda value: value > 0, "a number above 0")
-VARIABLE_NAME = _reader(_is_variable, 'the name of a variable, or "" for none', lambda value: value or None)
-BODY = _reader(lambda value: type(value) is dict and _is_json(value), "a table of what JSON has: no dates, inf or nan")
-
-PROVIDER_FIELDS: Mapping[str, Reader] = {
-    "base_url": _reader(
-        _are_addresses,
-        "an address of the form http(s)://HOST[:PORT]/v1 without user and password, or a list of them",
-        lambda value: tuple(dict.fromkeys(value if type(value) is list else [value])),
-    ),
-    "url_env": VARIABLE_NAME,
-    "key_env": VARIABLE_NAME,
-    "key_required": _reader(lambda value: type(value) is bool, "true or false"),
-    "rpm": POSITIVE,
-    "tpm": POSITIVE,
-    "concurrency": _reader(
-        lambda value: value == AUTO or (type(value) is int and 1 <= value <= CONCURRENCY_MOST),
-        f'a whole number, 1 to {CONCURRENCY_MOST}, or "{AUTO}"',
-    ),
-    "timeout": _number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year"),
-    "extra_body": BODY,
-    "extra_headers": _headers,
-    "stream": _reader(lambda value: type(value) is str and value in STREAMS, f"one of {', '.join(STREAMS)}"),
-    "adapt": _reader(
-        lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks", tuple
-    ),
-    "ca_file": _reader(_is_text, "the path of a file of certificates"),
-}
-QUEUE_FIELDS: Mapping[str, Reader] = {
-    "model": _reader(_is_text, "the name of a model"),
-    "name": _reader(_names_a_run, "a name that a run's folder can have"),
-    "extra_body": BODY,
-    "temperature": _number(lambda value: value >= 0, "a number from 0"),
-    "top_p": _number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
-    "seed": _whole(-BITS_64, BITS_64 - 1),
-    "max_tokens": _whole(1, BITS_64 - 1),
-}

@@ -29,9 +29,9 @@ from harness.endpoint.replicas import Replicas
 from harness.endpoint.sender import Sender
 from harness.engine.job import Job
 from harness.engine.lane import Lane
-from harness.engine.local import SIGNALS, LocalEngine, Snapshots
+from harness.engine.local import SIGNALS, LocalEngine
 from harness.errors import HarnessError, MachineError
-from harness.model import JSON
+from harness.model import JSON, Snapshots
 from harness.serve.app import Options, start
 from harness.ui.progress import display
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from harness.config import STALL_SECONDS
 from harness.endpoint import replies
 from harness.endpoint.address import Address, check, public_url, secrets
 from harness.endpoint.connect import connection
@@ -31,7 +32,6 @@ from harness.model import Completion
 
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
-STALL_SECONDS = 120.0
 LONGEST_STREAM = 10.0
 """Times the time-out: what a stream may take that never pauses for long."""
 LINGER_SECONDS = 0.1

@@ -31,6 +31,8 @@ SOCKS_PORT = 1080
 LONGEST_CREDENTIAL = 255
 """Characters of a name or password (RFC 1929)."""
 
+DIRECTLY = "directly"
+
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Certificates that are trusted besides the system's: of OpenSSL, requests and curl."""
 CA_FOLDERS = "SSL_CERT_DIR"
@@ -61,7 +63,7 @@ def connection(address: Address, connections: int) -> Connection:
     trust: dict[str, Any] = {"limit": connections, "ssl": _trust(address, target)}
     name, proxy = _proxy(target)
     if proxy is None:
-        return Connection(partial(aiohttp.TCPConnector, **trust), "directly")
+        return Connection(partial(aiohttp.TCPConnector, **trust), DIRECTLY)
     told = f"through {public_url(proxy)} ({name})"
     if urlsplit(proxy).scheme not in SOCKS:
         return Connection(partial(aiohttp.TCPConnector, **trust), told, proxy=proxy, via=proxy)

@@ -12,7 +12,7 @@ from harness.config import GRACE_SECONDS
 from harness.engine.lane import Lane
 from harness.engine.turns import Turns
 from harness.errors import MachineError, RunStopped
-from harness.model import JSON, Snapshot
+from harness.model import JSON, Snapshots
 
 TICK_SECONDS = 0.25
 LIVE_SCORE_SECONDS = 2.0
@@ -20,9 +20,6 @@ NOTE_SECONDS = 10.0
 """Between two lines of the log that tell the true concurrency."""
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
-
-Snapshots = tuple[Snapshot, ...]
-"""One of each lane."""
 
 
 async def _nothing(lane: Lane) -> None:

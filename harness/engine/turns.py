@@ -58,12 +58,10 @@ class Turns:
         if len(self.lanes) == 1:
             return free[0].start_next(slots, 0)
         remaining = sum([lane.schedule.remaining_steps for lane in self.lanes if lane.ending is None])
-        longest = max(free, key=lambda lane: lane.schedule.longest())
-        beside = remaining - longest.schedule.remaining_steps
-        if not longest.schedule.is_urgent(slots, beside):
-            [longest] = self._rng.choices(free, [lane.schedule.left for lane in free])
-            beside = remaining - longest.schedule.remaining_steps
-        longest.start_next(slots, beside)
+        chosen = max(free, key=lambda lane: lane.schedule.longest())
+        if not chosen.schedule.is_urgent(slots, remaining - chosen.schedule.remaining_steps):
+            [chosen] = self._rng.choices(free, [lane.schedule.left for lane in free])
+        chosen.start_next(slots, remaining - chosen.schedule.remaining_steps)
 
 
 def _places(limit: int, lanes: list[Lane]) -> int:

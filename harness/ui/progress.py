@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from harness.model import Snapshot, SubsetProgress
+from harness.model import Snapshot, Snapshots, SubsetProgress
 
 PLAIN_SECONDS = 5.0
 COLUMNS = 80
@@ -26,9 +26,6 @@ SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are worth a word."""
 
 HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
-
-
-Snapshots = tuple[Snapshot, ...]
 
 
 class Display(Protocol):
