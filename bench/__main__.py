@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import cost, limits, memory, mobility, schedule
+from bench import cost, limits, memory, mobility, models, schedule
 from bench.machine import facts
 
 RESULTS = Path(__file__).with_name("results")
@@ -45,6 +46,7 @@ PARTS = {
     "schedule": Part("Makespan / lower bound, and the sample at half time (simulated)", schedule.schedule),
     "memory": Part("Index, memory and disk, single-step users, 512 in flight", memory.memory),
     "mobility": Part("CPU of a resident in DailyMobility, 256 in flight, 20 ms", mobility.mobility),
+    "models": Part("Several models, accounts and replicas in one command", models.models),
 }
 
 
@@ -84,15 +86,16 @@ def run(name: str, quick: bool, results: Path) -> None:
     results.mkdir(exist_ok=True)
     path = results / f"{name}.json"
     path.write_bytes(orjson.dumps({**made, "machine": machine, "rows": rows}, option=orjson.OPT_INDENT_2) + b"\n")
-    console.print(table(rows))
+    for title, group in groupby(rows, key=lambda row: row.get("table")):
+        console.print(table([{name: value for name, value in row.items() if name != "table"} for row in group], title))
     load = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']} before"
     console.print(f"{made['seconds']} s on {load}; {path}", highlight=False, soft_wrap=True)
 
 
-def table(rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row], title: str | None = None) -> Table:
     """A column for each plain value; lists and objects stand in the file alone."""
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if plain(value)))
-    made = Table()
+    made = Table(title=title)
     for name in names:
         words = any(isinstance(row.get(name), str) for row in rows)
         made.add_column(name.replace("_", " "), justify="left" if words else "right")
@@ -109,6 +112,8 @@ def cell(value: Any) -> str:
     """Three digits that count after the point, fewer of large numbers."""
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 10 else f"{value:,.1f}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -41,9 +41,14 @@ def flat(found: Found | None) -> tuple[str, str | None, str | None] | None:
 
 
 def again(
-    args: Namespace, environment: dict[str, str], key_from: str | None = "LLM_API_KEY", url: str = RELAY
+    args: Namespace,
+    environment: dict[str, str],
+    key_from: str | None = "LLM_API_KEY",
+    url: str = RELAY,
+    ran_with: str = "llm-key",
 ) -> tuple[str, str | None, str | None] | None:
-    return flat(address.again(args, {"endpoint": url, "key_from": key_from}, environment, "Qwen3-8B", None))
+    provenance = {"endpoint": url, "key_from": key_from, "key_check": address.key_check(ran_with)}
+    return flat(address.again(args, provenance, environment, "Qwen3-8B", None))
 
 
 @pytest.fixture
@@ -236,7 +241,7 @@ def test_run_whose_address_a_command_gave_stays_there(key_file: Path) -> None:
     assert flat(address.again(options(), keyless, environment, "r", DEEPSEEK)) == (OTHER, None, None)
     assert flat(address.again(options(), keyless, environment, "r", CLUSTER)) == (OTHER, None, None)
     source = f"--api-key-file {key_file}"
-    of_file = {**was, "key_from": source}
+    of_file = {**was, "key_from": source, "key_check": address.key_check("file-key")}
     assert flat(address.again(options(), of_file, environment, "r", DEEPSEEK)) == (OTHER, "file-key", source)
 
 
@@ -288,16 +293,16 @@ def test_header_of_the_command_is_asked_for_again() -> None:
     assert address.again(args, was, LLM, "r", None).addresses[0].headers == {"X-Team": "blue"}
 
 
-def test_accounts_are_told_apart_by_servers_and_key() -> None:
-    """Two models of one account share its limits, whatever the provider is called; another key is another account."""
+def test_hosts_are_told_in_one_spelling() -> None:
+    """Two models of one server share its limits, however its address is written."""
 
-    def account(url: str, key: str | None) -> tuple[str, ...]:
-        found = address.find(options(url, key), {})
+    def hosts(url: str) -> frozenset[str]:
+        found = address.find(options(url, "a-key"), {})
         assert found is not None
-        return found.account
+        return found.hosts
 
-    assert account(RELAY, "a-key") == account("https://relay.example/other", "a-key")
-    assert len({account(RELAY, "a-key"), account(RELAY, "b-key"), account(RELAY, None), account(OTHER, "a-key")}) == 4
+    assert hosts(RELAY) == hosts("https://RELAY.example:443/other") == {"relay.example:443"}
+    assert hosts(RELAY) != hosts(OTHER)
 
 
 # An earlier run
@@ -351,7 +356,7 @@ def test_resume_asks_again_for_a_key_given_as_an_option() -> None:
 def test_resume_reads_the_key_file_again(key_file: Path) -> None:
     """The file that the manifest names is read anew; if it is gone, it is named."""
     source = f"--api-key-file {key_file}"
-    assert again(options(), LLM, source) == (RELAY, "file-key", source)
+    assert again(options(), LLM, source, ran_with="file-key") == (RELAY, "file-key", source)
     key_file.unlink()
     with pytest.raises(BadInput, match=str(key_file)):
         again(options(), LLM, source)
@@ -361,6 +366,26 @@ def test_manifest_cannot_make_another_variable_be_sent() -> None:
     """A folder from somebody else that names `AWS_SECRET_ACCESS_KEY` as its key gets nothing of it."""
     with pytest.raises(BadInput, match="AWS_SECRET_ACCESS_KEY"):
         again(options(), {"AWS_SECRET_ACCESS_KEY": "secret"}, "AWS_SECRET_ACCESS_KEY")
+
+
+@pytest.mark.parametrize("check", [None, "", "xx:yy", address.key_check("another-key")])
+def test_key_that_is_not_the_one_the_run_had_is_not_sent_where_its_folder_says(
+    check: str | None, key_file: Path
+) -> None:
+    """The variable may hold another key by now, and the folder may be somebody else's, who would like to have it."""
+    for key_from in ("LLM_API_KEY", f"--api-key-file {key_file}"):
+        was = {"endpoint": OTHER, "key_from": key_from, "key_check": check, "address_from": "--api-url"}
+        with pytest.raises(BadInput, match="is not the one that r was run with: give --api-url"):
+            address.again(options(), was, {"LLM_API_KEY": "llm-key"}, "r", None)
+    assert again(options(OTHER), {"LLM_API_KEY": "new-key"}) == (OTHER, "new-key", "LLM_API_KEY")
+
+
+def test_trace_of_a_key_does_not_hold_it() -> None:
+    """Salted, short, and the same for the same key in one process."""
+    trace = address.key_check("sk-test-0123456789")
+    assert trace == address.key_check("sk-test-0123456789") and trace != address.key_check("sk-test-0123456780")
+    assert trace is not None and "0123456789" not in trace and len(trace) == 29
+    assert address.key_check(None) is None
 
 
 def test_run_that_moves_to_another_address_takes_the_key_of_that_one() -> None:
@@ -383,3 +408,10 @@ def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() 
         "openai-key",
         "OPENAI_API_KEY",
     )
+
+
+def test_variable_of_a_provider_may_be_called_otherwise_by_now() -> None:
+    """The providers file says where its key is; the run follows."""
+    was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "OLD_NAME", "provider": "deepseek"}
+    found = address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK)
+    assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")

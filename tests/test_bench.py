@@ -18,10 +18,12 @@ from bench.cost import PEER_ENVIRONMENTS, PEER_SCRIPTS, Measured
 from bench.limits import CHAIN, Faulty, compared, cut, stretches, summary
 from bench.machine import facts, memory_mb, peak_mb
 from bench.memory import Held, disk_needed, growth
+from bench.models import Look, Speeds, most_within, of_speeds, providers_file, rate
 from bench.schedule import ORDERS, SHAPES, heavy_tailed, simulate, step_times
 from bench.watch import Sample, steady_rate
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import parse
+from harness.commands import providers
 from harness.model import Where
 
 ROOT = Path(__file__).parents[1]
@@ -192,6 +194,55 @@ def test_part_whose_client_fails_does_not_stop_the_others(
     assert [path.name for path in tmp_path.iterdir()] == ["schedule.json"]
 
 
+def test_rows_of_several_tables_stand_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each table has its title and its own columns."""
+    part = PARTS["schedule"]
+    rows = [{"table": "limits", "slots": 12}, {"table": "streams", "chunks": 100}]
+    monkeypatch.setitem(PARTS, "schedule", type(part)(part.title, lambda folder, quick: rows))
+    run("schedule", True, tmp_path)
+    shown = capsys.readouterr().out
+    assert shown.index("limits") < shown.index("slots") < shown.index("streams") < shown.index("chunks")
+    assert "–" not in shown
+
+
+def looks(*counts: tuple[float, int, int]) -> list[Look]:
+    """Seconds, requests and answers of the second of two servers."""
+    return [Look(seconds, (0, requests), (0, completed)) for seconds, requests, completed in counts]
+
+
+def test_rate_of_a_server_is_that_between_two_moments() -> None:
+    """What came before and after does not count; one look tells no rate."""
+    seen = looks((0.0, 0, 0), (10.0, 0, 5), (12.0, 0, 25), (14.0, 0, 45), (20.0, 0, 1000))
+    assert rate(seen, 1, 9.0, 15.0) == 10.0
+    assert rate(seen, 0, 9.0, 15.0) == 0.0
+    assert rate(seen, 1, 12.0, 13.0) is None
+
+
+def test_most_requests_within_a_minute_are_found_wherever_it_begins() -> None:
+    """A burst across two minutes of the clock is one of a minute."""
+    seen = looks((0.0, 0, 0), (50.0, 10, 0), (70.0, 190, 0), (105.0, 200, 0), (200.0, 260, 0))
+    assert most_within(seen, 1, 60.0) == 190
+    assert most_within(seen, 1, 20.0) == 180
+    assert most_within(seen, 0, 60.0) == 0
+
+
+def test_replica_with_the_requests_of_its_speed_is_at_one() -> None:
+    """Twice as fast means twice as many; what is counted is the share, not the number."""
+    speeds = Speeds((0.1, 0.2), 16).shares()
+    assert of_speeds([200, 100], speeds) == pytest.approx([1.0, 1.0])
+    assert of_speeds([100, 100], speeds) == pytest.approx([0.75, 1.5])
+
+
+def test_providers_file_of_a_campaign_is_one_that_the_harness_reads(tmp_path: Path) -> None:
+    """Lists of addresses, numbers and switches as they were given."""
+    urls = ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
+    fields = {"base_url": list(urls), "concurrency": 5, "rpm": 180, "key_required": False}
+    found = providers.read(providers_file(tmp_path / "p.toml", {"ours": fields}), {}).providers["ours"]
+    assert (found.base_url, found.concurrency, found.rpm, found.key_required) == (urls, 5, 180, False)
+
+
 def test_table_has_room_for_rows_that_differ() -> None:
     """A value that a row lacks, or that could not be measured, is a dash."""
     made = table([{"client": "a", "cpu_us": 12.5}, {"client": "b", "version": "1.0", "cpu_us": None}])
@@ -206,10 +257,11 @@ def test_client_with_an_extra_keeps_its_name(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, "–"), (1.06213, "1.062"), (182.04, "182.0"), (22_200.4, "22,200"), (3000, "3,000")]
+    ("value", "shown"),
+    [(None, "–"), (1.06213, "1.062"), (182.04, "182.0"), (22_200.4, "22,200"), (3000, "3,000"), (True, "yes")],
 )
-def test_figures_are_shown_with_the_digits_that_count(value: float | None, shown: str) -> None:
-    """Ratios get three decimals, hundreds one, thousands none."""
+def test_figures_are_shown_with_the_digits_that_count(value: float | bool | None, shown: str) -> None:
+    """Ratios get three decimals, hundreds one, thousands none; what is so or not is a word."""
     assert cell(value) == shown
 
 

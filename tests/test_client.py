@@ -411,6 +411,27 @@ async def test_what_the_public_address_shows_is_no_secret() -> None:
 
 
 @pytest.mark.anyio
+async def test_proxy_that_wants_credentials_is_the_proxy_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a plain address its 407 comes like a reply of the endpoint's; it refuses no request of a user's."""
+    async with serving(http(407, b"who are you?")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        fault = await fault_of(Address("http://model.invalid/v1"))
+    assert isinstance(fault, TransportFault)
+    assert (fault.kind, fault.unreachable) == ("proxy", True)
+    assert "the proxy for http://model.invalid/v1" in fault.detail and "407" in fault.detail
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "application/octet-stream"])
+async def test_stream_under_a_wrong_type_is_one(kind: str) -> None:
+    """A whole reply that was paid for is not asked for again because of its label."""
+    async with serving(http(200, STREAM, f"Content-Type: {kind}")) as server:
+        assert (await send(Address(server.url))).text == "标签好"
+    async with serving(http(200, GOOD, "Content-Type: text/event-stream")) as server:
+        assert (await send(Address(server.url))).text == "好"
+
+
+@pytest.mark.anyio
 async def test_credentials_of_a_proxy_that_it_echoes_are_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the harness tells a proxy about itself is no matter for a log either."""
     echoed = f"user:hidden refused, Basic {basic('user:hidden')}"

@@ -833,6 +833,7 @@ class Together:
         self._opened: list[_Opened] = []
         self.runs: dict[str, Run] = {}
         self.lanes: dict[str, Lane] = {}
+        self.sleep: Callable[[float], Awaitable[None]] = no_wait
 
     def replace_users(self, users: Mapping[str, int]) -> None:
         """Of the runs that are added from now on."""
@@ -844,7 +845,7 @@ class Together:
         self._opened.append(run.open())
         job = self._opened[-1].__enter__()
         clock = anyio.current_time
-        caller = Caller(endpoint, Limiter(slots), Limits(2, 900.0), clock=clock, sleep=no_wait, rng=random.Random(0))
+        caller = Caller(endpoint, Limiter(slots), Limits(2, 900.0), clock=clock, sleep=self.sleep, rng=random.Random(0))
         made = Lane(name, [job], caller, seed=1, requested=None, power=False, clock=clock)
         self.lanes[name] = made
         return made
@@ -1002,3 +1003,56 @@ async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> N
     await together.play()
     assert sorted(together.runs["down"].recorded) == sorted(USERS)
     assert endpoint.most_on_the_wire == 1
+
+
+@pytest.mark.anyio
+async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) -> None:
+    """A run whose requests are refused for a while leaves the slots to the other, which goes on at its full rate."""
+
+    async def refused(user: str, before: int) -> None:
+        if not released.is_set():
+            raise TransportFault("http_429", "busy")
+
+    async def until_the_other_is_done(seconds: float) -> None:
+        await released.wait()
+
+    released = anyio.Event()
+    together, shared, served = Together(tmp_path, {f"u{n}": 1 for n in range(40)}), slots(4), Endpoint()
+    together.sleep = until_the_other_is_done
+    together.add("refused", Endpoint(refused), shared)
+    together.sleep = no_wait
+    together.add("served", served, shared)
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if snapshots[1].subsets[0].done == 40:
+            released.set()
+
+    await together.play(observe)
+    assert served.most_on_the_wire == 4
+    assert all(len(run.recorded) == 40 for run in together.runs.values())
+
+
+@pytest.mark.anyio
+async def test_first_signal_leaves_its_grace_to_a_run_that_was_stopping_already(tmp_path: Path) -> None:
+    """One model was denied and its last replies are on the wire; Ctrl-C for the others does not throw them away."""
+    gate = Gate()
+
+    async def denied(user: str, before: int) -> None:
+        if len(stopping.sent) == 3:
+            raise EndpointStopped("denied")
+        await gate.wait()
+
+    async def others(user: str, before: int) -> None:
+        await gate.wait()
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if snapshots[0].stopping and not snapshots[1].stopping:
+            os.kill(os.getpid(), signal.SIGINT)
+        gate.observe(snapshots[1])
+
+    together, stopping = Together(tmp_path), Endpoint(denied)
+    together.add("denied", stopping, slots(3))
+    together.add("others", Endpoint(others), slots(3))
+    await together.play(observe)
+    assert together.runs["denied"].saved.total() == 2
+    assert together.runs["others"].saved.total() == 3

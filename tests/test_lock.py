@@ -16,6 +16,7 @@ import pytest
 
 from harness.errors import MachineError
 from harness.store.lock import LEASE, RunLock
+from tests.disks import FaultyDisk, QuickDisk
 
 HOLDER = """
 import subprocess, sys, time
@@ -120,6 +121,28 @@ def test_lock_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path: Path) -
     """A folder that is not there is no reason to run without a lock."""
     with pytest.raises(MachineError, match=r"cannot open .*gone"):
         RunLock(tmp_path / "gone" / "lock", Clock())
+
+
+@pytest.mark.parametrize("kind", ["write_at", "truncate"])
+def test_lock_that_cannot_be_written_is_not_kept(path: Path, kind: str) -> None:
+    """Who could not say that the lock is theirs leaves it to the next, in the same process too."""
+    with pytest.raises(MachineError, match=r"cannot write .*run_weibo\.lock: No space left on device"):
+        RunLock(path, Clock(), disk=FaultyDisk(1, "ENOSPC", (kind,), QuickDisk()))
+    RunLock(path, Clock()).release()
+
+
+def test_lock_that_is_written_in_part_is_an_error_of_the_machine(path: Path) -> None:
+    """Half a lease would be nobody's."""
+    with pytest.raises(MachineError, match="cannot write"):
+        RunLock(path, Clock(), disk=FaultyDisk(1, "short", ("write_at",), QuickDisk()))
+
+
+@pytest.mark.parametrize("kind", ["truncate", "close"])
+def test_release_on_a_broken_disk_is_no_error(path: Path, kind: str) -> None:
+    """What ended the run is what is told, not that its lock's file could not be emptied."""
+    nth = 2 if kind == "truncate" else 1
+    RunLock(path, Clock(), disk=FaultyDisk(nth, "EIO", (kind,), QuickDisk())).release()
+    RunLock(path, Clock()).release()
 
 
 def test_lock_that_fails_is_not_taken_for_a_file_system_without_locks(path: Path) -> None:

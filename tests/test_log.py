@@ -16,6 +16,7 @@ from harness.errors import MachineError
 from harness.model import JSON
 from harness.store import log
 from harness.store.atomic import replacing
+from tests.disks import FaultyDisk, QuickDisk
 
 USERS = [{"user_id": f"用户{n}", "人设": "喜欢猫 🐈" * n, "n": n} for n in range(4)]
 LINES = [log.seal(user) for user in USERS]
@@ -159,7 +160,7 @@ def test_repair_that_died_can_be_done_again(
     class Death(BaseException):
         pass
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise Death
 
     path = tmp_path / "log"
@@ -265,6 +266,69 @@ def test_line_that_fits_only_in_part_leaves_no_part(tmp_path: Path) -> None:
     assert "the disk took only a part" in told.stdout
     assert [user["user_id"] for user in users_in(path)] == ["1", "3"]
     assert log.repair(path) == 0
+
+
+class Stubborn(QuickDisk):
+    """Takes a part of the next line, and does not give it back."""
+
+    stubborn = True
+
+    def write(self, fd: int, content: bytes) -> int:
+        part, self.stubborn = self.stubborn, False
+        return super().write(fd, content[:9] if part else content)
+
+    def truncate(self, fd: int, size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+
+def test_log_with_a_part_that_cannot_be_taken_back_takes_no_more(tmp_path: Path) -> None:
+    """A line that would run into the part is refused, not told to be saved."""
+    path = tmp_path / "log"
+    opened = log.AppendLog(path, Stubborn())
+    with pytest.raises(MachineError, match="the disk took only a part"):
+        opened.append(USERS[0])
+    with pytest.raises(MachineError, match=r"cannot write .*log: Input/output error"):
+        opened.append(USERS[1])
+    opened.close()
+    assert log.repair(path) == 1
+    assert torn_of(path) == LINES[0][:9] + b"\n"
+
+
+def test_sync_that_failed_does_not_succeed_later(tmp_path: Path) -> None:
+    """The kernel tells a loss once; after it no sync of this file is believed."""
+    disk = FaultyDisk(1, "EIO", ("sync",), QuickDisk())
+    opened = log.AppendLog(tmp_path / "log", disk)
+    opened.append(USERS[0])
+    for _ in range(2):
+        with pytest.raises(MachineError, match="cannot sync"):
+            opened.sync()
+    opened.close()
+
+
+def test_lines_of_a_process_that_died_are_synced_by_the_next(tmp_path: Path) -> None:
+    """What a new process finds and counts on is on the disk with its first sync, though it appended nothing."""
+    (tmp_path / "log").write_bytes(LINES[0])
+    disk = FaultyDisk(inner=QuickDisk())
+    opened = log.AppendLog(tmp_path / "log", disk)
+    opened.sync()
+    opened.close()
+    assert disk.operations["sync"] == 1
+
+
+def test_file_that_cannot_be_closed_is_an_error_of_the_machine(tmp_path: Path) -> None:
+    """Some network mounts say only then that they could not keep what they took."""
+    opened = log.AppendLog(tmp_path / "log", FaultyDisk(1, "EIO", ("close",), QuickDisk()))
+    with pytest.raises(MachineError, match=r"cannot close .*log: Input/output error"):
+        opened.close()
+
+
+def test_torn_line_does_not_run_into_one_that_a_repair_left_half(tmp_path: Path) -> None:
+    """What a death within a repair has left in `*.torn` is ended before the next repair adds to it."""
+    path = tmp_path / "log"
+    path.write_bytes(LINES[0][:-9])
+    path.with_name("log.torn").write_bytes(LINES[0][:5])
+    log.repair(path)
+    assert torn_of(path) == LINES[0][:5] + b"\n" + LINES[0][:-9] + b"\n"
 
 
 def test_log_that_cannot_be_opened_is_an_error_of_the_machine(tmp_path: Path) -> None:

@@ -178,6 +178,27 @@ def test_outage_in_the_middle_costs_its_time_and_no_user(max_retries: int) -> No
     assert not world.caller.outage.active
 
 
+def test_end_of_an_outage_wakes_who_backs_off() -> None:
+    """Pauses of up to a minute were drawn while nobody was there: all go on at once."""
+    world = World(down_from_10_to_70).run(users=60, steps=20, slots=60)
+    end = world.caller.outage.ended[0][1]
+    assert len({user for at, user in world.sent if end - 1.1 <= at < end + 0.1}) == 60
+    assert world.gave_up == {}
+
+
+def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for() -> None:
+    """Seven were told to come back after ten minutes, and do."""
+
+    def down(user: str, now: float) -> TransportFault | None:
+        if not 10.0 <= now < 70.0:
+            return None
+        return DOWN if user == "0" else TransportFault("http_503", "down", retry_after=600.0)
+
+    world = World(down).run(users=8, steps=20, slots=8)
+    assert {user for at, user in world.sent if 70.0 <= at < 600.0} == {"0"}
+    assert {user for at, user in world.sent if at >= 600.0} == {str(number) for number in range(1, 8)}
+
+
 def test_during_an_outage_single_probes_go_out_further_and_further_apart() -> None:
     """From its declaration 20 s after the last success on; and the display is told for how long and why."""
     seen: list[tuple[int, str | None, float]] = []

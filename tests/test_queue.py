@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -328,3 +329,59 @@ def test_unknown_habit_is_told_with_file_and_field(tmp_path: Path, capsys: pytes
     file.write_text(file.read_text(encoding="utf-8").replace("[queues]", 'adapt = ["no_manners"]\n[queues]'), "utf-8")
     assert run(tmp_path / "results", "--providers", file, "--model", "ds:m") == 2
     assert f"{file}: providers.ds.adapt: 'no_manners' is no known habit" in capsys.readouterr().err
+
+
+def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path: Path) -> None:
+    """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both limits."""
+    results = tmp_path / "results"
+    with ExitStack() as held:
+        one, other = (held.enter_context(served(Options(imitate="vllm", latency=0.005))) for _ in range(2))
+        file = tmp_path / "overlap.toml"
+        file.write_text(
+            f"""
+[providers.two]
+base_url = ["{one.url}", "{other.url}"]
+concurrency = 3
+[providers.one]
+base_url = "{one.url}"
+concurrency = 3
+""",
+            encoding="utf-8",
+        )
+        assert run(results, "--providers", file, "--model", "two:a", "--model", "one:b", users=0.5) == 0
+        assert one.stats()["most_in_flight"] <= 3
+    assert [manifest(results, name)["state"] for name in "ab"] == ["complete"] * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[providers.x]\nbase_url = 'http://h/v1'\nrpm = 1" + "0" * 400, "providers.x.rpm: expected a number above 0"),
+        ("[providers.x]\nbase_url = 'http://h/v1'\nextra_body = {messages = [1]}", "the member messages of a request"),
+    ],
+)
+def test_providers_file_that_no_request_can_be_made_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
+) -> None:
+    """One sentence, and no defect of the harness."""
+    file = tmp_path / "odd.toml"
+    file.write_text(content, encoding="utf-8")
+    arguments = ("--providers", file, "--provider", "x", "--api-key", "sk-test-x", "--model", "m")
+    assert run(tmp_path / "results", *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_pipe_for_a_providers_file_is_refused_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "pipe")
+    assert run(tmp_path / "results", "--providers", tmp_path / "pipe", "--model", "m") == 2
+    assert "it is no file" in capsys.readouterr().err
+
+
+def test_header_without_its_name_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be the secret that should have stood behind a colon."""
+    assert run(tmp_path / "results", "--model", "m", "--extra-header", "X-Api-Key sk-test-secret") == 2
+    shown = capsys.readouterr().err
+    assert "expected NAME:VALUE" in shown and "secret" not in shown

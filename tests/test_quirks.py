@@ -596,3 +596,12 @@ def test_members_of_the_user_reach_the_endpoint_whatever_it_says() -> None:
     with pytest.raises(Rejected):
         run(sender.send(request(temperature=0.3)))
     assert len(endpoint.bodies) == 1
+
+
+def test_request_that_an_error_quotes_teaches_nothing() -> None:
+    """It names every parameter, and is no complaint about any of them."""
+    quoted = (
+        'could not parse request {"model":"m","messages":[],"response_format":{"type":"json_object"}}: unexpected field'
+    )
+    assert learn(frozenset(), "http_400", quoted, request()) is None
+    assert learn(frozenset(), "http_400", "response_format: unexpected field", request()) == "no_response_format"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -181,12 +182,20 @@ def calls(endpoint: Endpoint, rates: Callable[[], Rates], users: int, slots: int
 
 
 def test_requests_a_minute_are_spaced_evenly() -> None:
-    """At 120 a minute and with slots for all: one every half second, after the first."""
+    """At 120 a minute and with slots for all: one every half second."""
     endpoint = Endpoint(5.0)
     calls(endpoint, lambda: Rates(120.0, None, 0.0), users=40, slots=64)
     gaps = [later - earlier for earlier, later in pairwise(endpoint.times)]
-    assert gaps[:1] == pytest.approx([0.0])  # a burst of one second is two
-    assert gaps[1:] == pytest.approx([0.5] * 38)
+    assert gaps == pytest.approx([0.5] * 39)
+
+
+def test_no_minute_has_more_requests_than_its_number_and_one() -> None:
+    """What a provider counts is a minute, whichever it begins with: 300 and 1,200 a minute."""
+    for per_minute in (300, 1200):
+        endpoint = Endpoint(0.0)
+        calls(endpoint, lambda number=per_minute: Rates(number, None, 0.0), users=3 * per_minute, slots=10**4)
+        for first, start in enumerate(endpoint.times):
+            assert bisect_right(endpoint.times, start + 60.0 - TINY) - first <= per_minute + max(1, per_minute // 600)
 
 
 def test_slots_hold_back_where_they_are_the_narrower_limit() -> None:

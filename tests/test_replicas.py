@@ -58,6 +58,7 @@ class Server:
     lanes: int | None = None
     holds: int | None = None
     fault: Callable[[], HarnessError] | None = None
+    good: Completion = GOOD
     in_flight: int = 0
     most: int = 0
     refusals: int = 0
@@ -82,7 +83,7 @@ class Server:
             self.in_flight -= 1
         if self.fault:  # it died meanwhile
             raise self.fault()
-        return Received(GOOD, self.name)
+        return Received(self.good, self.name)
 
     @property
     def times(self) -> list[float]:
@@ -427,8 +428,9 @@ def test_users_of_a_replica_that_is_set_aside_go_elsewhere() -> None:
         pair.a.fault = refused
         assert "refused" in await pair.outcome("w")
         assert await pair.outcome("u") == "http://b/v1"
-        pair.a.fault = lambda: Rejected("http_400", "temperature")
+        pair.a.fault = pair.b.fault = lambda: Rejected("http_400", "temperature")
         assert await pair.outcome("u") == "http_400: temperature"
+        pair.b.fault = None
         assert pair.told[1:] == ["http://a/v1 is back"]
 
     virtual.run(main)
@@ -625,3 +627,50 @@ async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
     assert answered.total() == 16 * 6
     assert answered[first.url] >= 10 and answered[second.url] >= 60
     assert [line.partition(" (")[0] for line in told] == [f"{first.url} is set aside until it answers again"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("kind", ["rejected", "context_length"])
+def test_what_one_replica_refuses_and_another_answers_is_answered(kind: str) -> None:
+    """A server that was started with another context must not make empty answers of its share, or draw the others'."""
+
+    async def main() -> None:
+        pair = Pair(Server("a", 0.01), Server("b", 1.0))
+        if kind == "rejected":
+            pair.a.fault = lambda: Rejected("http_400", "no")
+        else:
+            pair.a.good = Completion("", "context_length")
+        outcomes = Counter(await virtual.all_of(*(pair.send(f"u{n}") for n in range(40))))
+        assert outcomes == {"b": 40}
+        assert pair.told == ["a is set aside for a while: it refuses what others answer"]
+
+    virtual.run(main)
+
+
+def test_what_both_replicas_refuse_is_refused() -> None:
+    """After each was asked once; nobody is set aside for it."""
+
+    async def main() -> None:
+        pair = Pair()
+        pair.a.good = pair.b.good = Completion("", "context_length")
+        for n in range(8):
+            received = await pair.replicas.send(b"{}", f"u{n}")
+            assert received.completion.finish_reason == "context_length"
+        assert (len(pair.a.sent), len(pair.b.sent)) == (8, 8)
+        assert pair.told == []
+
+    virtual.run(main)
+
+
+def test_refusal_after_a_full_replica_is_told_as_it_is() -> None:
+    """The first is full, the second refuses: there is no third to ask."""
+
+    async def main() -> None:
+        pair = Pair()
+        pair.a.fault = lambda: TransportFault("http_429", "busy")
+        pair.b.fault = lambda: Rejected("http_400", "no")
+        assert await pair.outcome("u") in ("http_400: no", "http_429: http://a/v1: busy")
+
+    virtual.run(main)

@@ -1044,3 +1044,20 @@ def test_any_other_reply_is_settled_or_an_error_of_ours(status: int, body: bytes
     else:
         assert found.finish_reason in ("content_filter", "context_length")
         assert found.text == ""
+
+
+def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() -> None:
+    """A post that speaks of an empty account must not stop the run as one; the same words unquoted do."""
+    asked = orjson.dumps({"messages": [{"role": "user", "content": "他说余额不足了，insufficient balance"}]})
+    for quoted in (
+        "prompt rejected: '余额不足'",
+        'prompt rejected: "insufficient balance"',
+        "拒绝：“insufficient balance”",
+    ):
+        body = orjson.dumps({"error": {"message": quoted}})
+        with pytest.raises(Rejected):
+            refused(400, {}, body, datetime.now(UTC), asked)
+    with pytest.raises(Denied):
+        refused(400, {}, b'{"error":{"message":"insufficient balance"}}', datetime.now(UTC), asked)
+    with pytest.raises(Denied):
+        refused(400, {}, b'{"error":{"message":"\'insufficient balance\'"}}', datetime.now(UTC), b"{}")

@@ -19,6 +19,7 @@ from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, Manifest, differences
 from harness.store.run import RunFiles, RunStore, replace_results, runs, same_identity
 from harness.store.tasks import TaskIndex, open_index
+from tests.disks import FaultyDisk, QuickDisk
 
 KEYS = ["甲", "乙", "丙", "丁"]
 MADE = Manifest(
@@ -84,6 +85,13 @@ def opened(files: RunFiles) -> Iterator[Opened]:
     yield store
     for left in held:
         left.close()
+
+
+class NoLinks(QuickDisk):
+    """A file system without hard links."""
+
+    def link(self, path: Path, second: Path) -> None:
+        raise OSError(1, "Operation not permitted")
 
 
 def save(store: RunStore, index: TaskIndex, *keys: str) -> None:
@@ -206,6 +214,20 @@ def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
         store.responses_of("甲")
 
 
+def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
+    """A line that is no longer the one that was found is not taken for a reply."""
+    store = opened()
+    store.open_logs(index)
+    store.save_response("甲", "r", 0, Completion("x"), 0.1, 1, "http://x")
+    store = opened()
+    store.open_logs(index)
+    files.responses.write_bytes(files.responses.read_bytes().replace(b'"tries":1', b'"tries":2'))
+    with pytest.raises(MachineError, match=r"responses_weibo\.jsonl was changed by another program"):
+        store.responses_of("甲")
+
+
 # Failures
 
 
@@ -307,14 +329,12 @@ def test_finish_keeps_records_of_users_that_have_gone(
 
 
 @pytest.mark.parametrize("hardlinks", [True, False])
-def test_replaced_results_keep_the_old_ones(files: RunFiles, monkeypatch: pytest.MonkeyPatch, hardlinks: bool) -> None:
+def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) -> None:
     """What a re-evaluation replaces stays under another name, also in the same second and without hard links."""
-    if not hardlinks:
-        monkeypatch.delattr(os, "link")
-        monkeypatch.setattr(Path, "hardlink_to", lambda self, target: os.stat(self / "no such file"))
+    disk = QuickDisk() if hardlinks else NoLinks()
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"one\n")
-    hashes = [replace_results(files.results, iter([{"n": n}]), "s") for n in (1, 1, 2)]
+    hashes = [replace_results(files.results, iter([{"n": n}]), "s", disk) for n in (1, 1, 2)]
     assert hashes[0] == hashes[1] == hashlib.sha256(log.seal({"n": 1})).hexdigest()
     name = files.results.name
     assert everything(files.folder) == {
@@ -324,18 +344,13 @@ def test_replaced_results_keep_the_old_ones(files: RunFiles, monkeypatch: pytest
     }
 
 
-def test_results_that_cannot_be_kept_are_not_replaced(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk takes no copy of the old file, the old file stays."""
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+def test_results_that_cannot_be_kept_are_not_replaced(files: RunFiles) -> None:
+    """Where the disk takes no copy of the old file, the old file stays, and no half of a copy."""
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"old\n")
-    monkeypatch.setattr(Path, "hardlink_to", full)
-    monkeypatch.setattr("shutil.copy2", full)
+    disk = FaultyDisk(1, "ENOSPC", ("write",), NoLinks())
     with pytest.raises(MachineError, match=r"cannot keep .*: No space left on device"):
-        replace_results(files.results, iter([{"n": 1}]), "s")
+        replace_results(files.results, iter([{"n": 1}]), "s", disk)
     assert everything(files.folder) == {files.results.name: b"old\n"}
 
 

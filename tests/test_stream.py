@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.endpoint.stream import Event, Events, StreamedReply
+from harness.endpoint.stream import Event, Events, StreamedReply, looks_streamed, whole_stream
 from harness.errors import TransportFault
 
 LARGEST = 2**20
@@ -317,3 +317,26 @@ def test_reply_speaks_from_its_first_text_or_thought_on() -> None:
         assert not reply.speaks
     reply.feed(chunk(reasoning="想"))
     assert reply.speaks
+
+
+# Under another name
+
+
+@pytest.mark.parametrize("start", [b"", b": keep-alive\n\n", b"\n\n", b"event: message\n"])
+def test_stream_is_known_by_its_first_words(start: bytes) -> None:
+    """Whatever its type is called; JSON never begins so."""
+    body = start + chunk("stop", content="a")
+    assert looks_streamed(body)
+    assert whole_stream(body, LARGEST)["choices"][0]["message"] == {"content": "a"}
+    assert not looks_streamed(b'{"choices": []}') and not looks_streamed(b"") and not looks_streamed(b"<html>")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
+    """However it is cut; and one that is not whole is a fault."""
+    body = b'{"choices": [{"message": {"content": "a\\ud83d"}, "finish_reason": "stop"}]}'
+    reply = StreamedReply(LARGEST)
+    for start in range(0, len(body), size):
+        reply.feed(body[start : start + size])
+    assert reply.whole()["choices"][0] == {"message": {"content": "a\ufffd"}, "finish_reason": "stop"}
+    assert fault_of(body[:-3]) == "bad_json"

@@ -7,6 +7,9 @@ command.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +45,27 @@ class Found:
         return " ".join([address.shown for address in self.addresses])
 
     @property
-    def account(self) -> tuple[str, ...]:
-        """What shares one limit: the servers, and whose key goes to them."""
-        hosts = {_host(address.url) for address in self.addresses}
-        return (*sorted(hosts), self.addresses[0].key or "")
+    def hosts(self) -> frozenset[str]:
+        return frozenset(_host(address.url) for address in self.addresses)
+
+
+@functools.lru_cache
+def key_check(key: str | None) -> str | None:
+    """A salted trace of a key, by which it is known again, and from which it cannot be had."""
+    salt = os.urandom(8)
+    return f"{salt.hex()}:{_trace(key, salt)}" if key else None
+
+
+def _is_same(key: str, check: str) -> bool:
+    salt, _, trace = check.partition(":")
+    try:
+        return _trace(key, bytes.fromhex(salt)) == trace
+    except ValueError:
+        return False
+
+
+def _trace(key: str, salt: bytes) -> str:
+    return hashlib.pbkdf2_hmac("sha256", key.encode(), salt, 20_000, dklen=6).hex()
 
 
 def _host(url: str) -> str:
@@ -142,8 +162,9 @@ def again(
         urls = [_whole(url, environment) for url in was.split()]
         if key is None and key_from is not None:
             key, source = _key_again(key_from, urls, environment, run), key_from
+            _check_same(key, key_from, provenance.get("key_check"), urls, environment, run)
         return Found(_kept(args, environment).addresses(urls, key, provider), source, provider)
-    if key is None and key_from not in (None, provider.key_env):
+    if key is None and (key_from or "").startswith("--"):  # a variable may be called otherwise by now
         key, source = _key_again(str(key_from), was.split(), environment, run), key_from
     found = _at(provider, args, environment, (key, source))
     _check_moved(found, provider, was, args, run)
@@ -161,6 +182,22 @@ def _check_moved(found: Found, provider: Provider, was: str, args: Namespace, ru
         raise BadInput(
             f"{run} ran on {provider.name} at {was}, which {provider.source} has at {found.shown}: name the file that "
             f"it is in with --providers, or say --provider {provider.name} to go on there"
+        )
+
+
+def _check_same(
+    key: str, key_from: str, check: str | None, urls: Sequence[str], environment: Mapping[str, str], run: str
+) -> None:
+    """Where only the run's folder says that a key belongs to an address, it has to be the key that went there.
+
+    The folder may be somebody else's, and the file or variable may hold another key by now.
+    """
+    said = key_from.startswith(asbench.FROM_CONFIG) or _address_of(key_from, environment) is not None
+    if not said and not (check and _is_same(key, check)):
+        shown = " ".join(map(public_url, urls))
+        raise BadInput(
+            f"the key in {key_from.removeprefix(FROM_FILE)} is not the one that {run} was run with: "
+            f"give --api-url {shown} with it if it is for that address"
         )
 
 
@@ -225,7 +262,7 @@ def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool
 
 def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:
     """The address that a variable's key was given for, None where the environment does not tell."""
-    return environment.get(BASES[key_name]) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else None)
+    return environment.get(BASES.get(key_name, "")) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else None)
 
 
 def _whole(url: str, environment: Mapping[str, str]) -> str:

@@ -72,7 +72,15 @@ def _reader(fits: Callable[[Any], bool], expected: str, kept: Callable[[Any], An
 
 
 def _number(fits: Callable[[float], bool], expected: str) -> Reader:
-    return _reader(lambda value: type(value) in (int, float) and math.isfinite(value) and fits(value), expected)
+    return _reader(lambda value: _is_number(value) and fits(value), expected)
+
+
+def _is_number(value: Any) -> bool:
+    """A number that a float can hold; TOML's have no end."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _whole(least: int, most: int) -> Reader:

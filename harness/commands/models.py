@@ -19,6 +19,8 @@ from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request
 
+OWN_MEMBERS = frozenset({"model", "messages"})
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -65,7 +67,7 @@ def resolve(
 
 def check_keys(args: Namespace, models: Sequence[Model]) -> None:
     """A key or header of the command itself goes to one place only. Raises `BadInput`."""
-    places = {model.found.account[:-1] for model in models if model.found}
+    places = {model.found.hosts for model in models if model.found}
     given = [
         name
         for name, value in (
@@ -148,6 +150,8 @@ def _found(given: asbench.Config, args: Namespace) -> address.Found:
 
 def _check_encodable(sampling: Sampling) -> None:
     """Refuses values that no JSON body can carry before anything else is done."""
+    if own := OWN_MEMBERS & sampling.extra_body.keys():
+        raise BadInput(f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body")
     try:
         sampling.encode(Request((Message("user", ""),)))
     except TypeError as error:

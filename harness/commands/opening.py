@@ -24,6 +24,9 @@ from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
+UNTOLD = frozenset({"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"})
+"""Parts of the provenance whose changes are told elsewhere, or are none."""
+
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 """For text that holds names and paths: printed as it is."""
 
@@ -190,7 +193,7 @@ def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
 
 def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
-        if name not in ("source", "allowed", "quirks", "quirks_used", "headers", "providers_file"):
+        if name not in UNTOLD:
             console.print(f"{label}: note: {name} was {before}, is now {after}", **PLAIN)
 
 

@@ -256,7 +256,9 @@ def folder_name(text: str) -> str:
 
 def header(text: str) -> tuple[str, str]:
     """A header in the form in which HTTP has it."""
-    name, value = (part.strip() for part in (*text.split(":", 1), "")[:2])
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if not colon:  # what was given may be the value alone, and is not shown
+        raise argparse.ArgumentTypeError("expected NAME:VALUE")
     try:
         return fields.header(name, value)
     except BadInput as error:

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harness import __version__, config
-from harness.commands.address import Found
+from harness.commands.address import Found, key_check
 from harness.endpoint.wire import Sampling
 from harness.model import JSON, Benchmark
 from harness.store.manifest import Manifest
@@ -67,13 +67,15 @@ class Plan:
         return self.found.shown if self.found else config.EMBEDDED
 
     @property
-    def servers(self) -> int:
-        return len(self.found.addresses) if self.found else 1
+    def hosts(self) -> frozenset[str]:
+        """The servers of its requests."""
+        return self.found.hosts if self.found else frozenset({config.EMBEDDED})
 
-    @property
-    def account(self) -> tuple[str, ...]:
-        """What shares one limit of requests."""
-        return self.found.account if self.found else (config.EMBEDDED,)
+    def shares_with(self, other: Plan) -> bool:
+        """Whether both have a server and its key in common, and so the limits of one account."""
+        key = self.found.addresses[0].key if self.found else None
+        others = other.found.addresses[0].key if other.found else None
+        return key == others and not self.hosts.isdisjoint(other.hosts)
 
     def identity(self) -> JSON:
         """Everything that can change a prompt, a request's meaning or an answer."""
@@ -98,6 +100,7 @@ class Plan:
             "providers_file": self.providers_file,
             "headers": list(self.headers),
             "address_from": self.address_from,
+            "key_check": key_check(self.found.addresses[0].key) if self.found else None,
             "ca_file": self.ca_file,
             "source": self.source or (str(own.resolve()) if own else None),
             "harness": __version__,

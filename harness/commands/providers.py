@@ -166,6 +166,8 @@ def _over(book: Book, path: Path) -> Book:
 
 
 def _document(path: Path) -> JSON:
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise BadInput(f"cannot read {path}: it is no file")
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -28,7 +28,7 @@ from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Benchmark, Record, Report, RunFacts, Where
 from harness.store.lock import RunLock
 from harness.store.log import lines
-from harness.store.manifest import COMPLETE, INCOMPLETE
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
@@ -71,7 +71,10 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         endpoint = manifest.provenance["endpoint"]
         job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
         again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark.scorer(job.subset))
+        state, manifest.state = manifest.state, RUNNING
+        manifest.save(run.files.manifest)  # a death from here on leaves no hash of results that have gone
         sha256 = replace_results(run.files.results, _scored(again.records(), scores), stamp())
+        manifest.state = state
         if manifest.state == COMPLETE and len(job.owed):
             manifest.state = INCOMPLETE
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None

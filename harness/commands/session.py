@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import resource
 import signal
 import time
@@ -88,11 +90,10 @@ def few_collections() -> Iterator[None]:
 
 def _sockets(plans: Sequence[Plan]) -> tuple[int, int]:
     """Connections that all accounts may have open, and the most requests of one: each server may get all of them."""
-    tunings = _tunings(plans)
-    servers = {plan.account: plan.servers for plan in plans}
-    return sum(tuning.most * servers[account] for account, tuning in tunings.items()), max(
-        tuning.most for tuning in tunings.values()
-    )
+    groups = _groups(plans)
+    most = [_tuning(group).most for group in groups]
+    servers = [len({host for plan in group for host in plan.hosts}) for group in groups]
+    return sum(map(operator.mul, most, servers)), max(most)
 
 
 def _admit_sockets(connections: int, most: int) -> None:
@@ -117,7 +118,7 @@ async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) 
     async with AsyncExitStack() as held:
         embedded = await _embedded(held) if any(work.plan.found is None for work in works) else ()
         accounts = _accounts([work.plan for work in works])
-        lanes = [await _lane(work, embedded, accounts[work.plan.account], held) for work in works]
+        lanes = [await _lane(work, embedded, accounts[place], held) for place, work in enumerate(works)]
         finishes = {lane: work.finish for lane, work in zip(lanes, works, strict=True)}
 
         def played(lane: Lane) -> Played:
@@ -148,21 +149,29 @@ class _Account:
     clients: dict[Address, Client] = field(default_factory=dict)
 
 
-def _accounts(plans: Sequence[Plan]) -> Mapping[tuple[str, ...], _Account]:
-    """One set of slots for each account."""
-    return {
-        account: _Account(Slots(_control(tuning), time.monotonic, _rates(tuning)), tuning)
-        for account, tuning in _tunings(plans).items()
-    }
+def _accounts(plans: Sequence[Plan]) -> Mapping[int, _Account]:
+    """The account of each plan, by the plan's place."""
+    made: dict[int, _Account] = {}
+    for group in _groups(plans):
+        tuning = _tuning(group)
+        account = _Account(Slots(_control(tuning), time.monotonic, _rates(tuning)), tuning)
+        made |= {place: account for place, plan in enumerate(plans) if any(plan is one for one in group)}
+    return made
 
 
-def _tunings(plans: Sequence[Plan]) -> dict[tuple[str, ...], config.Tuning]:
-    """Of each account; where its plans differ, the lower limits hold."""
-    tunings: dict[tuple[str, ...], config.Tuning] = {}
+def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
+    """Plans that have a server and its key in common, directly or through others: no server may get twice its limit."""
+    groups: list[list[Plan]] = []
     for plan in plans:
-        before = tunings.get(plan.account)
-        tunings[plan.account] = plan.tuning if before is None else before.beside(plan.tuning)
-    return tunings
+        sharing = [group for group in groups if any(plan.shares_with(other) for other in group)]
+        apart = [group for group in groups if not any(group is one for one in sharing)]
+        groups = [*apart, [*(one for group in sharing for one in group), plan]]
+    return groups
+
+
+def _tuning(group: Sequence[Plan]) -> config.Tuning:
+    """Where plans on one account differ, the lower limits hold."""
+    return functools.reduce(config.Tuning.beside, [plan.tuning for plan in group])
 
 
 async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, held: AsyncExitStack) -> Lane:

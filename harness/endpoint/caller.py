@@ -90,6 +90,7 @@ class Caller:
         self._rng = rng or random.Random()
         self._unreachable_since: float | None = None
         self._denied_at: float | None = None
+        self._naps: set[anyio.CancelScope] = set()
 
     async def complete(self, body: bytes, rank: int, user: str, warn: Warn) -> Reply:
         """The settled reply to one of a user's requests.
@@ -135,7 +136,7 @@ class Caller:
             retry=retry_if_exception_type(TransportFault),
             stop=record.exhausted,
             wait=record.wait,
-            sleep=self._pause,
+            sleep=record.pause,
             reraise=True,
         )
         number = 0
@@ -156,19 +157,27 @@ class Caller:
             raise GaveUp("persistent_error", f"{last.kind}: {last.detail}", number) from last
         raise AssertionError("tenacity ends in a reply or an error")
 
-    async def _pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float, *, asked: bool) -> None:
+        """Between two tries; the end of an outage ends it, unless the endpoint `asked` for it."""
         if self._unreachable_since is not None:
             seconds = min(seconds, WAIT_FOR_AN_ADDRESS)
         self.traffic.backing_off += 1
+        nap = anyio.CancelScope()
+        if not asked:
+            self._naps.add(nap)
         try:
-            await self._sleep(seconds)
+            with nap:
+                await self._sleep(seconds)
         finally:
+            self._naps.discard(nap)
             self.traffic.backing_off -= 1
 
     def _succeeded(self, completion: Completion, now: float) -> None:
         self._unreachable_since = self._denied_at = None
         if self.outage.succeeded(now):
             self.limiter.recover()
+            for nap in self._naps:
+                nap.cancel()  # those pauses were drawn for an endpoint that was down
         self.traffic.successes += 1
         self.traffic.prompt_tokens += completion.prompt_tokens or 0
         self.traffic.completion_tokens += completion.completion_tokens or 0
@@ -226,6 +235,7 @@ class _Failures:
         self._caller = caller
         self._max_retries = max_retries
         self._times: list[float] = []
+        self._asked: float | None = None
 
     def add(self, time: float) -> None:
         self._times.append(time)
@@ -239,8 +249,11 @@ class _Failures:
 
     def wait(self, state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None
-        asked = fault.retry_after if isinstance(fault, TransportFault) else None
-        return full_jitter(self._counted(), asked, self._caller._rng)
+        self._asked = fault.retry_after if isinstance(fault, TransportFault) else None
+        return full_jitter(self._counted(), self._asked, self._caller._rng)
+
+    async def pause(self, seconds: float) -> None:
+        await self._caller.pause(seconds, asked=bool(self._asked))
 
     def _counted(self) -> int:
         return sum(not self._caller.outage.covers(time) for time in self._times)

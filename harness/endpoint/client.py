@@ -26,7 +26,7 @@ from harness.endpoint.address import Address, check, public_url, secrets
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.sender import Received
-from harness.endpoint.stream import StreamedReply
+from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
@@ -36,6 +36,7 @@ LONGEST_STREAM = 10.0
 """Times the time-out: what a stream may take that never pauses for long."""
 LINGER_SECONDS = 0.1
 """How long after its [DONE] a stream's end is waited for, so that the connection can serve again."""
+PROXY_WANTS_CREDENTIALS = 407
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and what memory bears for some replies at once."""
 
@@ -128,6 +129,8 @@ class Client:
                     streamed, first_token = await self._streamed(response, task)
                 else:
                     content = await _whole(response)
+                    if looks_streamed(content) and response.ok:
+                        streamed = whole_stream(content, LARGEST_REPLY)
             headers = response.headers
             if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
                 wait := replies.exhausted(headers)
@@ -149,8 +152,10 @@ class Client:
                 completion = replies.completion_of(streamed)
             elif 200 <= response.status < 300:
                 completion = replies.completion(content)
+            elif response.status == PROXY_WANTS_CREDENTIALS and self._proxy is not None:
+                raise self._proxy_fault(f"status {response.status}")
             else:
-                completion = replies.refused(response.status, response.headers, content, datetime.now(UTC))
+                completion = replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
         if completion.model != self._served:
@@ -235,9 +240,10 @@ class Client:
                 return TransportFault("connection", f"the connection broke: {_reason(error)}")
 
     def _without_proxy(self, error: Exception) -> TransportFault:
-        return TransportFault(
-            "proxy", f"the proxy for {self._public} does not serve: {_reason(error)}", unreachable=True
-        )
+        return self._proxy_fault(_reason(error))
+
+    def _proxy_fault(self, why: str) -> TransportFault:
+        return TransportFault("proxy", f"the proxy for {self._public} does not serve: {why}", unreachable=True)
 
     def _named(self, error: HarnessError) -> HarnessError:
         """The error of a reply, with the address in it where that is what may be wrong."""

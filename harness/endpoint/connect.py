@@ -159,7 +159,7 @@ def _trust(address: Address, target: SplitResult) -> ssl.SSLContext | bool:
         return False
     files = {os.environ[name]: name for name in CA_VARIABLES if os.environ.get(name)}
     if address.ca_file is not None:
-        files[address.ca_file] = "--ca-file"
+        files[address.ca_file] = "ca_file"
     if target.scheme != "https" or not (files or os.environ.get(CA_FOLDERS)):
         return True
     context = ssl.create_default_context()

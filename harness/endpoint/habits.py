@@ -109,7 +109,7 @@ def _system_in_front(body: JSON) -> None:
 
 def text_of(message: JSON) -> str:
     """The text of a message; of a content in parts, their JSON."""
-    content = message["content"]
+    content = message.get("content", "")
     return content if isinstance(content, str) else orjson.dumps(content).decode()
 
 

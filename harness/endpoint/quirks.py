@@ -7,6 +7,7 @@ learned from a refusal that names a parameter, once per endpoint and model, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable
 
 import orjson
@@ -51,6 +52,10 @@ def adapt(body: bytes, quirks: Quirks, stream: bool = False, given: Collection[s
     return body if adapted == body else adapted
 
 
+REQUEST = re.compile(r"\{.*[\"']messages[\"'].*\}", re.DOTALL)
+"""A request that an error quotes: it names every parameter, and none of them is what is wrong."""
+
+
 def learn(
     known: Quirks, kind: str, words: str, body: bytes, stream: bool = False, given: Collection[str] = ()
 ) -> str | None:
@@ -58,7 +63,7 @@ def learn(
 
     `body` is the request before it was adapted to what is `known`; `kind` and `words` are the error's kind and detail.
     """
-    low = own_words(words)
+    low = own_words(REQUEST.sub("", words))
     if kind not in REFUSED and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
         return None
     sent = adapt(body, known, stream, given)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BURST_SECONDS = 1.0
+BURST_SECONDS, REQUESTS_BURST_SECONDS = 1.0, 0.1
+"""Of the rate, at once: tokens come in lumps; of requests so few that no minute has more than its number, and one."""
+
 BYTES_PER_TOKEN = 3.0
 """Of a request's body, for the estimate; Chinese text takes about three bytes a character and a token."""
 
 
 class TokenBucket:
-    """`per_minute` units a minute. Begins full."""
+    """`per_minute` units a minute, of which so many `seconds` at once. Begins full."""
 
-    def __init__(self, per_minute: float, now: float) -> None:
+    def __init__(self, per_minute: float, now: float, seconds: float = BURST_SECONDS) -> None:
         self._rate = per_minute / 60.0
-        self._capacity = max(1.0, self._rate * BURST_SECONDS)
+        self._capacity = max(1.0, self._rate * seconds)
         self._level = self._capacity
         self._at = now
 
@@ -55,7 +57,7 @@ class Rates:
     """Both buckets of an endpoint; either may be without a limit."""
 
     def __init__(self, rpm: float | None, tpm: float | None, now: float) -> None:
-        self._requests = TokenBucket(rpm, now) if rpm else None
+        self._requests = TokenBucket(rpm, now, REQUESTS_BURST_SECONDS) if rpm else None
         self._tokens = TokenBucket(tpm, now) if tpm else None
         self._completion = _Seen()
 

@@ -18,6 +18,7 @@ from harness.endpoint.limiter import REFUSED
 from harness.endpoint.replies import Denied
 from harness.endpoint.sender import Received, Sender
 from harness.errors import EndpointStopped, Rejected, TransportFault
+from harness.model import NEVER_ANSWERED
 
 SLACK, SLACK_PART = 2, 8
 """A replica keeps a user while it has at most 2 more in flight than the least loaded; or an eighth, if that is more."""
@@ -36,8 +37,9 @@ NEVER, SERVES = float("inf"), float("-inf")
 class _Replica:
     """`seconds` is the mean latency of its latest answers, 0 before the first; `faults` are those since the last one.
 
-    `room` is how many it holds, as a refusal at the time `refused` told. Set aside, it is probed next when `due`, after
-    `wait` seconds; `probes` are in flight. `due` is `NEVER` of one set aside for good, `SERVES` of one that serves.
+    `room` is how many it holds, as a refusal at the time `refused` told; `refusals` are those in a row of what another
+    answered. Set aside, it is probed next when `due`, after `wait` seconds; `probes` are in flight. `due` is `NEVER` of
+    one set aside for good, `SERVES` of one that serves.
     """
 
     name: str
@@ -50,6 +52,7 @@ class _Replica:
     due: float = SERVES
     wait: float = FIRST_PROBE
     probes: int = 0
+    refusals: int = 0
 
     def full(self, now: float) -> bool:
         return self.in_flight >= self.room and now < self.refused + FULL_SECONDS
@@ -78,12 +81,15 @@ class Replicas:
     async def send(self, body: bytes, user: str = "") -> Received:
         """One try, at one replica; at another at once where the first is full (429) and another is not.
 
-        Raises what the replica raised. `EndpointStopped` is a `TransportFault` of kind `replica` as long as not all
-        replicas have come to that, and a fault is `unreachable` only while none serves.
+        What one replica refuses (`Rejected`, or a prompt that it will not take) is asked of another, once: it may have
+        another configuration, and what it refuses is quickly done. Raises what the replica raised. `EndpointStopped`
+        is a `TransportFault` of kind `replica` as long as not all replicas have come to that, and a fault is
+        `unreachable` only while none serves.
         """
+        refuser: _Replica | None = None
         for left in self._tries_left:
             start = self._clock()
-            replica = self._choose(user, start)
+            replica = self._choose(user, start, refuser)
             probe = replica.due != SERVES
             replica.in_flight = place = replica.in_flight + 1
             replica.probes += probe
@@ -98,19 +104,45 @@ class Replicas:
                 raise TransportFault("replica", replica.named(str(error))) from error
             except Rejected:
                 self._answered(replica, start, place, probe)
-                raise
+                if refuser is not None or not left or not self._has_other(replica):
+                    raise
+                refuser = replica
             else:
-                took = self._clock() - start
-                replica.seconds += (took - replica.seconds) / SMOOTHING if replica.seconds else took
-                self._remember(user, replica)
                 self._answered(replica, start, place, probe)
+                if not _answers(received) and refuser is None and left and self._has_other(replica):
+                    refuser = replica
+                    continue
+                self._settled(replica, refuser, received, user, start)
                 return received
             finally:
                 replica.in_flight -= 1
                 replica.probes -= probe
         raise AssertionError("the last try returns or raises")
 
-    def _choose(self, user: str, now: float) -> _Replica:
+    def _has_other(self, replica: _Replica) -> bool:
+        return any(one is not replica for one in self._serving)
+
+    def _settled(
+        self, replica: _Replica, refuser: _Replica | None, received: Received, user: str, start: float
+    ) -> None:
+        """A reply came; who refused what another answers is soon set aside, like one with faults."""
+        if not _answers(received):
+            return  # both refuse it: that says nothing of how fast they are, or where the user should stay
+        took = self._clock() - start
+        replica.seconds += (took - replica.seconds) / SMOOTHING if replica.seconds else took
+        self._remember(user, replica)
+        replica.refusals = 0
+        if refuser is not None and refuser.due == SERVES:
+            refuser.refusals += 1
+            if refuser.refusals >= IN_A_ROW:
+                refuser.refusals, refuser.wait = 0, LONGEST_PROBE
+                self._set(
+                    refuser, self._clock() + refuser.wait, "is set aside for a while: it refuses what others answer"
+                )
+
+    def _choose(self, user: str, now: float, refuser: _Replica | None) -> _Replica:
+        if refuser is not None:
+            return self._least([one for one in self._serving if one is not refuser] or self._serving, now)
         if len(self._serving) < len(self._replicas) and (probed := self._probe(now)):
             return probed
         least = self._least(self._serving, now)
@@ -194,6 +226,11 @@ class Replicas:
             self._recent[user] = replica
         if len(self._recent) >= REMEMBERED:
             self._recent, self._earlier = {}, self._recent
+
+
+def _answers(received: Received) -> bool:
+    """Whether a reply is an answer, and not a prompt that was refused."""
+    return bool(received.completion.text) or received.completion.finish_reason not in NEVER_ANSWERED
 
 
 def _keeps(home: _Replica, least: _Replica) -> bool:

@@ -31,6 +31,7 @@ from harness.endpoint.words import (
     said,
     too_long,
     used_up,
+    without_quotes,
 )
 from harness.endpoint.words import one_line as one_line  # who shows foreign words finds it here
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
@@ -163,16 +164,19 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime) -> Completion:
-    """What a reply of another status settles; raises what it does not."""
+def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, asked: bytes = b"") -> Completion:
+    """What a reply of another status to the request `asked` settles; raises what it does not."""
     data = _object(body)
     words = said(data) if data is not None else ""
-    return _judged(status, words, words or one_line(body.decode("utf-8", "replace")), headers, now)
+    shown = words or one_line(body.decode("utf-8", "replace"))
+    return _judged(status, words, shown, headers, now, asked.decode("utf-8", "replace"))
 
 
-def _judged(status: int, words: str, shown: str, headers: Mapping[str, str], now: datetime) -> Completion:
+def _judged(
+    status: int, words: str, shown: str, headers: Mapping[str, str], now: datetime, asked: str = ""
+) -> Completion:
     """What an error means by its status and by the endpoint's own `words`; `shown` is for messages alone."""
-    low = own_words(words)
+    low = own_words(without_quotes(words, asked))
     if status in (400, 403, 422) and any_of(CONTENT_FILTER, low):
         return Completion("", "content_filter")
     if too_long(status, low):

@@ -105,6 +105,7 @@ class StreamedReply:
         self._finish_reason: Any = None
         self._has_choice = False
         self._has_halves = False
+        self._plain: list[bytes] | None = None
 
     @property
     def finished(self) -> bool:
@@ -118,6 +119,11 @@ class StreamedReply:
         self._size += len(block)
         if self._size > self._largest:
             raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
+        if self._plain is None and self._size == len(block) and block.lstrip().startswith(b"{"):
+            self._plain = []  # a whole reply under the name of a stream
+        if self._plain is not None:
+            self._plain.append(block)
+            return
         for name, data in self._events.feed(block):
             self._take(name, data)
 
@@ -126,6 +132,8 @@ class StreamedReply:
 
         Raises `TransportFault` where it broke off.
         """
+        if self._plain is not None:
+            return self._whole_json(b"".join(self._plain))
         if not self.done:
             self._take_last()
         if self._error is not None:
@@ -138,6 +146,13 @@ class StreamedReply:
             message = {name: _joined(pieces) for name, pieces in self._pieces.items()}
             found["choices"] = [{"message": message, "finish_reason": self._finish_reason}]
         return self._writable(found)
+
+    def _whole_json(self, body: bytes) -> dict[str, Any]:
+        data = _leniently(body)
+        if type(data) is not dict:
+            raise TransportFault("bad_json", "the reply is not whole JSON")
+        self._has_halves = True
+        return self._writable(data)
 
     def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
         """The halves of surrogate pairs that chunks had cut apart joined; a half alone, which no file holds, U+FFFD."""
@@ -233,6 +248,18 @@ class StreamedReply:
                     pieces.append(piece)
                 else:
                     pieces.extend(piece)
+
+
+def looks_streamed(body: bytes) -> bool:
+    """Whether a body is a stream whatever it is called: servers name the type wrongly, and no JSON begins so."""
+    return body[:64].lstrip().startswith((b"data:", b"event:", b":"))
+
+
+def whole_stream(body: bytes, largest: int) -> dict[str, Any]:
+    """The reply in a stream that has come to its end. Raises `TransportFault` where it broke off."""
+    reply = StreamedReply(largest)
+    reply.feed(body)
+    return reply.whole()
 
 
 def _joined(pieces: list[Any]) -> Any:

@@ -105,6 +105,8 @@ FINISH_REASONS = {
 }
 """What providers say instead of OpenAI's words for the same, and those words themselves, since some shout."""
 
+QUOTED = re.compile(r"""['"`“‘「『](.*?)['"`”’」』]""")
+
 BROKEN_OFF = frozenset({"insufficient_system_resource", "abort", "error", "network_error"})
 """Finish reasons of a reply that the endpoint broke off itself: DeepSeek; vLLM and SGLang; OpenRouter; Zhipu."""
 
@@ -186,6 +188,11 @@ def one_line(text: str) -> str:
     """
     line = "".join(filter(str.isprintable, " ".join(text.split())))
     return line if len(line) <= SHOWN else re.sub(r"[!-~]+\Z", "", line[:SHOWN]) + "…"
+
+
+def without_quotes(words: str, asked: str) -> str:
+    """What an endpoint says without what it quotes of the request: a post that speaks of an empty account is none."""
+    return QUOTED.sub(lambda quote: "" if quote[1] and quote[1] in asked else quote[0], words)
 
 
 def any_of(words: tuple[str, ...], text: str) -> bool:

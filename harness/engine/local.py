@@ -82,11 +82,14 @@ class LocalEngine:
             lane.stop(error, grace=0.0)
 
     async def _watch_signals(self) -> None:
+        """A signal leaves every lane its grace, also one that was stopping already, while any goes on; else it is the
+        second, or comes to a run that is stopping as it is, and ends all at once."""
         with anyio.open_signal_receiver(*SIGNALS) as signals:
             async for number in signals:
-                for lane in [lane for lane in self._lanes if not lane.over]:
-                    again = lane.ending is not None
-                    lane.stop(RunStopped(SIGNALS[number]), grace=0.0 if again else GRACE_SECONDS)
+                lanes = [lane for lane in self._lanes if not lane.over]
+                grace = GRACE_SECONDS if any(lane.ending is None for lane in lanes) else 0.0
+                for lane in lanes:
+                    lane.stop(RunStopped(SIGNALS[number]), grace)
 
     async def _tick(self) -> None:
         noted = self._clock()

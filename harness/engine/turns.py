@@ -13,10 +13,10 @@ from harness.engine.lane import Lane
 class Turns:
     """Starts the users of the lanes on one account's slots, as there is room for them.
 
-    As many users are in play as there are slots, and one more for each that backs off, up to twice the slots: nobody
-    who has begun waits long. Of several lanes each goes in proportion to the users that it has left, so that they
-    end together; a chain that could outlast the rest of them all goes at once. A lane in an outage has room for its
-    probes only, and takes none of the others'.
+    As many users are in play as there are slots, and one more for each that backs off, of each lane up to twice the
+    slots: nobody who has begun waits long. Of several lanes each goes in proportion to the users that it has left, so
+    that they end together; a chain that could outlast the rest of them all goes at once. A lane in an outage has room
+    for its probes only, and takes none of the others'.
     """
 
     def __init__(self, slots: Slots, lanes: list[Lane], seed: int) -> None:
@@ -47,11 +47,11 @@ class Turns:
                 await self._room.wait()
 
     def _with_room(self, lanes: list[Lane]) -> list[Lane]:
-        probing = [lane for lane in lanes if lane.in_outage and lane.in_play < _places(1, [lane])]
-        running = [lane for lane in self.lanes if not lane.in_outage]
-        if sum([lane.in_play for lane in running]) >= _places(self._slots.limit, running):
-            return probing
-        return probing + [lane for lane in lanes if not lane.in_outage]
+        """Lanes that may start a user now. Who backs off takes no place of another lane's."""
+        probing = [lane for lane in lanes if lane.in_outage and _is_open(lane, 1, _active(lane))]
+        limit = self._slots.limit
+        active = sum([_active(lane) for lane in self.lanes if not lane.in_outage])
+        return probing + [lane for lane in lanes if not lane.in_outage and _is_open(lane, limit, active)]
 
     def _start_one(self, free: list[Lane]) -> None:
         slots = self._slots.limit
@@ -64,6 +64,11 @@ class Turns:
         chosen.start_next(slots, remaining - chosen.schedule.remaining_steps)
 
 
-def _places(limit: int, lanes: list[Lane]) -> int:
-    """Users that may be in play; no crowd where everybody backs off."""
-    return limit + min(limit, sum([lane.caller.traffic.backing_off for lane in lanes]))
+def _active(lane: Lane) -> int:
+    """Users in play that wait for no other try."""
+    return lane.in_play - lane.caller.traffic.backing_off
+
+
+def _is_open(lane: Lane, limit: int, active: int) -> bool:
+    """Whether one more fits in beside `active` users, and into the lane: no crowd where everybody backs off."""
+    return active < limit and lane.in_play < 2 * limit

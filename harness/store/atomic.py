@@ -8,6 +8,7 @@ ignore fsync.
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import MachineError
+from harness.store.disk import ANEW, DISK, Content, Disk
 
-NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""What file systems say that have no such thing (some network and FUSE mounts)."""
+NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
+"""What file systems say that have no such thing (some network and FUSE mounts), and folders that may not be read."""
 
 
 @contextmanager
-def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterator[BinaryIO]:
     """A file to write the new content of `path` into; it takes the place when the block ends without error.
 
     The new content stands in `<file>.new` until then; one that a death left behind is overwritten. `shared`
@@ -29,32 +31,43 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[BinaryIO]:
     """
     new = path.with_name(f"{path.name}.{os.getpid()}.new" if shared else path.name + ".new")
     try:
-        with new.open("wb", buffering=1 << 20) as file:
+        with Content(disk, disk.open(new, ANEW)) as content:
+            file = io.BufferedWriter(content, 1 << 20)
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
+            disk.sync(content.fileno())
+        disk.replace(new, path)
     except OSError as error:
         raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
     finally:
         with suppress(OSError):
-            new.unlink(missing_ok=True)  # after an error; on a full disk it would only stand in the way
-    sync_folder(path.parent)
+            disk.unlink(new)  # after an error; on a full disk it would only stand in the way
+    sync_folder(path.parent, disk)
 
 
-def write(path: Path, content: bytes, *, shared: bool = False) -> None:
-    with replacing(path, shared=shared) as file:
+def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK) -> None:
+    with replacing(path, shared=shared, disk=disk) as file:
         file.write(content)
 
 
-def sync_folder(folder: Path) -> None:
+def make_folder(folder: Path, disk: Disk = DISK) -> None:
+    """Makes a folder, and those above it; it survives a power loss, also where a death had left it unsynced."""
+    if not folder.parent.exists():
+        make_folder(folder.parent, disk)
+    try:
+        disk.mkdir(folder)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise MachineError(f"cannot make {folder}: a file stands there") from None
+    except OSError as error:
+        raise MachineError(f"cannot make {folder}: {error.strerror}") from error
+    sync_folder(folder.parent, disk)
+
+
+def sync_folder(folder: Path, disk: Disk = DISK) -> None:
     """Makes names that were created or replaced in a folder survive a power loss, where that can be asked for."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        disk.sync_folder(folder)
     except OSError as error:
         if error.errno not in NO_FOLDER_SYNC:
             raise MachineError(f"cannot sync {folder}: {error.strerror}; what the disk holds is unknown") from error

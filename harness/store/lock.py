@@ -15,12 +15,14 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from harness.errors import MachineError
+from harness.store.disk import DISK, KEEP, Disk
 
 LEASE = 60.0
 """Seconds."""
@@ -39,13 +41,20 @@ class RunLock:
     `clock` gives seconds since the epoch; `lock` is the kernel's means.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float], lock: Callable[[int], None] = kernel_lock) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float],
+        lock: Callable[[int], None] = kernel_lock,
+        disk: Disk = DISK,
+    ) -> None:
         self._path = path
+        self._disk = disk
         self._clock = clock
         self._holder: dict[str, Any] = {}
         self._leased = False
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = disk.open(path, KEEP)
         except OSError as error:
             raise MachineError(f"cannot open {path}: {error.strerror}") from error
         try:
@@ -54,12 +63,16 @@ class RunLock:
             self._refuse()
         except OSError as error:
             if error.errno not in NO_LOCKS:
-                os.close(self._fd)
+                self._close()
                 raise MachineError(f"cannot lock {path}: {error.strerror}") from error
             self._leased = True
             if not self._lease_is_free():
                 self._refuse()
-        self._write()
+        try:
+            self._write()
+        except MachineError:
+            self._close()
+            raise
 
     def beat(self) -> None:
         """Renews the lease when it is due; costs a comparison otherwise. Raises `MachineError` where it was lost."""
@@ -71,9 +84,14 @@ class RunLock:
             self._write()
 
     def release(self) -> None:
-        if self._is_ours():
-            os.ftruncate(self._fd, 0)
-        os.close(self._fd)
+        with suppress(OSError, MachineError):  # who comes next takes it all the same, a lease after its time
+            if self._is_ours():
+                self._disk.truncate(self._fd, 0)
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):  # the kernel's lock ends with the descriptor, which is closed all the same
+            self._disk.close(self._fd)
 
     def _is_there(self) -> bool:
         try:
@@ -90,7 +108,7 @@ class RunLock:
 
     def _refuse(self) -> None:
         who = self._who()
-        os.close(self._fd)
+        self._close()
         raise MachineError(f"{self._path.parent} is in use by {who}: wait for it, or end it and try again")
 
     def _who(self) -> str:
@@ -98,14 +116,18 @@ class RunLock:
         return f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
 
     def _read(self) -> dict[str, Any] | None:
-        return _holder(self._fd)
+        try:
+            return _holder(self._fd)
+        except OSError as error:
+            raise MachineError(f"cannot read {self._path}: {error.strerror}") from error
 
     def _write(self) -> None:
         self._holder = {"format": 1, "pid": os.getpid(), "host": socket.gethostname(), "renewed": self._clock()}
         content = orjson.dumps(self._holder)
         try:
-            os.pwrite(self._fd, content, 0)
-            os.ftruncate(self._fd, len(content))
+            if self._disk.write_at(self._fd, content, 0) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._disk.truncate(self._fd, len(content))
         except OSError as error:
             raise MachineError(f"cannot write {self._path}: {error.strerror}") from error
 

@@ -11,11 +11,12 @@ A line is a JSON object whose last member is `crc`, the CRC-32 of the line befor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 from zlib import crc32
 
 import orjson
@@ -23,6 +24,7 @@ import orjson
 from harness.errors import MachineError
 from harness.model import JSON
 from harness.store.atomic import replacing, sync_folder
+from harness.store.disk import APPEND, DISK, Disk, write_whole
 
 TAIL = len(b',"crc":"00000000"}')
 
@@ -37,6 +39,13 @@ def sound(line: bytes) -> bool:
     """Whether a line (without its end) is as it was written."""
     payload, tail = line[:-TAIL], line[-TAIL:]
     return tail == b',"crc":"%08x"}' % crc32(payload) and payload[:1] == b"{"
+
+
+def checked(line: bytes, path: Path) -> bytes:
+    """A line that was sound before, and is still; raises `MachineError` for one that is not."""
+    if not sound(line):
+        raise MachineError(f"{path} was changed by another program: run again to repair it")
+    return line
 
 
 def unseal(line: bytes) -> JSON:
@@ -73,7 +82,7 @@ def sound_lines(path: Path) -> Iterator[Line]:
     return (line for line in lines(path) if sound(line.text))
 
 
-def repair(path: Path) -> int:
+def repair(path: Path, disk: Disk = DISK) -> int:
     """Moves lines that are not sound to `<file>.torn`; returns how many. A file without any is not touched.
 
     The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last
@@ -86,55 +95,78 @@ def repair(path: Path) -> int:
             bad.append(line)
     try:
         if bad:
-            _keep_torn(path, bad)
-            _take_out(path, bad)
+            _keep_torn(path, bad, disk)
+            _take_out(path, bad, disk)
         elif not ended:
-            with path.open("ab") as file:
-                file.write(b"\n")
+            with appending(path, disk) as fd:
+                write_whole(disk, fd, b"\n")
     except OSError as error:
         raise MachineError(f"cannot repair {path}: {error.strerror}") from error
     return len(bad)
 
 
-def _keep_torn(path: Path, bad: list[Line]) -> None:
-    with path.with_name(path.name + ".torn").open("ab") as aside:
+def _keep_torn(path: Path, bad: list[Line], disk: Disk) -> None:
+    aside = path.with_name(path.name + ".torn")
+    with appending(aside, disk) as fd:
+        if not _ended(aside):  # a death within an earlier repair
+            write_whole(disk, fd, b"\n")
         for line in bad:
-            aside.write(line.text + b"\n")
-        aside.flush()
-        os.fsync(aside.fileno())
-    sync_folder(path.parent)
+            write_whole(disk, fd, line.text + b"\n")
+        disk.sync(fd)
+    sync_folder(path.parent, disk)
 
 
-def _take_out(path: Path, bad: list[Line]) -> None:
+def _ended(path: Path) -> bool:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() in (b"", b"\n")
+
+
+def _take_out(path: Path, bad: list[Line], disk: Disk) -> None:
     first = bad[0]
     if first.offset + first.size == path.stat().st_size:
-        os.truncate(path, first.offset)  # the usual case: nothing but the last line of a killed writer
+        with appending(path, disk) as fd:
+            disk.truncate(fd, first.offset)  # the usual case: nothing but the last line of a killed writer
         return
     skip = {line.offset for line in bad}
-    with replacing(path) as whole:
+    with replacing(path, disk=disk) as whole:
         for line in lines(path):
             if line.offset not in skip:
                 whole.write(line.text + b"\n")
 
 
+@contextmanager
+def appending(path: Path, disk: Disk) -> Iterator[int]:
+    """A descriptor to append by; raises `OSError`."""
+    fd = disk.open(path, APPEND)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
+
+
 class AppendLog:
     """A log open for appending. Raises `MachineError` when a line cannot be written whole."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
-        self.dirty = False
+        self._disk = disk
+        self._write = disk.write
+        self._sync = disk.sync
         self.slowest = 0.0
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._fd = disk.open(path, APPEND)
             self._size = os.fstat(self._fd).st_size
         except OSError as error:
             raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
+        self.dirty = self._size > 0  # by a process that died before it could sync
 
     def append(self, data: JSON) -> int:
         """Appends the line of an object; returns its offset in bytes. Nobody else writes to the file meanwhile."""
         line, offset, start = seal(data), self._size, perf_counter()
         try:
-            written = os.write(self._fd, line)
+            written = self._write(self._fd, line)
             self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
@@ -147,8 +179,10 @@ class AppendLog:
 
     def _take_back(self) -> None:
         """Cuts off a part of a line, so that whatever is appended before the process ends does not run into it."""
-        with suppress(OSError):  # then the next start sets the part aside
-            os.ftruncate(self._fd, self._size)
+        try:
+            self._disk.truncate(self._fd, self._size)
+        except OSError as error:  # whatever followed would run into the part, which the next start sets aside
+            self._write = _refusing(error)
 
     def sync(self) -> None:
         """Waits until what was appended is on the disk."""
@@ -156,9 +190,22 @@ class AppendLog:
             return
         self.dirty = False  # before the sync: what is appended during it is dirty again
         try:
-            os.fsync(self._fd)
+            self._sync(self._fd)
         except OSError as error:
+            self.dirty, self._sync = True, _refusing(error)  # another try may succeed without what this one lost
             raise MachineError(f"cannot sync {self.path}: {error.strerror}; what the disk holds is unknown") from error
 
     def close(self) -> None:
-        os.close(self._fd)
+        try:
+            self._disk.close(self._fd)
+        except OSError as error:  # network mounts tell here what they could not keep
+            raise MachineError(f"cannot close {self.path}: {error.strerror}; what the disk holds is unknown") from error
+
+
+def _refusing(error: OSError) -> Callable[..., Any]:
+    """What stands for an operation that must not be tried again."""
+
+    def refuse(*_: object) -> Any:
+        raise OSError(error.errno, error.strerror)
+
+    return refuse

@@ -12,6 +12,7 @@ import orjson
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
+from harness.store.disk import DISK, Disk
 
 FORMAT = 1
 STATES = RUNNING, STOPPED, INCOMPLETE, COMPLETE = "running", "stopped", "incomplete", "complete"
@@ -35,8 +36,8 @@ class Manifest:
     results_sha256: str | None = None
     format: int = FORMAT
 
-    def save(self, path: Path) -> None:
-        write(path, orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2) + b"\n")
+    def save(self, path: Path, disk: Disk = DISK) -> None:
+        write(path, orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2) + b"\n", disk=disk)
 
 
 def load(path: Path) -> Manifest | None:
@@ -95,7 +96,7 @@ class _Field:
     may_lack: bool = False
 
 
-PLACES = ("provider", "providers_file", "ca_file", "address_from")
+PLACES = ("provider", "providers_file", "ca_file", "address_from", "key_check")
 SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
 FIELDS = (
     *(_Field(name, _is_object, "an object") for name in SECTIONS),
@@ -163,3 +164,21 @@ def differences(old: JSON, new: JSON, prefix: str = "") -> dict[str, tuple[Any, 
         elif before != after:
             found[prefix + name] = (before, after)
     return found
+
+
+def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str], where: Path) -> None:
+    """Refuses, field by field, to go on with a run as another configuration."""
+    differing = differences(old.identity, identity) if old else {}
+    found = {name: pair for name, pair in differing.items() if name not in allowed}
+    if found:
+        told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+        raise BadInput(
+            f"{where} holds a run of another configuration: {told}. Give this one a --name of its own, "
+            f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
+        )
+
+
+def shown(value: Any) -> str:
+    """A value of a manifest in a sentence."""
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 60 else text[:56] + "..." + text[-1]

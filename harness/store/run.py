@@ -1,16 +1,12 @@
-"""The files of one run of one subset: opened for writing by one process, or read by any.
-
-`RunFiles` knows the names. `RunStore` is the writer: it holds the lock, sets torn lines aside, tells
-what is done and which responses are saved, and appends. Guarantees are those of `log` and `atomic`.
+"""The writer of one run's files: it holds the lock, sets torn lines aside, tells what is done and which
+responses are saved, and appends. Guarantees are those of `log`, `atomic` and `aside`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain, count
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,79 +14,33 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from harness.errors import BadInput, MachineError
+from harness.errors import MachineError
 from harness.model import JSON, Completion, Failure, Record
 from harness.store import log, manifest
-from harness.store.atomic import replacing, sync_folder, write
+from harness.store.aside import keep_old, replace_results, set_aside
+from harness.store.atomic import make_folder, replacing, sync_folder, write
+from harness.store.disk import DISK, Disk
+from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
-from harness.store.manifest import Manifest
+from harness.store.manifest import Manifest, same_identity, shown
 from harness.store.tasks import TaskIndex
 
+__all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "shown"]
+
 RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    folder: Path
-    subset: str
-
-    @property
-    def results(self) -> Path:
-        return self.folder / f"inference_results_{self.subset}.jsonl"
-
-    @property
-    def responses(self) -> Path:
-        return self.folder / f"responses_{self.subset}.jsonl"
-
-    @property
-    def failures(self) -> Path:
-        return self.folder / f"failures_{self.subset}.jsonl"
-
-    @property
-    def manifest(self) -> Path:
-        return self.folder / f"run_{self.subset}.json"
-
-    @property
-    def events(self) -> Path:
-        return self.folder / f"run_{self.subset}.log"
-
-    @property
-    def lock(self) -> Path:
-        return self.folder / f"run_{self.subset}.lock"
-
-    def report(self, kind: str) -> Path:
-        return self.folder / f"eval_report_{self.subset}.{kind}"
-
-    @property
-    def reports(self) -> tuple[Path, ...]:
-        """All that is written with a report, and true only as long as that is."""
-        return self.report("txt"), self.report("json"), self.folder / f"generated_{self.subset}.json"
-
-
-def runs(results_folder: Path) -> Iterator[RunFiles]:
-    """Every run that has a manifest below a results folder, by name and subset."""
-    for folder in sorted(path for path in results_folder.glob("*") if path.is_dir()):
-        yield from runs_in(folder)
-
-
-def runs_in(folder: Path) -> Iterator[RunFiles]:
-    """The runs of one name, by subset."""
-    for path in sorted(folder.glob("run_*.json")):
-        yield RunFiles(folder, path.stem.removeprefix("run_"))
 
 
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files."""
 
-    def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str) -> None:
+    def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
         self.files = files
+        self._disk = disk
         self._clock = clock
         self._stamp = stamp
-        try:
-            files.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MachineError(f"cannot make {files.folder}: {error.strerror}") from error
-        self._lock = RunLock(files.lock, clock)
+        for folder in (files.folder.parent, files.folder):
+            make_folder(folder, disk)
+        self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
         self._saved: dict[str, list[tuple[int, int]]] = {}
         self._records = 0
@@ -98,9 +48,16 @@ class RunStore:
         self.torn = 0
 
     def close(self) -> None:
-        for opened in self._logs:
-            opened.close()
-        self._lock.release()
+        try:
+            self._close_logs()
+        finally:
+            self._lock.release()
+
+    def _close_logs(self) -> None:
+        """Closes each, whatever befalls another."""
+        with ExitStack() as closing:
+            while self._logs:
+                closing.callback(self._logs.pop().close)
 
     def beat(self) -> None:
         self._lock.beat()
@@ -112,10 +69,13 @@ class RunStore:
         """The report of a run that goes on is no longer true of it."""
         for path in self.files.reports:
             if path.exists():
-                set_aside(path, self._stamp)
+                set_aside(path, self._stamp, self._disk)
 
     def set_aside_everything(self) -> None:
-        """Moves an earlier run of this name and subset aside (`--restart`)."""
+        """Moves an earlier run of this name and subset aside (`--restart`).
+
+        The manifest goes last: results without one would be another program's.
+        """
         files = self.files
         for path in (
             files.results,
@@ -126,27 +86,28 @@ class RunStore:
             files.manifest,
         ):
             if path.exists():
-                set_aside(path, self._stamp)
-        sync_folder(files.folder)
+                set_aside(path, self._stamp, self._disk)
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
         """Keeps the bytes of prompts and agents beside the results; others of the same name are set aside."""
         for name, content in files.items():
             path = self.files.folder / name
             if path.exists():
-                if path.read_bytes() == content:
+                if _content(path) == content:
                     continue
-                set_aside(path, self._stamp)
-            write(path, content, shared=True)  # runs of other subsets keep the same file
+                set_aside(path, self._stamp, self._disk)
+            write(path, content, shared=True, disk=self._disk)  # runs of other subsets keep the same file
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
         """Repairs and opens the logs; returns a mask of the tasks that are done as they now stand."""
         files = self.files
-        self.torn = sum(log.repair(path) for path in (files.results, files.responses, files.failures, files.events))
-        self._results, self._responses, self._failures, self._events = self._logs = [
-            log.AppendLog(path) for path in (files.results, files.responses, files.failures, files.events)
-        ]
-        sync_folder(files.folder)
+        self._close_logs()
+        paths = files.results, files.responses, files.failures, files.events
+        self.torn = sum([log.repair(path, self._disk) for path in paths])
+        for path in paths:
+            self._logs.append(log.AppendLog(path, self._disk))
+        self._results, self._responses, self._failures, self._events = self._logs
+        sync_folder(files.folder, self._disk)
         self._results_at = self._find_done(index)
         self._saved = self._find_responses(index, self.done)
         return self.done
@@ -170,8 +131,8 @@ class RunStore:
             with self.files.responses.open("rb") as file:
                 for offset, size in places:
                     file.seek(offset)
-                    line = orjson.loads(file.read(size))
-                    found[line["request"], line["nth"]] = Completion(**line["completion"])
+                    data = log.unseal(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
+                    found[data["request"], data["nth"]] = Completion(**data["completion"])
         except OSError as error:
             raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
         return found
@@ -274,9 +235,9 @@ class RunStore:
         """
         whole = hashlib.sha256()
         if self.outside():
-            keep_old(self.files.results, self._stamp)
+            keep_old(self.files.results, self._stamp, self._disk)
         rewritten = np.full_like(self._results_at, -1)
-        with replacing(self.files.results) as file:
+        with replacing(self.files.results, disk=self._disk) as file:
             for position, line in zip(np.flatnonzero(self._results_at >= 0), self._lines_in_order(), strict=True):
                 rewritten[position] = file.tell()
                 whole.update(line + b"\n")
@@ -288,10 +249,11 @@ class RunStore:
 
     def _take_up(self, results_at: NDArray[np.int64]) -> None:
         """Goes on with the results file that has taken the old one's place."""
-        self._results.close()
-        self._results = self._logs[0] = log.AppendLog(self.files.results)
+        old = self._results
+        self._results = self._logs[0] = log.AppendLog(self.files.results, self._disk)
         self._results_at = results_at
         self._records = int((results_at >= 0).sum())
+        old.close()
 
     def _lines_in_order(self) -> Iterator[bytes]:
         """The records' lines. Raises `MachineError` for one that was changed under this process."""
@@ -300,12 +262,7 @@ class RunStore:
                 for offset in self._results_at[self._results_at >= 0]:
                     self.beat()
                     file.seek(int(offset))
-                    line = file.readline().rstrip(b"\n")
-                    if not log.sound(line):
-                        raise MachineError(
-                            f"{self.files.results} was changed by another program: run again to repair it"
-                        )
-                    yield line
+                    yield log.checked(file.readline().rstrip(b"\n"), self.files.results)
         except OSError as error:
             raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
 
@@ -334,61 +291,8 @@ class RunStore:
         return places
 
 
-def replace_results(path: Path, records: Iterator[JSON], stamp: str) -> str:
-    """Writes records anew and returns the file's SHA-256; an old file with other content is kept set aside."""
-    whole = hashlib.sha256()
-    with replacing(path) as file:
-        for data in records:
-            line = log.seal(data)
-            whole.update(line)
-            file.write(line)
-        with path.open("rb") as old:
-            if hashlib.file_digest(old, "sha256").digest() != whole.digest():
-                keep_old(path, stamp)
-    return whole.hexdigest()
-
-
-def keep_old(path: Path, stamp: str) -> None:
-    """A second name for a file that is about to be replaced, so that its content stays."""
-    kept = _free_name(path, stamp)
+def _content(path: Path) -> bytes:
     try:
-        try:
-            kept.hardlink_to(path)
-        except OSError:  # a file system without hard links: a copy costs more, and does the same
-            shutil.copy2(path, kept)
+        return path.read_bytes()
     except OSError as error:
-        raise MachineError(f"cannot keep {path} as {kept.name}: {error.strerror}; nothing was changed") from error
-
-
-def set_aside(path: Path, stamp: str) -> None:
-    """Another name for a file that a new one is about to follow."""
-    kept = _free_name(path, stamp)
-    try:
-        path.rename(kept)
-    except OSError as error:
-        raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
-
-
-def _free_name(path: Path, stamp: str) -> Path:
-    """`<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
-    name = f"{path.name}.before-{stamp}"
-    names = chain((name,), (f"{name}-{number}" for number in count(2)))
-    return next(free for free in map(path.with_name, names) if not free.exists())
-
-
-def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str], where: Path) -> None:
-    """Refuses, field by field, to go on with a run as another configuration."""
-    differing = manifest.differences(old.identity, identity) if old else {}
-    found = {name: pair for name, pair in differing.items() if name not in allowed}
-    if found:
-        told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
-        raise BadInput(
-            f"{where} holds a run of another configuration: {told}. Give this one a --name of its own, "
-            f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
-        )
-
-
-def shown(value: Any) -> str:
-    """A value of a manifest in a sentence."""
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 60 else text[:56] + "..." + text[-1]
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error

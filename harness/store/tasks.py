@@ -9,17 +9,14 @@ where only the time differs, its hash.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import zipfile
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from itertools import chain, repeat
 from pathlib import Path
-from typing import BinaryIO, Protocol
 
 import numpy as np
 import orjson
@@ -28,19 +25,11 @@ from numpy.typing import NDArray
 from harness.errors import BadInput, MachineError
 from harness.model import Where
 from harness.store.atomic import replacing
+from harness.store.reading import NotAnArray, elements, plain_lines
 
 FORMAT = 2
-BOM = b"\xef\xbb\xbf"
-BLANK = re.compile(r"[ \t\r\n]*")
-BLOCK = 1 << 20
-"""Bytes read at once."""
-
 Measured = Callable[[bytes, Where], tuple[str, int]]
 """Validates a line and tells its user's key and number of steps."""
-
-
-class Hash(Protocol):
-    def update(self, data: bytes, /) -> None: ...
 
 
 def key_hash(key: str) -> int:
@@ -96,7 +85,8 @@ class TaskIndex:
         """The line of a task. Raises `MachineError` when the file is no longer the one that was indexed."""
         line = os.pread(self._fd, int(self._columns.sizes[position]), int(self._columns.offsets[position]))
         if line_digest(line) != self.digest(position):
-            self._cache.unlink(missing_ok=True)
+            with suppress(OSError):  # it would be found out of date all the same
+                self._cache.unlink()
             raise MachineError(f"{self.path} has changed since this run began: run again to take up the new content")
         return line
 
@@ -146,7 +136,7 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskI
     name = str(path)
     try:
         with path.open("rb") as file:
-            for line, start, number in (_elements if path.suffix == ".json" else _lines)(file, whole):
+            for line, start, number in (elements if path.suffix == ".json" else plain_lines)(file, whole):
                 key, length = measured(line, Where(name, number))
                 digests += sha256(line).digest()[:16]
                 offsets.append(start)
@@ -156,7 +146,7 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskI
                 steps.append(length)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except _NotAnArray as error:
+    except NotAnArray as error:
         raise BadInput(f"{error.where(name)}: expected {error}") from None
     if not offsets:
         raise BadInput(f"{path} holds no tasks")
@@ -170,81 +160,6 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskI
     )
     _refuse_repeated(path, columns, key_field)
     return TaskIndex(path, columns, whole.hexdigest(), cache)
-
-
-def _lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
-    """Lines that are not blank, each with its offset and number, without white space at the ends.
-
-    A byte order mark at the start is left out. `whole` takes up every byte of the file, in large blocks.
-    """
-    number, offset, rest, end = 0, 0, b"", False
-    while not end:
-        block = file.read(BLOCK)
-        whole.update(block)
-        end = not block
-        lines = (rest + block).split(b"\n")
-        rest = b"" if end else lines.pop()
-        for raw in lines:
-            number += 1
-            line = raw.strip() if number > 1 else raw.removeprefix(BOM).strip()
-            if line:
-                yield line, offset + (raw.index(line) if len(line) < len(raw) else 0), number
-            offset += len(raw) + 1
-
-
-class _NotAnArray(Exception):
-    """`line` is where something else stands than was expected."""
-
-    def __init__(self, expected: str, line: int) -> None:
-        super().__init__(expected)
-        self.line = line
-
-    def where(self, file: str) -> Where:
-        return Where(file, self.line)
-
-
-def _elements(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
-    """Elements of a JSON array, each with its offset and the number of the line that it begins in.
-
-    The file is held in memory: files of this kind list thousands of entries, not millions.
-    """
-    content = file.read()
-    whole.update(content)
-    text = content.removeprefix(BOM).decode("utf-8", "surrogateescape")
-    decoder, at, offset, line = json.JSONDecoder(), 0, len(content) - len(content.removeprefix(BOM)), 1
-
-    def skip(to: int) -> None:
-        nonlocal at, offset, line
-        passed = text[at:to]
-        offset += len(passed.encode("utf-8", "surrogateescape"))
-        line += passed.count("\n")
-        at = to
-
-    for opening, expected in chain((("[", "a JSON array"),), repeat((",", "a comma or the end of the array"))):
-        skip(_blank(text, at))
-        if opening == "," and text[at : at + 1] == "]":
-            break
-        if text[at : at + 1] != opening:
-            raise _NotAnArray(expected, line)
-        skip(_blank(text, at + 1))
-        if opening == "[" and text[at : at + 1] == "]":
-            break
-        try:
-            _, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            raise _NotAnArray("an element that is whole JSON", line) from None
-        start, first = offset, line
-        element = text[at:end].encode("utf-8", "surrogateescape")
-        skip(end)
-        yield element, start, first
-    if text[at + 1 :].strip():
-        raise _NotAnArray("nothing after the array", line)
-
-
-def _blank(text: str, at: int) -> int:
-    """Where the white space that begins here ends."""
-    found = BLANK.match(text, at)
-    return found.end() if found else at
 
 
 def _refuse_repeated(path: Path, columns: Columns, key_field: str) -> None:

@@ -1,0 +1,68 @@
+"""Files that make room for others and stay: nothing is ever deleted.
+
+Guarantee: when a function here returns, the old content has its other name, also after a power loss; the
+new file may follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from itertools import chain, count
+from pathlib import Path
+
+from harness.errors import MachineError
+from harness.model import JSON
+from harness.store import log
+from harness.store.atomic import replacing, sync_folder
+from harness.store.disk import DISK, Disk
+
+
+def replace_results(path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK) -> str:
+    """Writes records anew and returns the file's SHA-256; an old file with other content is kept set aside."""
+    whole = hashlib.sha256()
+    with replacing(path, disk=disk) as file:
+        for data in records:
+            line = log.seal(data)
+            whole.update(line)
+            file.write(line)
+        with path.open("rb") as old:
+            if hashlib.file_digest(old, "sha256").digest() != whole.digest():
+                keep_old(path, stamp, disk)
+    return whole.hexdigest()
+
+
+def keep_old(path: Path, stamp: str, disk: Disk) -> None:
+    """A second name for a file that is about to be replaced, so that its content stays."""
+    kept = _free_name(path, stamp)
+    try:
+        disk.link(path, kept)
+    except OSError:  # a file system without hard links: a copy costs more, and does the same
+        _copy(path, kept, disk)
+    sync_folder(path.parent, disk)
+
+
+def _copy(path: Path, kept: Path, disk: Disk) -> None:
+    try:
+        with path.open("rb") as old, replacing(kept, disk=disk) as copy:
+            shutil.copyfileobj(old, copy, 1 << 20)
+    except (OSError, MachineError) as error:
+        raise MachineError(f"cannot keep {path}: {error}") from error
+
+
+def set_aside(path: Path, stamp: str, disk: Disk) -> None:
+    """Another name for a file that a new one is about to follow."""
+    kept = _free_name(path, stamp)
+    try:
+        disk.replace(path, kept)
+    except OSError as error:
+        raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
+    sync_folder(path.parent, disk)
+
+
+def _free_name(path: Path, stamp: str) -> Path:
+    """`<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
+    name = f"{path.name}.before-{stamp}"
+    names = chain((name,), (f"{name}-{number}" for number in count(2)))
+    return next(free for free in map(path.with_name, names) if not free.exists())
