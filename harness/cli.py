@@ -55,6 +55,8 @@ def main(argv: list[str] | None = None) -> int:
         with _ended_by_signals():
             code = _told(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt as signalled:
+        if argv is None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, on the last steps, ends them without a traceback
         streams.tell("interrupted")
         code = signalled.exit_code if isinstance(signalled, _Signalled) else INTERRUPTED
     return _flushed(code)
@@ -74,7 +76,16 @@ def _told(arguments: list[str]) -> int:
         streams.drop(sys.stdout)
         return 0
     except Exception as error:  # the one place that may meet anything: a user gets a sentence, the file the rest
+        if signalled := _signal_within(error):
+            raise signalled from None
         return _internal_error(error)
+
+
+def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The signal that an error was made of: Python wraps what is raised while it makes a class."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error
 
 
 @contextmanager

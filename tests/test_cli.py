@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
-from harness.cli import main
+from harness.cli import _Signalled, main
 from harness.commands import earlier, options
 from harness.commands import run as run_command
 from harness.errors import BadInput
@@ -683,3 +683,17 @@ def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(
     monkeypatch.setattr("harness.commands.status.execute", lambda args: 1 / 0)
     assert main(["status"]) == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("signalled", "code"), [(KeyboardInterrupt(), 130), (_Signalled(143), 143)])
+def test_signal_that_comes_while_a_class_is_made_is_one(
+    signalled: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Python 3.11 hands it on as the cause of a RuntimeError: an interruption, and no defect of the harness."""
+
+    def executed(arguments: list[str]) -> int:
+        raise RuntimeError("Error calling __set_name__") from signalled
+
+    monkeypatch.setattr("harness.cli._main", executed)
+    assert main(["status"]) == code
+    assert capsys.readouterr().err == "harness: interrupted\n"
