@@ -431,11 +431,11 @@ def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
     """However long an endpoint takes, that is not the agent's doing."""
 
     async def slow(request: Request) -> Completion:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
         return Completion("睡")
 
     body = "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
-    rows = played(stage(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.005), slow)
+    rows = played(stage(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.2), slow)
     assert len(rows) == 100
 
 
