@@ -50,7 +50,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval status verify stats sample synth serve test check bench bench-peers campaign-kill real-model clean
+.PHONY: help run resume reeval status verify stats sample synth serve test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -98,8 +98,8 @@ bench: .venv/dev.made ## measure speed and memory (docs/performance.md): ARGS="-
 PEERS := openai litellm inspect
 bench-peers: $(PEERS:%=.bench/%/made) ## environments of the other clients that `make bench` measures
 
-campaign-kill: .venv/dev.made ## kill a run with -9 at many random moments and compare its results with an undisturbed run's
-	$(PY) -m bench.kill_and_resume $(MORE)
+campaign: .venv/dev.made ## strike runs with kill -9 and signals at random moments, go on, compare with undisturbed ones: ARGS="--kills 1000"
+	$(PY) -m bench.campaign $(MORE)
 
 real-model: .venv/run.made .real-model/made ## a run against a real 135M model on this machine (docs/local-model.md)
 	$(PY) bench/real_model.py $(MORE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -140,3 +141,20 @@ def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path: Path, mo
     monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
     with pytest.raises(MachineError, match="cannot sync"):
         atomic.sync_folder(tmp_path)
+
+
+def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path: Path) -> None:
+    """Killed between opening and replacing, a process leaves its new content, which no later one would overwrite."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    path, host = tmp_path / "index", socket.gethostname()
+    left = path.with_name(f"index.{host}-{gone.pid}.new")
+    others = [
+        path.with_name(name)
+        for name in (f"index.elsewhere-{gone.pid}.new", f"index.{host}-{os.getppid()}.new", f"index.{host}-x.new")
+    ]
+    for file in (left, *others):
+        file.write_bytes(b"half")
+    atomic.write(path, b"whole", shared=True)
+    assert path.read_bytes() == b"whole"
+    assert not left.exists() and all(other.exists() for other in others)

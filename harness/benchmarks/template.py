@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.model import Message
 
@@ -29,15 +30,15 @@ class Template:
 
     def __init__(self, path: Path | None, own: Path, known: frozenset[str], needed: frozenset[str]) -> None:
         file = path or own
-        content = read_file(file)
+        data = read_file(file)
         try:
-            text = content.decode("utf-8-sig")
+            text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
-        is_own = path is None or content == read_file(own)
+        is_own = path is None or data == read_file(own)
         self.path = path
         self.source = OWN if is_own else _source(file)
-        self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): content}
+        self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): data}
         system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, known, file), _cut(user, known, file)
         self._fixed = Message("system", system) if len(self._system) == 1 else None
@@ -71,7 +72,7 @@ def kept_name(path: Path) -> str:
 
 def read_file(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path)
     except OSError as error:
         raise BadInput(f"cannot read prompt {path}: {error.strerror}") from None
 

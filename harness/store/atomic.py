@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import io
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,9 +29,12 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
     """A file to write the new content of `path` into; it takes the place when the block ends without error.
 
     The new content stands in `<file>.new` until then; one that a death left behind is overwritten. `shared`
-    is for files that no lock guards: several processes may then replace one at a time of their choosing.
+    is for files that no lock guards: several processes may then replace one at a time of their choosing, and each
+    takes away what dead ones of its machine have left.
     """
-    new = path.with_name(f"{path.name}.{os.getpid()}.new" if shared else path.name + ".new")
+    new = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.new" if shared else path.name + ".new")
+    if shared:
+        _clear(path, disk)
     try:
         with Content(disk, disk.open(new, ANEW)) as content:
             file = io.BufferedWriter(content, 1 << 20)
@@ -43,6 +48,26 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
         with suppress(OSError):
             disk.unlink(new)  # after an error; on a full disk it would only stand in the way
     sync_folder(path.parent, disk)
+
+
+def _clear(path: Path, disk: Disk) -> None:
+    """Takes away the new contents of a shared file whose writers have died on this machine."""
+    before = f"{path.name}.{socket.gethostname()}-"
+    for left in path.parent.glob(f"{escape(before)}*.new"):
+        pid = left.name.removeprefix(before).removesuffix(".new")
+        if pid.isdecimal() and not _lives(int(pid)):
+            with suppress(OSError):
+                disk.unlink(left)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # somebody else's
+    return True
 
 
 def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK) -> None:

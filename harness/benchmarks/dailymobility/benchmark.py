@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness import config
+from harness.benchmarks.again import checked
 from harness.benchmarks.answers import FINAL_REASONS
 from harness.benchmarks.dailymobility import groundtruth, plan, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Stage, load_agent
@@ -18,6 +19,7 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOT
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.benchmarks.records import read_of
 from harness.benchmarks.template import Unplayed
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Ask, Completion, Request, Usage, Where
@@ -242,8 +244,9 @@ class DailyMobility:
         }
 
     def rescore(self, resident: Resident, data: JSON) -> JSON:
-        _check_record(resident, data, self._city)
-        return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
+        with read_of(resident.key):
+            _check_record(resident, data, self._city)
+            return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
 
     def remark(self, resident: Resident) -> str:
         return " ".join(
@@ -307,7 +310,10 @@ def settings(args: argparse.Namespace, folder: Path) -> JSON:
 
 def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
     """The settings of an earlier run, from what its manifest says and where its prompt or agent is now."""
-    return {**identity, "source": source, "folder": folder}
+    in_agent_mode = identity.get("mode") == AgentMode.name
+    needed = {"mode": str, "prompt": str, **({"agent_seed": int} if in_agent_mode else {})}
+    made = checked(identity, needed, {"structured": str, "parse_retries": int})
+    return {**made, "source": source, "folder": folder}
 
 
 def configure(settings: JSON) -> DailyMobility:
@@ -320,6 +326,8 @@ def configure(settings: JSON) -> DailyMobility:
     if not settings.get("play", True):
         mode = UnplayedMode(settings)
     elif settings["mode"] == AgentMode.name:
+        if settings["source"] is None:
+            raise BadInput("the run's manifest: field provenance.source: expected the path of the agent file")
         mode = AgentMode(
             load_agent(settings["source"]),
             city,

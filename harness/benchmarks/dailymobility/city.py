@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
 from pathlib import Path
 from sys import intern
 from typing import Any, NoReturn
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from harness.benchmarks.dailymobility.spatial import Floats, Line, Lines, Points, Rows, optional
+from harness.benchmarks.files import content
 from harness.errors import BadInput
 
 MAP = "pycityproto.city.map.v2.map_pb2"
@@ -149,7 +149,7 @@ def _points(pois: Iterable[Poi]) -> Points:
 def load_city(path: Path) -> City:
     """The city of a map file. Raises `BadInput`, naming the file, as `read_city` does or where it cannot be read."""
     try:
-        data = path.read_bytes()
+        data = content(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the map: {error.strerror}") from None
     return read_city(data, str(path))
@@ -225,7 +225,7 @@ def _pois(given: Iterable[Any], where: str) -> dict[int, Poi]:
             _bad(where, "Poi", number, TWICE)
         if not poi.HasField("position"):
             _bad(where, "Poi", number, "it has no position")
-        if not (isfinite(x) and isfinite(y)):
+        if not (abs(x) <= FURTHEST and abs(y) <= FURTHEST):
             _bad(where, "Poi", number, f"expected coordinates in metres, at most {FURTHEST:g} from 0, got {x}, {y}")
         found[number] = Poi(number, poi.name, intern(poi.category), x, y, poi.aoi_id)
     return found

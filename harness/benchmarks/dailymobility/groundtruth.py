@@ -29,6 +29,7 @@ from harness.benchmarks.dailymobility.protocols import (
     Support,
     Whole,
 )
+from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
 from harness.scoring.divergence import Array, divergence
@@ -242,7 +243,7 @@ def load(folder: Path) -> GroundTruth:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path)
     except OSError as error:
         raise BadInput(
             f"cannot read {path}: {error.strerror} (expected a data folder with {FOLDER}/ in it, or that folder)"

@@ -17,6 +17,7 @@ import orjson
 from harness.benchmarks.dailymobility.groundtruth import FIELDS, Column, Field, Lists, bad, check
 from harness.benchmarks.dailymobility.pickles import PICKLES, plain, unpickled
 from harness.benchmarks.dailymobility.protocols import METRICS, RADIUS
+from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.scoring.divergence import Array
@@ -29,7 +30,7 @@ STAYED = 1e-6
 
 def read(path: Path) -> Lists:
     """The four lists of a file. Raises `BadInput` naming field and row (from 1)."""
-    found = _four_lists(_content(path), path)
+    found = _four_lists(_decoded_file(path), path)
     columns = {name: _column(field, plain(found[name]), f"{path}: {name}") for name, field in FIELDS.items()}
     rows = {name: len(values) for name, values in columns.items()}
     if len(set(rows.values())) > 1:
@@ -40,9 +41,9 @@ def read(path: Path) -> Lists:
     return Lists.of(columns)
 
 
-def _content(path: Path) -> Any:
+def _decoded_file(path: Path) -> Any:
     try:
-        data = path.read_bytes()
+        data = content(path)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     is_object = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")

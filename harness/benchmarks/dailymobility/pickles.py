@@ -2,13 +2,14 @@
 
 A pickle may name any function of any module and have it called. Here a name either is in `STAND_INS` or the file is
 refused; and what stands there is made anew for each mention, holds nothing and calls nothing, so that a file
-cannot change anything outside of what it becomes. Not covered: a file that asks for more memory than there is.
+cannot change anything outside of what it becomes. Nor can a small file ask for more memory than there is.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,22 @@ BROKEN = (
 def unpickled(data: bytes, path: Path) -> Any:
     """The object in a pickle. Raises `BadInput` for what is no pickle, and for one that names what may not be."""
     try:
+        _refuse_wild(data)
         return _Restricted(io.BytesIO(data)).load()
     except BROKEN as error:
         told = " ".join(str(error).split())[:200]
         raise BadInput(f"{path}: cannot be read as a pickle of plain values: {told}") from None
+
+
+def _refuse_wild(data: bytes) -> None:
+    """Refuses what a few bytes could ask all memory for: the place of an object among those to be named again.
+
+    Python makes room for all places before it, where a pickle that was written has an object at each.
+    """
+    argument: Any
+    for number, (code, argument, _) in enumerate(pickletools.genops(data)):
+        if code.name in PUTS and not 0 <= argument <= number:
+            raise pickle.UnpicklingError("it numbers an object beyond those that it has")
 
 
 def plain(value: Any) -> Any:
@@ -49,6 +62,9 @@ def plain(value: Any) -> Any:
     if not isinstance(value, _Array):
         return value
     return value.items if isinstance(value.items, list) else value.items.tolist()
+
+
+PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 
 
 class _Restricted(pickle.Unpickler):

@@ -106,12 +106,15 @@ class Lines(Mapping[int, Line]):
     def nearest(self, x: float, y: float) -> tuple[int, float] | None:
         """Id of the line nearest to (x, y), the lowest of equally near ones, and how far along it the nearest point is.
 
-        None where there is no line.
+        None where there is no line that distances can be measured to.
         """
         ids, tree = self._tree
         if not ids:
             return None
         shapely = optional("shapely")
         point = shapely.points(x, y)
-        row = min(tree.query_nearest(point).tolist(), key=ids.__getitem__)
+        rows = tree.query_nearest(point).tolist()
+        if not rows:  # of lengths that no number can hold the square of
+            return None
+        row = min(rows, key=ids.__getitem__)
         return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))

@@ -30,6 +30,9 @@ def record(line: bytes, where: Where) -> JSON:
     try:
         loose = json.loads(line, parse_constant=lambda name: None)
         data = orjson.loads(json.dumps(loose, ensure_ascii=False).encode("utf-8", "replace"))
+        orjson.dumps([[data]])  # the file is written anew, and what it reads may be too deep for it to write
+    except TypeError:
+        raise BadInput(f"{where}: nested too deep to be written again") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{where}: not JSON ({error})") from None
     if type(data) is not dict or type(data.get("user_id")) not in (str, int):

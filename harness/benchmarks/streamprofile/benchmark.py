@@ -11,7 +11,9 @@ from pathlib import Path
 import orjson
 
 from harness import config
+from harness.benchmarks.again import checked
 from harness.benchmarks.answers import Unreadable, ask_until_read
+from harness.benchmarks.records import read_of
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
@@ -156,6 +158,10 @@ class StreamProfile:
         }
 
     def rescore(self, task: ProfileTask, data: JSON) -> JSON:
+        with read_of(task.key):
+            return self._rescored(task, data)
+
+    def _rescored(self, task: ProfileTask, data: JSON) -> JSON:
         from_authors = "usage" not in data
         given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
         steps = []
@@ -223,7 +229,8 @@ def settings(args: argparse.Namespace, folder: Path) -> JSON:
 
 def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
     """The settings of an earlier run, from what its manifest says and where its prompt is now."""
-    return {**identity, "prompt": source, "prompt_source": identity["prompt"]}
+    made = checked(identity, {"prompt": str}, {"persona": bool, "structured": str, "parse_retries": int})
+    return {**made, "prompt": source, "prompt_source": made["prompt"]}
 
 
 def configure(settings: JSON | None = None) -> StreamProfile:

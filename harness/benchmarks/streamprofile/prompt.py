@@ -135,7 +135,7 @@ def system_message(source: Path) -> str | None:
     """The text of the first `{"role": "system", "content": "..."}` in a Python source, None where there is none."""
     try:
         tree = ast.parse(read_file(source))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for what is nested too deep
         return None
     literals = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     for literal in sorted(literals, key=lambda node: (node.lineno, node.col_offset)):

@@ -30,6 +30,9 @@ ALL_LISTS = [list] * (1 + len(TAG_LISTS))
 STRINGS = frozenset({str})
 NO_META: JSON = {}
 
+LARGEST_STEP = 2**31 - 1
+"""Learning curves count in whole numbers of the machine's."""
+
 
 @dataclass(frozen=True, slots=True)
 class GivenStep:
@@ -160,8 +163,10 @@ def check(line: bytes, where: Where, subset: str | None = None) -> JSON:
 def _check_step(step: JSON, number: int, where: Where, previous: int) -> int:
     """Validates a step; returns its step_id."""
     step_id, told = step.get("step_id"), step.get("ground_truth")
-    if type(step_id) is not int or step_id <= previous:
-        _expected(where, f"prediction_tasks[{number}].step_id", f"a whole number above {previous}", step_id)
+    if type(step_id) is not int or not previous < step_id <= LARGEST_STEP:
+        too_large = type(step_id) is int and step_id > LARGEST_STEP
+        wanted = f"a whole number above {previous}{f' and at most {LARGEST_STEP}' if too_large else ''}"
+        _expected(where, f"prediction_tasks[{number}].step_id", wanted, step_id)
     total = step.get("total_steps")
     if total is not None and (type(total) is not int or total < 1):
         _expected(where, f"prediction_tasks[{number}].total_steps", "a whole number from 1", total)

@@ -29,6 +29,7 @@ from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, Da
 from harness.benchmarks.dailymobility.agents.shims import shims
 from harness.benchmarks.dailymobility.agents.slices import Dice, Folder
 from harness.benchmarks.dailymobility.agents.telling import UNTOLD, described, heard, one_line
+from harness.benchmarks.files import content
 from harness.errors import BadInput
 
 KEPT = "agent_"
@@ -173,7 +174,7 @@ def _is_agent(name: str, thing: Any) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the agent file: {error.strerror}") from None
 

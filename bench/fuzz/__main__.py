@@ -1,0 +1,125 @@
+"""`python -m bench.fuzz [TARGET ...]`: fuzzes targets, each until its coverage has stood still, and reports.
+
+Needs requirements/fuzz.txt in an environment of its own. The exit code is 1 where there are finds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NOT_TARGETS = ("__init__", "__main__", "child", "mutate", "scratch")
+TARGETS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_TARGETS))
+
+STALE = 1_000_000
+"""Executions without growth of coverage after which a target has had enough."""
+
+SECONDS = 360.0
+HANG_SECONDS, MEMORY_MB = 20, 2048
+"""What one input may take before the fuzzer itself calls it a hang or a leak."""
+
+PROGRESS = re.compile(r"#(\d+)\s+(\w+)\s+cov: (\d+)")
+RAN = re.compile(r"ran (\d+)")
+MEMORY_FOLDER = Path("/dev/shm")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in executions."""
+
+    target: str
+    executions: int = 0
+    coverage: int = 0
+    grown_at: int = 0
+    finds: list[str] = field(default_factory=list)
+
+    @property
+    def stale(self) -> int:
+        """Executions since coverage last grew."""
+        return self.executions - self.grown_at
+
+    def hear(self, line: str) -> None:
+        """Takes up a line that the fuzzer wrote."""
+        if found := PROGRESS.match(line):
+            self.executions = max(self.executions, int(found[1]))
+            if int(found[3]) > self.coverage:
+                self.coverage, self.grown_at = int(found[3]), int(found[1])
+        elif found := RAN.match(line):
+            self.executions = max(self.executions, int(found[1]))
+        elif line.startswith("find "):
+            self.finds.append(line[5:].strip())
+        elif line.startswith(("SUMMARY:", "ALARM:", "Traceback")) or " ERROR: " in line:
+            self.finds.append(f"the fuzzer stopped: {line.strip()}")
+
+
+def fuzz(target: str, out: Path, executions: int | None, seconds: float) -> Outcome:
+    """Runs one target to its end; inputs of finds are under `out`."""
+    outcome = Outcome(target)
+    with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None) as scratch:
+        corpus = Path(scratch) / "corpus"
+        corpus.mkdir()
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bench.fuzz.child", target, str(out)),
+                *(f"-max_total_time={seconds:.0f}", f"-timeout={HANG_SECONDS}"),
+                *(f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={out}/{target}-", "-verbosity=1"),
+                *([f"-runs={executions}"] if executions else []),
+                str(corpus),
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": scratch},
+        )
+        assert process.stderr is not None
+        for line in process.stderr:
+            outcome.hear(line.decode("utf-8", "replace"))
+            if outcome.stale >= STALE:
+                process.terminate()
+                break
+        process.stderr.close()
+        process.wait()
+    return outcome
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    rows = ["| target | executions | coverage | executions since it grew | finds |", "|---|---|---|---|---|"]
+    rows += [
+        f"| {one.target} | {one.executions:,} | {one.coverage:,} | {one.stale:,} | {len(one.finds)} |"
+        for one in outcomes
+    ]
+    return "\n".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"default: all of {', '.join(TARGETS)}")
+    parser.add_argument("--executions", type=int, metavar="N", help="of each target at most")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each target at most (default: {SECONDS:g})")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="targets at once (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-finds"), metavar="DIR", help="where finds are kept")
+    args = parser.parse_args()
+    if unknown := set(args.targets) - set(TARGETS):
+        parser.error(f"unknown target {', '.join(sorted(unknown))}: known are {', '.join(TARGETS)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    def one(target: str) -> Outcome:
+        outcome = fuzz(target, args.out, args.executions, args.seconds)
+        print(table([outcome]).splitlines()[-1], *outcome.finds, sep="\n  ", flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(args.at_once) as pool:
+        outcomes = list(pool.map(one, args.targets or TARGETS))
+    print(table(outcomes))
+    return 1 if any(outcome.finds for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

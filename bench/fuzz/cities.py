@@ -1,0 +1,43 @@
+"""A map of a city: what is let in can be searched, and every coordinate in it is finite."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from math import isfinite
+from typing import Any
+
+from harness.benchmarks.dailymobility.city import MAP, read_city
+from harness.errors import BadInput
+
+EXPECTED = (BadInput,)
+
+
+def _small() -> bytes:
+    made: Any = import_module(MAP).Map()
+    made.header.projection = "+proj=tmerc"
+    for number in (500000000, 500000001, 500000002):
+        aoi = made.aois.add(id=number, urban_land_use="R", poi_ids=[700000000])
+        for x, y in ((0, 0), (number % 10 + 1, 0), (0, 5)):
+            aoi.positions.add(x=x, y=y)
+        if number % 10 < 2:
+            aoi.area = 3.0
+    made.pois.add(id=700000000, name="猫", category="leisure|park", aoi_id=500000000).position.x = 1.0
+    lane = made.lanes.add(id=1)
+    for x in (0, 1, 9):
+        lane.center_line.nodes.add(x=x, y=1)
+    data: bytes = made.SerializeToString()
+    return data
+
+
+SEEDS = [_small()]
+
+
+def run(data: bytes) -> None:
+    city = read_city(data, "map")
+    for aoi in city.aois.values():
+        assert isfinite(aoi.x) and isfinite(aoi.y)
+    city.nearby(0.0, 0.0, 3000.0)
+    city.nearby(0.0, 0.0, 3000.0, "park")
+    city.nearest(0.0, 0.0, ["park", "leisure"], 3)
+    nearest = city.nearest_lane(0.0, 0.0)
+    assert nearest is None or isfinite(nearest[1])

@@ -1,0 +1,72 @@
+"""The logs of a run: torn lines are set aside, and what is sound is read, whatever a sound line holds."""
+
+from __future__ import annotations
+
+import shutil
+from zlib import crc32
+
+import orjson
+
+from bench.fuzz import scratch
+from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.synth import generate
+from harness.errors import BadInput, MachineError
+from harness.model import Where
+from harness.store.files import RunFiles
+from harness.store.log import sound_lines, unseal
+from harness.store.run import RunStore
+from harness.store.tasks import open_index
+
+EXPECTED = (BadInput, MachineError)
+FOLDER = scratch.file("run")
+FILES = RunFiles(FOLDER, "weibo")
+TASKS = scratch.written(scratch.file("weibo.jsonl"), b"".join(generate("weibo", 2, 1, 1.0)))
+USERS = [orjson.loads(line) for line in TASKS.read_bytes().splitlines()]
+
+
+def _measured(line: bytes, where: Where) -> tuple[str, int]:
+    return configure().check(line, where, "weibo")
+
+
+INDEX = open_index(TASKS, "fuzz", _measured, scratch.file(".index"))
+KEYS = [str(user["user_id"]) for user in USERS]
+SEEDS = [
+    b"R" + orjson.dumps({"user_id": KEYS[0], "task": INDEX.digest(0), "steps": []}) + b"\n{}\n",
+    b"P"
+    + orjson.dumps(
+        {"user_id": KEYS[1], "request": "0" * 32, "nth": 0, "completion": {"text": "x", "finish_reason": "stop"}}
+    ),
+    b"F" + orjson.dumps({"user_id": KEYS[1], "kind": "http_503", "task": INDEX.digest(1)}),
+    b'r{"user_id":"a","crc":"00000000"}\n{"user',
+]
+"""A letter for the file (results, responses, failures; small: as it is, great: each line with its checksum)."""
+
+PATHS = {"r": FILES.results, "p": FILES.responses, "f": FILES.failures}
+
+
+def run(data: bytes) -> None:
+    letter = chr(data[0]) if data and chr(data[0]).lower() in PATHS else "r"
+    content = data[1:]
+    if letter.isupper():
+        content = b"".join(_sealed(line) for line in content.split(b"\n"))
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    scratch.written(PATHS[letter.lower()], content)
+    store = RunStore(FILES, lambda: 0.0, "stamp")
+    try:
+        store.open_logs(INDEX)
+        for path in PATHS.values():
+            for line in sound_lines(path):
+                unseal(line.text)
+        list(store.records())
+        store.load_responses(INDEX)
+        for key in KEYS:
+            store.responses_of(key)
+        store.failed_users(INDEX, ~store.done)
+    finally:
+        store.close()
+
+
+def _sealed(line: bytes) -> bytes:
+    payload = line.strip()[:-1]
+    return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))

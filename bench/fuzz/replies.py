@@ -1,0 +1,33 @@
+"""A model's reply to StreamProfileBench: read one way only, and what is read can be written and asked about again."""
+
+from __future__ import annotations
+
+import orjson
+
+from harness.benchmarks.answers import Unreadable
+from harness.benchmarks.streamprofile.reply import read
+from harness.model import Completion
+
+EXPECTED = ()
+SEEDS = [
+    '{"persona_summary": "爱猫", "predicted_tags": ["猫", "狗"], "reasoning": "因为"}'.encode(),
+    '<think>想一想 {"a": 1}</think>\n```json\n{"predicted_tags": "猫、狗", "persona_summary": {"a": 1}}\n```'.encode(),
+    "好的：{'predicted_tags': [{'tag': '猫'}, 3, null, '狗',], persona_summary: \"x".encode(),
+    b'{"predicted_tags": ["\\ud83d", "a"], "reasoning": ["\\ud800"]}',
+    b'[{"predicted_tags": []}]',
+]
+MOST_BYTES = 768
+"""The time of a repair grows with length times marks."""
+
+POOL = ("猫", "狗", "a,b")
+
+
+def run(data: bytes) -> None:
+    completion = Completion(data.decode("utf-8", "surrogateescape" if data[-1:] == b"!" else "replace"))
+    found = read(completion, POOL)
+    assert found == read(completion, POOL)
+    if isinstance(found, Unreadable):
+        found.why.encode()
+        return
+    orjson.dumps([found.persona, found.tags, found.reasoning, found.repairs])
+    assert len(set(found.tags)) == len(found.tags)

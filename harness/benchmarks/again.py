@@ -1,0 +1,19 @@
+"""What an earlier run's manifest says of a benchmark's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.errors import BadInput
+from harness.model import JSON
+
+KINDS: Mapping[type, str] = {str: "text", int: "a whole number", bool: "true or false"}
+
+
+def checked(identity: JSON, needed: Mapping[str, type], known: Mapping[str, type]) -> JSON:
+    """The settings, those `needed` all there, and each of the type that it must have. Raises `BadInput` naming one."""
+    for name, kind in {**needed, **known}.items():
+        value = identity.get(name)
+        if type(value) is not kind and not (value is None and name in known and name not in identity):
+            raise BadInput(f"the run's manifest: field identity.settings.{name}: expected {KINDS[kind]}")
+    return identity

@@ -1,0 +1,39 @@
+"""What every test of bad input has: a folder of its own, the command, an end to what hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.corpus.command import Commands
+
+KEYS = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS", "XDG_CONFIG_HOME")
+HANG = 120.0
+"""Seconds after which a command counts as one that waits for ever."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to be in, no settings of the user's, and an end to what hangs."""
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    faulthandler.dump_traceback_later(HANG, exit=True)
+    yield tmp_path
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(folder, capsys)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Some hundred whole commands: beside the other slow tests."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
