@@ -6,6 +6,8 @@ A command's module is imported when it is called, so that help is quick.
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import signal
 import sys
 import tempfile
@@ -15,10 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType
+from typing import Any, NoReturn
 
 from harness import __version__
+from harness.commands import given
 from harness.errors import BadInput, HarnessError, MachineError
-from harness.ui import streams
+from harness.ui import process_list, streams
 
 COMMANDS = {
     "run": "run a benchmark against a model; goes on where the same run stands unfinished",
@@ -32,6 +36,7 @@ COMMANDS = {
     "score-mobility": "score a file of DailyMobility's four lists in its three protocols",
     "serve": "serve the baseline models, with latency and faults on demand",
 }
+MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
@@ -51,9 +56,12 @@ class _Signalled(KeyboardInterrupt):
 def main(argv: list[str] | None = None) -> int:
     """Runs a command; returns the process's exit code."""
     streams.admit_all_characters()
+    arguments = sys.argv[1:] if argv is None else argv
+    if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
+        process_list.hide(given.of_arguments(arguments))
     try:
         with _ended_by_signals():
-            code = _told(sys.argv[1:] if argv is None else argv)
+            code = _told(arguments)
     except KeyboardInterrupt as signalled:
         if argv is None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, on the last steps, ends them without a traceback
@@ -69,7 +77,7 @@ def _told(arguments: list[str]) -> int:
     except SystemExit as left:  # argparse has said what is wrong, or printed the help
         return left.code if isinstance(left.code, int) else 0
     except HarnessError as error:
-        for sentence in str(error).splitlines():
+        for sentence in _scrubbed(str(error), arguments).splitlines():
             streams.tell(sentence)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
@@ -78,7 +86,7 @@ def _told(arguments: list[str]) -> int:
     except Exception as error:  # the one place that may meet anything: a user gets a sentence, the file the rest
         if signalled := _signal_within(error):
             raise signalled from None
-        return _internal_error(error)
+        return _internal_error(error, arguments)
 
 
 def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
@@ -124,9 +132,7 @@ def _main(arguments: list[str]) -> int:
         parser.print_help()
         return 2
     command = import_module(f"harness.commands.{arguments[0].replace('-', '_')}")
-    options = argparse.ArgumentParser(
-        prog=f"harness {arguments[0]}", description=COMMANDS[arguments[0]], allow_abbrev=False
-    )
+    options = _Parser(prog=f"harness {arguments[0]}", description=COMMANDS[arguments[0]], allow_abbrev=False)
     command.add_arguments(options)
     options.set_defaults(least_code=0)  # a command that goes on past a bad input raises it
     parsed = options.parse_args(arguments[1:])
@@ -144,9 +150,25 @@ def _refuse_undecodable(arguments: list[str]) -> None:
             raise BadInput(f"{argument!r} is not text in UTF-8") from None
 
 
+def _scrubbed(text: str, arguments: list[str]) -> str:
+    """A sentence without the secrets that this process was given."""
+    return given.scrubber(arguments, os.environ)(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Repeats no secret of a mistaken command line."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(_scrubbed(message, self._given))
+
+
 def _top_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<14} {does}" for name, does in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="harness",
         description="An inference harness for benchmarks of user behaviour.",
         epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` tells the options of one.",
@@ -158,25 +180,27 @@ def _top_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _internal_error(error: Exception) -> int:
+def _internal_error(error: Exception, arguments: list[str]) -> int:
     """A defect of the harness: what a developer needs goes to a file, without the values of variables."""
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
+    details = _details(_scrubbed("".join(traceback.format_exception(error)), arguments))
+    said = _scrubbed(str(inner), arguments)
     streams.tell(
-        f"a defect of the harness itself ({type(inner).__name__}: {inner}); everything saved is intact, "
-        f"the details are {_details(error)}"
+        f"a defect of the harness itself ({type(inner).__name__}: {said}); everything saved is intact, "
+        f"the details are {details}"
     )
     return INTERNAL_ERROR
 
 
-def _details(error: Exception) -> str:
+def _details(content: str) -> str:
     """Where a traceback was put."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
-            file.writelines(traceback.format_exception(error))
+            file.write(content)
     except OSError as reason:
         return f"lost, since no file for them can be written: {reason.strerror}"
     return f"in {file.name}"

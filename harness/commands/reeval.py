@@ -80,8 +80,10 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.tasks["truth"] = benchmark.truth
+        failed = store.failed_users(index, expected)
+        manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)
-        about = facts(job, manifest, run.name, store.failed_users(index, expected))
+        about = facts(job, manifest, run.name, failed)
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
     _tell(run.files, report, again.notes(), screen)

@@ -12,7 +12,7 @@ import orjson
 from rich.table import Table
 
 from harness.commands import earlier, options
-from harness.errors import BadInput
+from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.report.xlsx import Cell, write_table
 from harness.ui.console import console
@@ -75,14 +75,27 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
     out = args.out or args.results_dir / "metric_excels"
     about = {run: _together([report.about for report in reports if report.run == run]) for run in _runs(found)}
-    for name, tables in found.items():
-        _write(LAYOUTS[name], tables, about, out)
+    unwritten = _write_all(found, about, out)
     if args.json:
         plain = {metric: _plain(rows) for tables in found.values() for metric, rows in tables.items()}
         show(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
     else:
-        _show(found, about, out)
+        _show(found, about, None if unwritten else out)
+    if unwritten:
+        raise MachineError(f"{unwritten} (--out DIR puts the Excel files elsewhere)") from unwritten
     return code
+
+
+def _write_all(
+    found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[str, str], out: Path
+) -> MachineError | None:
+    """Writes the Excel files, or returns why they cannot be: an archive's tables are worth a look all the same."""
+    try:
+        for name, tables in found.items():
+            _write(LAYOUTS[name], tables, about, out)
+    except MachineError as error:
+        return error
+    return None
 
 
 def _write(layout: Layout, tables: Mapping[str, Mapping[str, Row]], about: Mapping[str, str], out: Path) -> None:
@@ -179,7 +192,7 @@ def _plain(rows: Mapping[str, Row]) -> JSON:
     }
 
 
-def _show(found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[str, str], out: Path) -> None:
+def _show(found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[str, str], out: Path | None) -> None:
     screen = console()
     for benchmark, tables in found.items():
         layout = LAYOUTS[benchmark]
@@ -200,7 +213,8 @@ def _show(found: Mapping[str, Mapping[str, Mapping[str, Row]]], about: Mapping[s
         "* not all users of the tasks file are scored."
         + (f" {AVERAGE} needs all five platforms complete." if averaged else "")
     )
-    screen.print(f"every metric: {out}", soft_wrap=True)
+    if out is not None:
+        screen.print(f"every metric: {out}", soft_wrap=True)
 
 
 def _text(figure: Figure | None) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import string
-from base64 import b64encode
-from collections.abc import Mapping
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
 
@@ -94,6 +94,61 @@ def secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]
     long = {secret for secret in found if len(secret) >= SHORTEST_SECRET}
     long |= {secret for secret in passwords if len(secret) >= SHORTEST_PASSWORD}
     return tuple(sorted((one for one in long if one == address.key or one not in public), key=len, reverse=True))
+
+
+LONG_SECRET = 20
+"""Characters from which on a secret without spaces is random enough that a part of it is no word by chance."""
+PART = 10
+"""Characters in a row of such a secret, or of a spelling of it, that are a part of it."""
+
+
+class Scrubber:
+    """Takes secrets out of foreign words: whole, and of long ones every part, in every spelling that endpoints use.
+
+    A part is what is left of a key that was cut short, or that is shown with stars in its middle. What stands in
+    `public` is shown all the same.
+    """
+
+    def __init__(self, secrets: Iterable[str], public: str = "") -> None:
+        self._secrets = tuple(secrets)
+        long = [secret for secret in self._secrets if len(secret) >= LONG_SECRET and not re.search(r"\s", secret)]
+        spelt = {text for secret in long for text in _written(secret)}
+        parts = {text[at : at + PART] for text in spelt for at in range(len(text) - PART + 1)}
+        self._parts = frozenset(part for part in parts if part not in public)
+
+    def __call__(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return self._without_parts(text) if self._parts else text
+
+    def _without_parts(self, text: str) -> str:
+        shown, end = [], 0
+        for at in range(len(text) - PART + 1):
+            if text[at : at + PART] in self._parts:
+                if at >= end:
+                    shown += [text[end:at], HIDDEN]
+                end = at + PART
+        return "".join([*shown, text[end:]])
+
+
+HIDDEN = "***"
+
+
+def _written(secret: str) -> set[str]:
+    """As it is, as addresses, headers and logs spell it; base64 depends on how many bytes stand before, by threes."""
+    raw = secret.encode()
+    return {
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        raw.hex(),
+        *(
+            encode(b"\0" * before + raw).decode()[4:]
+            for before in range(3)
+            for encode in (b64encode, urlsafe_b64encode)
+        ),
+        *(encode(raw).decode() for encode in (b64encode, urlsafe_b64encode)),
+    }
 
 
 def _spellings(value: str) -> set[str]:

@@ -22,7 +22,7 @@ import aiohttp
 
 from harness.config import STALL_SECONDS
 from harness.endpoint import replies
-from harness.endpoint.address import Address, check, public_url, secrets
+from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.sender import Received
@@ -76,7 +76,7 @@ class Client:
             *self._errors,
         )
         self._address = address
-        self._secrets = secrets(address, self._way.via, self._public)
+        self._without_secrets = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
@@ -262,11 +262,6 @@ class Client:
             error.detail = self._without_secrets(error.detail)
         error.args = tuple(map(self._without_secrets, error.args))
         return error
-
-    def _without_secrets(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
 
 
 def _streams(response: aiohttp.ClientResponse) -> bool:

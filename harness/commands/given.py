@@ -1,0 +1,81 @@
+"""Secrets that this process was given, for the words in which a command ends: a last line behind that of the client.
+
+The client takes what it sends out of what an endpoint echoes. This is for what never passes there: arguments that are
+mistaken, and errors that nobody foresaw.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from harness.endpoint.address import LONG_SECRET, SHORTEST_SECRET, Scrubber
+
+SECRET_OPTION = re.compile(r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE)
+"""Also one that is misspelt, or none of ours."""
+KEY_FILE = re.compile(r"--api[-_]?key[-_]file", re.IGNORECASE)
+HEADER, ADDRESS = re.compile("--extra-header"), re.compile("--(?:api[-_]url|base-url)")
+VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
+ADDRESSES = re.compile(r"_PROXY$|_BASE$|_URL$", re.IGNORECASE)
+LARGEST_KEY_FILE = 1 << 14
+"""Bytes."""
+
+
+def scrubber(arguments: Sequence[str], environment: Mapping[str, str]) -> Scrubber:
+    """What takes them out of a sentence."""
+    found = {*of_arguments(arguments), *_of_environment(environment)}
+    return Scrubber(sorted((one for one in found if len(one) >= SHORTEST_SECRET), key=len, reverse=True))
+
+
+def values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Options with their values, whichever way they are written."""
+    for at, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if equals:
+            yield name, value
+        elif at + 1 < len(arguments):
+            yield name, arguments[at + 1]
+
+
+def of_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    for name, value in values(arguments):
+        if SECRET_OPTION.fullmatch(name):
+            yield value
+        elif KEY_FILE.fullmatch(name):
+            yield from _of_file(value)
+        elif HEADER.fullmatch(name):
+            yield value.partition(":")[2].strip()
+        elif ADDRESS.fullmatch(name):
+            yield from of_address(value)
+
+
+def _of_file(name: str) -> Iterator[str]:
+    """The key in a file; what names none may be the key itself."""
+    try:
+        with Path(name).open(encoding="utf-8") as file:
+            yield file.read(LARGEST_KEY_FILE).strip()
+    except (OSError, ValueError):
+        path = Path(name)
+        if len(name) >= LONG_SECRET and not path.is_absolute() and ("/" not in name or not path.parent.is_dir()):
+            yield name
+
+
+def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environment.items():
+        if VARIABLE.search(name):
+            yield value
+        elif ADDRESSES.search(name):
+            yield from of_address(value)
+
+
+def of_address(url: str) -> Iterator[str]:
+    """Password and query of an address, as given and as meant; of one that is none, all between `//` and `@`."""
+    try:
+        parts = urlsplit(url)
+        found = [parts.password or parts.username or "", *(item.partition("=")[2] for item in parts.query.split("&"))]
+    except ValueError:
+        found = [url.partition("//")[2].rpartition("@")[0].rpartition(":")[2]]
+    for one in found:
+        yield from (one, unquote(one))
