@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -401,3 +403,20 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
         await caller.complete(b"{}", 1, "user", lambda fault, number: None)
     assert [kind for _, kind in told] == [None, "http_503", "denied", None, None]
     assert [seconds for seconds, _ in told] == pytest.approx([0.25] * 5)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("failures", "max_retries"), [(1, 8), (3, 8), (3, 1)])
+async def test_failed_request_leaves_nothing_that_only_a_search_for_garbage_finds(
+    failures: int, max_retries: int
+) -> None:
+    """An error's traceback holds the frames that hold the error; during a run garbage is hardly ever looked for."""
+    left = []
+    for _ in range(4):  # the first ones fill caches
+        stage = Stage([*[BUSY] * failures, GOOD], max_retries=max_retries, others=True)
+        BUSY.__traceback__ = None
+        gc.collect()
+        with suppress(GaveUp):
+            await stage.call()
+        left.append(gc.collect())
+    assert left[-1] == 0

@@ -29,6 +29,9 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
 
+RETRY = retry_if_exception_type(TransportFault)
+"""One for all: it holds a method of its own."""
+
 Warn = Callable[[TransportFault, int], None]
 """Hears of every failed try of a request and its number."""
 
@@ -133,29 +136,33 @@ class Caller:
         """The tries after a failed first one, which stands as the first attempt so that the pauses count right."""
         record = _Failures(self, self._limits.max_retries)
         tries = AsyncRetrying(
-            retry=retry_if_exception_type(TransportFault),
+            retry=RETRY,
             stop=record.exhausted,
             wait=record.wait,
             sleep=record.pause,
             reraise=True,
         )
         number = 0
+
+        async def attempt() -> Reply:
+            nonlocal number
+            number += 1
+            try:
+                if number == 1:
+                    raise first
+                self.traffic.retries += 1
+                return await self._try(body, rank, user, number)
+            except TransportFault as fault:
+                record.add(self._clock())
+                warn(fault, number)
+                raise
+
         try:
-            async for attempt in tries:
-                with attempt:
-                    number = attempt.retry_state.attempt_number
-                    try:
-                        if number == 1:
-                            raise first
-                        self.traffic.retries += 1
-                        return await self._try(body, rank, user, number)
-                    except TransportFault as fault:
-                        record.add(self._clock())
-                        warn(fault, number)
-                        raise
+            return await tries(attempt)
         except TransportFault as last:
             raise GaveUp("persistent_error", f"{last.kind}: {last.detail}", number) from last
-        raise AssertionError("tenacity ends in a reply or an error")
+        finally:
+            tries.iter_state.reset()  # methods of its own, which would keep it until garbage is looked for
 
     async def pause(self, seconds: float, *, asked: bool) -> None:
         """Between two tries; the end of an outage ends it, unless the endpoint `asked` for it."""
@@ -249,6 +256,8 @@ class _Failures:
 
     def wait(self, state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None
+        if fault is not None:
+            fault.__traceback__ = None  # its frames hold it, and with it the whole user, until garbage is looked for
         self._asked = fault.retry_after if isinstance(fault, TransportFault) else None
         return full_jitter(self._counted(), self._asked, self._caller._rng)
 

@@ -137,6 +137,7 @@ class Client:
             ):
                 self.on_exhausted(wait)
         except self._errors as error:
+            error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
             raise self._scrubbed(self._mapped(error)) from None
         except asyncio.CancelledError:
             passed = self._deadlines.passed(task)
