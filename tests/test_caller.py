@@ -411,12 +411,27 @@ async def test_failed_request_leaves_nothing_that_only_a_search_for_garbage_find
     failures: int, max_retries: int
 ) -> None:
     """An error's traceback holds the frames that hold the error; during a run garbage is hardly ever looked for."""
-    left = []
+
+    class Failing:
+        """Fails so often, each time with an error of its own."""
+
+        left = failures
+
+        async def send(self, body: bytes, user: str = "") -> Received:
+            if self.left:
+                self.left -= 1
+                raise TransportFault("http_503", "busy")
+            return Received(GOOD, HERE)
+
+    async def no_wait(seconds: float) -> None:
+        pass
+
+    garbage = []
     for _ in range(4):  # the first ones fill caches
-        stage = Stage([*[BUSY] * failures, GOOD], max_retries=max_retries, others=True)
-        BUSY.__traceback__ = None
+        limiter = Limiter(Slots(FixedControl(1), lambda: 0.0))
+        caller = Caller(Failing(), limiter, Limits(max_retries, 900.0), clock=lambda: 0.0, sleep=no_wait)
         gc.collect()
         with suppress(GaveUp):
-            await stage.call()
-        left.append(gc.collect())
-    assert left[-1] == 0
+            await caller.complete(b"{}", 1, "u", lambda fault, number: None)
+        garbage.append(gc.collect())
+    assert garbage[-1] == 0
