@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.benchmarks.files import content
 from harness.commands import providers
 from harness.config import CONCURRENCY_MOST, SECONDS_MOST
 from harness.errors import BadInput
@@ -72,7 +73,7 @@ def _document(path: Path) -> JSON:
     except ImportError:
         raise BadInput('--config needs the package PyYAML: pip install "behavior-harness[mobility]"') from None
     try:
-        data: Any = yaml.safe_load(path.read_bytes())
+        data: Any = yaml.safe_load(content(path))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (

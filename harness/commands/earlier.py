@@ -45,7 +45,10 @@ class Earlier:
         if folder is not None:
             return folder
         below = Path(self._module.files_needed(self.files.subset)[0])
-        return Path(self.manifest.tasks["path"]).parents[len(below.parts) - 1]
+        above = Path(self.manifest.tasks["path"]).parents
+        if len(above) < len(below.parts):
+            raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
+        return above[len(below.parts) - 1]
 
     def tasks(self, folder: Path | None) -> Path:
         """Its tasks file, in another folder where one is named. Raises `BadInput` where it is not there."""

@@ -87,7 +87,7 @@ def described(job: Job, manifest: Manifest) -> JSON:
         "ratio": manifest.selection["ratio"],
         "sample_seed": manifest.selection["sample_seed"],
         "endpoint": provenance["endpoint"],
-        "harness": provenance["harness"],
+        "harness": provenance.get("harness"),
         "created": manifest.times.get("created"),
     }
 

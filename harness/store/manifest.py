@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from harness.benchmarks.files import content
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
@@ -43,7 +44,7 @@ class Manifest:
 def load(path: Path) -> Manifest | None:
     """None where there is none. Raises `BadInput` for one that cannot be used, naming file and field."""
     try:
-        data: Any = orjson.loads(path.read_bytes())
+        data: Any = orjson.loads(content(path))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -54,6 +55,10 @@ def load(path: Path) -> Manifest | None:
         raise BadInput(f"{path}: field format: expected {FORMAT}; another version of the harness wrote it")
     if wrong := _wrong(data):
         raise BadInput(f"{path}: field {wrong}")
+    try:
+        orjson.dumps(data)
+    except TypeError:
+        raise BadInput(f"{path}: nested too deep: put back a copy, or move the folder aside") from None
     known = {f.name for f in fields(Manifest)}
     return Manifest(**{name: value for name, value in data.items() if name in known})
 

@@ -15,7 +15,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.store.log import seal, unseal
 from tests.corpus import Case, tasks
 from tests.corpus.command import BAD_INPUT, RUN, TASKS, Commands, put
-from tests.corpus.test_inputs import WAITS, unreadable
+from tests.corpus.test_inputs import unreadable
 from tests.corpus.values import ODD, RAW, put_raw
 from tests.corpus.values import put as changed
 from tests.scripted import baseline, serving
@@ -90,7 +90,7 @@ def test_an_odd_value_in_any_field_of_a_manifest_is_refused_or_of_no_account(
         "identity.settings",
         "identity.files",
         "identity.model",
-        pytest.param("tasks.path", marks=pytest.mark.xfail(reason="earlier.py takes parents of it")),
+        "tasks.path",
         "provenance",
     ],
 )
@@ -106,7 +106,7 @@ def test_odd_values_of_a_manifest_end_no_command_in_a_traceback(
         restore(whole)
 
 
-@WAITS
+@pytest.mark.xfail(run=False, reason="a pipe in place of a log keeps the command waiting")
 def test_what_is_no_file_in_a_runs_folder_is_told(command: Commands, whole: dict[Path, bytes]) -> None:
     """A folder, a pipe or a dead link in place of manifest, results, responses or failures: said, and no waiting."""
     for path in (MANIFEST, RESULTS, RESPONSES, FAILURES):
