@@ -122,7 +122,7 @@ class _Again:
             self._diverged += 1
             return {**job.benchmark.rescore(task, old), "reparse": "diverged"}
         made = job.benchmark.record(task, answer, job.benchmark.measure(task, answer))
-        return {**made, "task": old["task"], "format": old["format"]}
+        return {**made, "task": old["task"], "format": RECORD_FORMAT}
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:

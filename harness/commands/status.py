@@ -57,7 +57,7 @@ def _add(run: Earlier, rows: list[JSON]) -> int:
 def _row(run: Earlier) -> JSON:
     """What the files say; users done are the lines of the results file, which may be ahead of the manifest."""
     manifest = run.manifest
-    done = {orjson.loads(line.text).get("user_id") for line in sound_lines(run.files.results)}
+    done = {str(orjson.loads(line.text).get("user_id")) for line in sound_lines(run.files.results)}
     users = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
     return {
         "name": run.name,

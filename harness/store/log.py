@@ -11,6 +11,7 @@ A line is a JSON object whose last member is `crc`, the CRC-32 of the line befor
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,10 @@ class Line:
 def lines(path: Path) -> Iterator[Line]:
     """Every line of a file that may not exist; the last may lack its end."""
     try:
-        with path.open("rb", buffering=1 << 20) as file:
+        # A pipe would be waited for, so none is opened as one.
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=1 << 20) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise MachineError(f"cannot read {path}: it is not a regular file")
             offset = 0
             for raw in file:
                 yield Line(offset, len(raw), raw.rstrip(b"\n"))

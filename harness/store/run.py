@@ -132,7 +132,8 @@ class RunStore:
                 for offset, size in places:
                     file.seek(offset)
                     data = log.unseal(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
-                    found[data["request"], data["nth"]] = Completion(**data["completion"])
+                    if completion := _completion(data):
+                        found[data["request"], data["nth"]] = completion
         except OSError as error:
             raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
         return found
@@ -150,10 +151,10 @@ class RunStore:
         failed = set()
         for line in log.sound_lines(self.files.failures):
             data = orjson.loads(line.text)
-            position = index.find(str(data["user_id"]))
+            position = index.find(str(data.get("user_id")))
             if position is None or not expected[position] or self._results_at[position] >= 0:
                 continue
-            if index.digest(position) == data["task"]:
+            if index.digest(position) == data.get("task"):
                 failed.add(position)
         return len(failed)
 
@@ -284,11 +285,32 @@ class RunStore:
         places: dict[str, list[tuple[int, int]]] = {}
         for line in log.sound_lines(self.files.responses):
             self.beat()
-            key = str(orjson.loads(line.text)["user_id"])
+            key = str(orjson.loads(line.text).get("user_id"))
             position = index.find(key)
             if position is not None and not done[position]:
                 places.setdefault(key, []).append((line.offset, line.size))
         return places
+
+
+TEXTS, COUNTS = ("finish_reason", "model", "refusal", "reasoning"), ("prompt_tokens", "completion_tokens")
+
+
+def _completion(line: JSON) -> Completion | None:
+    """The completion of a response's line; None of one that is not as the harness writes it, and so is owed again.
+
+    A checksum says that nothing happened to a line, and not that it is one of ours.
+    """
+    told = line.get("completion")
+    if type(told) is not dict or type(line.get("request")) is not str or type(line.get("nth")) is not int:
+        return None
+    if type(told.get("text")) is not str or told.keys() - {"text", *TEXTS, *COUNTS}:
+        return None
+    texts, counts = [told.get(name) for name in TEXTS], [told.get(name) for name in COUNTS]
+    if not all(text is None or type(text) is str for text in texts):
+        return None
+    if not all(count is None or (type(count) is int and count >= 0) for count in counts):
+        return None
+    return Completion(**told)
 
 
 def _content(path: Path) -> bytes:

@@ -106,7 +106,6 @@ def test_odd_values_of_a_manifest_end_no_command_in_a_traceback(
         restore(whole)
 
 
-@pytest.mark.xfail(run=False, reason="a pipe in place of a log keeps the command waiting")
 def test_what_is_no_file_in_a_runs_folder_is_told(command: Commands, whole: dict[Path, bytes]) -> None:
     """A folder, a pipe or a dead link in place of manifest, results, responses or failures: said, and no waiting."""
     for path in (MANIFEST, RESULTS, RESPONSES, FAILURES):
@@ -151,7 +150,6 @@ def odd_lines(line: bytes) -> Iterator[bytes]:
             yield seal(changed(data, name, value))
 
 
-@pytest.mark.xfail(reason="the store and `status` take the fields of a sound line for granted", strict=False)
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
 def test_a_sound_line_of_another_shape_ends_no_command_in_a_traceback(
     command: Commands, whole: dict[Path, bytes], path: Path
