@@ -69,6 +69,9 @@ class CountingScorer:
     def merge(self, a: int, b: int) -> int:
         return a + b
 
+    def condense(self, merged: int) -> int:
+        return merged
+
     def running(self, merged: int) -> Mapping[str, float | None]:
         return {"users": merged}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import pairwise
@@ -138,6 +139,14 @@ def test_the_live_figures_are_those_of_the_report() -> None:
     expected = {name: metrics[name]["value"] for name in ("Score", "JSD_per_slot")}
     assert SCORER.running(SCORER.score(records)) == expected
     assert SCORER.running(SCORER.score([])) == {"Score": None, "JSD_per_slot": None}
+
+
+def test_the_live_figures_need_no_more_room_for_more_residents() -> None:
+    """What the display keeps of 400 residents shows the same as all of them, and is as large as that of 40."""
+    shards = [SCORER.score(FORTY) for _ in range(10)]
+    shown = reduce(lambda a, b: SCORER.condense(SCORER.merge(a, b)), shards)
+    assert SCORER.running(shown) == SCORER.running(reduce(SCORER.merge, shards))
+    assert len(pickle.dumps(shown)) < 1.1 * len(pickle.dumps(SCORER.condense(shards[0])))
 
 
 def test_an_invalid_day_counts_as_stayed_home_and_is_left_out_beside() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -409,6 +411,16 @@ def test_running_figures_are_those_of_the_report() -> None:
     data = scorer.summarise(merged, facts(5)).data["metrics"]
     assert scorer.running(merged) == {"Recall": data["Recall"]["value"], F1: data[F1]["value"]}
     assert scorer.running(scorer.score([])) == {"Recall": None, F1: None}
+
+
+def test_running_figures_need_no_more_room_for_more_users() -> None:
+    """What the display keeps of 2,000 users shows the same as all of them, and is as large as that of 200."""
+    scorer = ProfileScorer("weibo", "1")
+    shards = [scorer.score(many(200)) for _ in range(10)]
+    shown = reduce(lambda a, b: scorer.condense(scorer.merge(a, b)), shards)
+    assert scorer.running(shown) == pytest.approx(scorer.running(reduce(scorer.merge, shards)))
+    assert len(pickle.dumps(shown)) < 1.1 * len(pickle.dumps(scorer.condense(shards[0])))
+    assert scorer.running(scorer.condense(scorer.score([]))) == {"Recall": None, F1: None}
 
 
 # An independent computation

@@ -1,6 +1,7 @@
 """Running scores: finished users go in shards to the synchronous scorer, in a thread, and are merged.
 
-These are for the display. The report is made in one pass over the finished file (`finish`).
+These are for the display, and hold sums and counts only, so that a run's memory does not grow with its users. The
+report is made in one pass over the finished file (`finish`).
 """
 
 from __future__ import annotations
@@ -41,5 +42,5 @@ class LiveScores:
         merged = self._merged
         for start in range(0, len(finished), SHARD_USERS):
             scores = self._scorer.score(finished[start : start + SHARD_USERS])
-            merged = scores if merged is None else self._scorer.merge(merged, scores)
+            merged = self._scorer.condense(scores if merged is None else self._scorer.merge(merged, scores))
         return merged, self._scorer.running(merged)

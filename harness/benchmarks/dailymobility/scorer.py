@@ -29,6 +29,9 @@ class MobilityScorer:
     def merge(self, a: ShardScores, b: ShardScores) -> ShardScores:
         return scores.merge(a, b).within(self.lists_limit)
 
+    def condense(self, merged: ShardScores) -> ShardScores:
+        return merged.condensed()
+
     def running(self, merged: ShardScores) -> Mapping[str, float | None]:
         final = aligned_histograms(self.truth.histograms, merged.all_days).final
         slots = per_slot(self.truth.slots, merged.slots)

@@ -91,6 +91,10 @@ class ShardScores:
         """The same, without lists where there are more residents than the limit."""
         return self if self.residents <= lists_limit else replace(self, kept=None)
 
+    def condensed(self) -> ShardScores:
+        """The same histograms, without what is kept of each resident: neither lists nor intervals can be made of it."""
+        return replace(self, radii=(), rows=(), kept=None)
+
     def lists(self) -> dict[str, NDArray[np.float64 | np.int64 | np.uint8]] | None:
         """The four lists, residents in order; None once they are dropped."""
         if self.kept is None:

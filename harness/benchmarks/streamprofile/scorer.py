@@ -26,6 +26,9 @@ class ProfileScorer:
     def merge(self, a: ShardScores, b: ShardScores) -> ShardScores:
         return scores.merge(a, b).within(self.rows_limit)
 
+    def condense(self, merged: ShardScores) -> ShardScores:
+        return merged.condensed()
+
     def running(self, merged: ShardScores) -> Mapping[str, float | None]:
         means = merged.means()
         return {name: means["all", name].value for name in ("Recall", F1)}

@@ -122,6 +122,13 @@ class ShardScores:
             return self
         return replace(self, blocks=tuple(block.without_rows() for block in self.blocks))
 
+    def condensed(self) -> ShardScores:
+        """The same means, as one block without rows: no interval can be made of it."""
+        if not self.blocks:
+            return self
+        sums, counts = (sum(getattr(block, name) for block in self.blocks) for name in ("sums", "counts"))
+        return replace(self, blocks=(Block(sum(block.users for block in self.blocks), None, sums, counts),))
+
     def intervals(self, rng: np.random.Generator) -> Intervals:
         """Resampled means of every column, jointly: of users while their rows are kept, else of blocks."""
         rows = self.rows
