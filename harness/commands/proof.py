@@ -1,0 +1,297 @@
+"""Proves a run's folder. Every line sound, every input user exactly once, metrics equal to a re-score,
+records what the saved responses give, manifest and report in accord with the results.
+
+What it cannot notice: that a line is missing which is owed again anyway (responses of users that are not done, records
+of a run that died); that events are missing in the log, or one of a user's failures; a change to what a manifest alone
+tells (packages, tuning, moments); digits of a report's figures beyond the twelfth, which differ between machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.commands.plan import sampling_again
+from harness.commands.replayed import MISSHAPEN, TORN, Player, Replies, counted, kept, opened, unlike
+from harness.engine.finish import ReportScores, facts
+from harness.engine.job import Job
+from harness.errors import MachineError
+from harness.model import JSON, Benchmark, Record, Report
+from harness.report import text
+from harness.store.log import lines, unseal
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
+from harness.store.run import RunFiles, RunStore
+from harness.store.tasks import TaskIndex
+
+ANEW = "what the results give (`reeval` makes it anew)"
+
+
+class Check:
+    """The checks of one run, over its files as they lie there; nothing is changed."""
+
+    def __init__(
+        self,
+        files: RunFiles,
+        manifest: Manifest,
+        benchmark: Benchmark,
+        index: TaskIndex,
+        replies: Replies,
+        player: Player | None,
+        beat: Callable[[], None],
+    ) -> None:
+        selection = manifest.selection
+        self.expected = index.select(selection["ratio"], selection["sample_seed"])
+        self.notes: list[str] = []
+        self._files = files
+        self._manifest = manifest
+        self._benchmark = benchmark
+        self._index = index
+        self._replies = replies
+        self._player = player
+        self._beat = beat
+        self._offsets = np.full(len(index), -1, np.int64)
+        self._numbers = np.zeros(len(index), np.int64)
+        self._failed = np.zeros(len(index), np.bool_)
+        self._scores: ReportScores | None = ReportScores(benchmark.scorer(files.subset))
+        self._diverged = 0
+        self._last = -1
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """A mask of the tasks that have a record."""
+        return self._offsets >= 0
+
+    def findings(self) -> Iterator[str]:
+        yield from self._tasks()
+        yield from self._kept_files()
+        yield from self._unsound(self._files.events)
+        yield from self._failures()
+        yield from self._replies.findings()
+        yield from self._results()
+        yield from self._records()
+        yield from self._users()
+        if self._manifest.state != RUNNING:
+            yield from self._counts()
+            yield from self._report()
+
+    def _tasks(self) -> Iterator[str]:
+        manifest, index = self._manifest, self._index
+        if manifest.subset != self._files.subset:
+            yield f"{self._files.manifest.name} is of {manifest.subset}"
+        if manifest.identity["benchmark"] != self._benchmark.name:
+            yield f"{self._files.manifest.name}: identity.benchmark is {manifest.identity['benchmark']}"
+        if manifest.tasks["sha256"] != index.sha256:
+            yield f"{index.path} is not the tasks file that this run was made with"
+        elif manifest.tasks["users"] != len(index):
+            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {len(index)}"
+        if manifest.tasks.get("truth", "") != self._benchmark.truth:
+            yield "the ground truth is not the one that the report was made with: `reeval` makes it anew"
+
+    def _kept_files(self) -> Iterator[str]:
+        for name, path in kept(self._files, self._manifest.identity["files"]).items():
+            if path is None:
+                yield f"{name} is not the file that this run was made with, or has gone"
+
+    def _unsound(self, path: Path) -> Iterator[str]:
+        for number, line in enumerate(lines(path), 1):
+            self._beat()
+            if opened(line) is None:
+                yield f"{path.name}, line {number}: {TORN}"
+
+    def _failures(self) -> Iterator[str]:
+        """Unsound and doubled lines (each tells its time); takes up who has failed, as their tasks now stand."""
+        path, seen = self._files.failures, set()
+        for number, line in enumerate(lines(path), 1):
+            self._beat()
+            data = opened(line)
+            if data is None:
+                yield f"{path.name}, line {number}: {TORN}"
+                continue
+            if line.text in seen:
+                yield f"{path.name}, line {number}: this failure stands there twice"
+            seen.add(line.text)
+            position = self._position(data)
+            if position is not None:
+                self._failed[position] = True
+
+    def _position(self, data: JSON) -> int | None:
+        """Of the task that a line is about, None where that is not there or has another content by now."""
+        position = self._index.find(str(data.get("user_id")))
+        return position if position is not None and self._index.digest(position) == data.get("task") else None
+
+    def _results(self) -> Iterator[str]:
+        """Lines that are torn, doubled, foreign or in another order; takes up where each user's record is."""
+        whole, path, outside = hashlib.sha256(), self._files.results, 0
+        complete = self._manifest.state == COMPLETE
+        for number, line in enumerate(lines(path), 1):
+            self._beat()
+            whole.update(line.text + b"\n")
+            data = opened(line)
+            position = None if data is None else self._position(data)
+            if data is None:
+                yield f"{path.name}, line {number}: {TORN}"
+            elif position is not None:
+                if wrong := self._misplaced(position, complete):
+                    yield f"{path.name}, line {number}: user {data['user_id']} {wrong}"
+                self._offsets[position], self._numbers[position] = line.offset, number
+            elif complete:
+                yield f"{path.name}, line {number}: user {data.get('user_id')} has no such task"
+            else:
+                outside += 1
+        if outside:
+            self.notes.append(f"{outside} records are of users or contents that the tasks file does not have")
+        if complete and whole.hexdigest() != self._manifest.results_sha256:
+            yield f"{path.name} is not the file that the manifest names (SHA-256 differs)"
+        if not complete and self._manifest.results_sha256 is not None:
+            yield f"{self._files.manifest.name} names a finished results file, and says {self._manifest.state}"
+
+    def _misplaced(self, position: int, complete: bool) -> str | None:
+        in_order, self._last = position > self._last, position
+        if self._offsets[position] >= 0:
+            return "stands there twice"
+        return "is not in the order of the tasks file" if complete and not in_order else None
+
+    def _records(self) -> Iterator[str]:
+        """Records that are not what their answers or responses give; takes up their scores, in the tasks' order."""
+        path = self._files.results
+        if not self.done.any():
+            return
+        with path.open("rb") as file:
+            for position in map(int, np.flatnonzero(self.done)):
+                self._beat()
+                file.seek(int(self._offsets[position]))
+                data = unseal(file.readline().rstrip(b"\n"))
+                if wrong := self._record(position, data):
+                    self._scores = None
+                    yield f"{path.name}, line {self._numbers[position]}: {wrong}"
+
+    def _record(self, position: int, data: JSON) -> str | None:
+        """What is wrong with a record, None for nothing."""
+        who = f"user {data['user_id']}"
+        task = self._benchmark.load(self._index.read(position), self._files.subset)
+        try:
+            again = orjson.loads(orjson.dumps(self._benchmark.rescore(task, data)))
+            if again != data:
+                return f"the metrics of {who} differ from a re-score"
+            if wrong := self._unlike_responses(task, position, data):
+                return f"the record of {who} {wrong}"
+            if self._scores is not None:
+                self._scores.add(Record(str(data["user_id"]), data))
+        except MISSHAPEN as error:
+            return f"the record of {who} cannot be scored again ({error})"
+        return None
+
+    def _unlike_responses(self, task: Any, position: int, data: JSON) -> str | None:
+        if data.get("reparse") == "diverged":  # `reeval` has said so, and kept it
+            self._diverged += 1
+            return None
+        try:
+            saved = self._replies.of(position)
+        except MISSHAPEN:
+            return "has a saved response that is none"
+        return counted(data, saved) if self._player is None else self._player.wrong(task, data, saved)
+
+    def _users(self) -> Iterator[str]:
+        """Input users that are neither recorded nor failed, where the run says that all have been played."""
+        state = self._manifest.state
+        if state not in (COMPLETE, INCOMPLETE):
+            return
+        there = self.done if state == COMPLETE else self.done | self._failed
+        for position in np.flatnonzero(self.expected & ~there):
+            yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
+
+    def _counts(self) -> Iterator[str]:
+        """Numbers of the manifest that the files do not bear out."""
+        expected = self.expected | self.done
+        real = {"users": int(expected.sum()), "done": int(self.done.sum()), "failed": self._failed_users()}
+        for name, count in real.items():
+            if self._manifest.counts.get(name) != count:
+                told = self._manifest.counts.get(name)
+                yield f"{self._files.manifest.name}: counts.{name} is {told}, and there are {count}"
+
+    def _failed_users(self) -> int:
+        return int((self._failed & self.expected & ~self.done).sum())
+
+    # The report
+
+    def _report(self) -> Iterator[str]:
+        """Files of the report that are not what the results give."""
+        if self._scores is None:
+            self.notes.append("the report was not compared with results that are not sound")
+            return
+        path = self._files.report("json")
+        content = _content(path)
+        try:
+            made = self._made(self._scores, *self._told_elsewhere(content))
+        except MISSHAPEN as error:
+            yield f"{self._files.manifest.name}: no report can be made of what it says ({error!r})"
+            return
+        if _dumped(made) == content:
+            others = {self._files.report("txt").name: text.render(made).encode(), **made.files}
+            for name, expected in others.items():
+                if _content(self._files.folder / name) != expected:
+                    yield f"{name} {'is not' if _content(self._files.folder / name) else 'has gone: it was'} {ANEW}"
+        elif wrong := _report_unlike(content, made):
+            yield f"{path.name} {wrong}, is not {ANEW}"
+        else:
+            self.notes.append("the report was made on another machine: its figures agree, its text was not compared")
+
+    def _told_elsewhere(self, content: bytes) -> tuple[str, tuple[str, ...]]:
+        """What a report alone tells: the folder's name at that time, which may be another one by now, and what the
+        last `reeval --reparse` said of users that kept their records."""
+        folder, diverged = self._files.folder.name, f"{self._diverged} users could not be played again"
+        try:
+            found = orjson.loads(content)
+            name, notes = str(found["name"]), found["notes"] if self._diverged else ()
+            if name != folder:
+                self.notes.append(f"the report was made when this folder was called {name}")
+            return name, tuple([note for note in notes if note.startswith(diverged)])
+        except MISSHAPEN:
+            return folder, ()
+
+    def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> Report:
+        """The report of what is there, as `run` and `reeval` make it."""
+        job = Job(
+            self._benchmark,
+            self._files.subset,
+            sampling_again(self._manifest),
+            self._manifest.provenance["endpoint"],
+            self._index,
+            cast(RunStore, None),  # a writer, and nothing is written here
+            self.expected | self.done,
+        )
+        about = facts(job, self._manifest, name, self._failed_users())
+        return scores.report(replace(about, notes=(*about.notes, *notes)))
+
+
+def _dumped(report: Report) -> bytes:
+    return orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _content(path: Path) -> bytes:
+    """Nothing of a file that is not there."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _report_unlike(content: bytes, made: Report) -> str | None:
+    """What a report has otherwise, but for the last digits of another machine; None for nothing."""
+    try:
+        found = orjson.loads(content)
+    except ValueError:
+        return "is not JSON" if content else "has gone"
+    if orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n" != content:
+        return "was changed since it was written"
+    name = unlike(found, orjson.loads(orjson.dumps(made.data)))
+    return None if name is None else f"differs in {name}"
