@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
@@ -143,7 +143,53 @@ class Verbatim:
     text: str
 
 
-Block = Heading | Paragraph | Table | Verbatim
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`, or a finer one."""
+
+    label: str
+    tags: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Of a chart: a value at each `x`, None where it is undefined; `low` and `high` bound it, empty for no bounds."""
+
+    name: str
+    values: tuple[float | None, ...]
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture of what tables say in numbers, for pages; text leaves it out.
+
+    `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
+    each series. `histogram`: `x` are the edges, one more than there are values. `ribbon`: shares that add up to 1,
+    stacked, over `x`. Values are fractions where `percent` says so.
+    """
+
+    kind: Literal["curve", "intervals", "histogram", "ribbon"]
+    title: str
+    x: tuple[float, ...] | tuple[str, ...]
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    percent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """Places on a plane, in metres east and north: by name of their kind, and paths over them."""
+
+    title: str
+    places: Mapping[str, tuple[tuple[float, float], ...]]
+    paths: tuple[tuple[tuple[float, float], ...], ...] = ()
+
+
+Block = Heading | Paragraph | Table | Verbatim | Tags | Chart | Sketch
+"""What reports and pages are made of; `report.text` prints the first four and leaves out pictures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.model import Heading, Paragraph, Report, Table, Verbatim
+from harness.model import Block, Chart, Heading, Paragraph, Report, Sketch, Table, Tags, Verbatim
 
 GAP = 2
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -17,10 +17,16 @@ Lines = list[str]
 
 def render(report: Report, width: int = 80) -> str:
     """The report's blocks, an empty line between each two; only `Verbatim` may pass `width`."""
-    return "\n\n".join("\n".join(_block(block, width)) for block in report.blocks) + "\n"
+    return rendered(report.blocks, width)
 
 
-def _block(block: Heading | Paragraph | Table | Verbatim, width: int) -> Lines:
+def rendered(blocks: Sequence[Block], width: int = 80) -> str:
+    """Blocks as text, without pictures."""
+    return "\n\n".join("\n".join(lines) for block in blocks if (lines := _block(block, width))) + "\n"
+
+
+def _block(block: Block, width: int) -> Lines:
+    """Nothing of a picture."""
     match block:
         case Heading(text):
             lines = wrap(text, width)
@@ -31,6 +37,10 @@ def _block(block: Heading | Paragraph | Table | Verbatim, width: int) -> Lines:
             return _table(block, width)
         case Verbatim(text):
             return [text.rstrip("\n")]
+        case Tags(label, tags):
+            return wrap(f"{label}: {', '.join(f'{tag} ({kind})' for tag, kind in tags)}", width)
+        case Chart() | Sketch():
+            return []
 
 
 def wrap(text: str, width: int) -> Lines:
