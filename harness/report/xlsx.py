@@ -1,36 +1,88 @@
-"""Tables as Excel files."""
+"""Tables as Excel files: numbers are numbers, text is text whatever it looks like, and marks show in print too."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import xlsxwriter
+from rich.cells import cell_len
 
 from harness.errors import MachineError
+from harness.report.text import wrap
 from harness.store import atomic
 
-LEGEND = "In percent. Red: not all users of the tasks file are scored. Only runs told to be alike compare."
+PERCENT = "0.00"
+WHOLE = "#,##0"
+
+WIDEST = 60
+"""Columns are as wide as what they hold, in characters, up to this; longer text is wrapped."""
+LINE = 15
+ROW = 16.5
+"""Height of a line of the default font, and of a row with one, in points."""
+LINES_MOST = 20
+"""Of a row's height: what is longer can be read in the cell."""
+NOTES_WIDE = 90
+"""Of the notes' lines, in characters; of a wide sheet up to twice as much."""
+A4, A3 = 9, 8
+A4_WIDE = 150
+"""Characters a row that can be read on A4."""
+BLACK, GREY, RED = "#000000", "#595959", "#C00000"
+TEXT_MOST = 32_767
+"""Of a cell."""
+TITLE_MOST = 31
+
+NO_TITLE = re.compile(r"[\[\]:*?/\\]")
+NO_TEXT = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
+    """A number. `number` is its Excel format (`PERCENT`, `WHOLE`, or another with digits `0`, `#`, `,` and `.`).
+
+    A marked one is red and carries an asterisk, so that it shows in black and white too; it stays a number. A faint one
+    is grey: what stands beside what matters.
+    """
+
     value: float
     marked: bool = False
+    bold: bool = False
+    underlined: bool = False
+    faint: bool = False
+    number: str = PERCENT
+
+    @property
+    def colour(self) -> str:
+        return RED if self.marked else GREY if self.faint else BLACK
 
 
-def write_table(
-    path: Path, title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell | None], str]]
-) -> None:
-    """One sheet: a heading row, a row each (name, numbers, what is to be said of it), and a legend.
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A heading row, the rows, and beneath them notes, a paragraph each.
 
-    Raises `MachineError` where it cannot be written.
+    `title` may be any text: what Excel refuses in a sheet's name is replaced, and names made alike by that get numbers.
+    Every row has as many cells as there are columns, None being an empty one. The heading row and the first column
+    stay in sight.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell | str | None]]
+    notes: Sequence[str] = ()
+
+
+def write(path: Path, sheets: Sequence[Sheet]) -> None:
+    """Writes a workbook, and its folder where it is not there. Raises `MachineError` where that fails.
 
     The workbook is made in memory: its writer would leave half a file on a full disk, and complain of its own.
     """
-    whole = _workbook(title, columns, rows)
+    whole = workbook(sheets)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -38,21 +90,141 @@ def write_table(
     atomic.write(path, whole)
 
 
-def _workbook(title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell | None], str]]) -> bytes:
+def workbook(sheets: Sequence[Sheet]) -> bytes:
+    """The content of an .xlsx file with these sheets, in order; at least one."""
     content = BytesIO()
     book = xlsxwriter.Workbook(content, {"in_memory": True})
-    plain = book.add_format({"num_format": "0.00"})
-    marked = book.add_format({"num_format": "0.00", "font_color": "red"})
-    sheet = book.add_worksheet(title[:31])
-    sheet.write_row(0, 0, columns, book.add_format({"bold": True, "bottom": 1}))
-    sheet.set_column(0, 0, max(12, *(len(name) + 2 for name, _, _ in rows)))
-    sheet.set_column(1, len(columns) - 1, 12)
-    for number, (name, cells, said) in enumerate(rows, 1):
-        sheet.write_string(number, 0, name)
-        for column, cell in enumerate(cells, 1):
-            if cell is not None:
-                sheet.write_number(number, column, cell.value, marked if cell.marked else plain)
-        sheet.write_string(number, len(cells) + 1, said)
-    sheet.write_string(len(rows) + 2, 0, LEGEND)
+    look = _Look(book)
+    for title, sheet in zip(titles([sheet.title for sheet in sheets]), sheets, strict=True):
+        _fill(book.add_worksheet(title), sheet, look)
     book.close()
     return content.getvalue()
+
+
+def titles(wanted: Sequence[str]) -> list[str]:
+    """Sheet names that Excel takes: not empty, at most 31 characters, none of `[]:*?/\\`, no two alike in any case."""
+    taken: set[str] = set()
+    made = []
+    for text in wanted:
+        plain = NO_TITLE.sub("_", _text(text)).replace("\n", " ").strip(" '") or "sheet"
+        plain = f"{plain}_" if plain.lower() == "history" else plain  # a name that Excel keeps for itself
+        name, number = _cut(plain, TITLE_MOST).rstrip(" '"), 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{_cut(plain, TITLE_MOST - len(f' {number}'))} {number}"
+        taken.add(name.lower())
+        made.append(name)
+    return made
+
+
+class _Look:
+    """The formats of a workbook, each made once. Text keeps off the numbers on its left by an indent."""
+
+    def __init__(self, book: Any) -> None:
+        self._book = book
+        self.form = cache(self._form)
+        self._numbers: dict[tuple[object, ...], Any] = {}
+        self.note = book.add_format({"font_color": GREY})
+
+    def head(self, *, right: bool, indent: int) -> Any:
+        align = "right" if right else "left"
+        return self.form(bold=True, bottom=1, text_wrap=True, valign="bottom", align=align, indent=indent)
+
+    def text(self, *, wrapped: bool, indent: int) -> Any:
+        return self.form(valign="vcenter", text_wrap=wrapped, indent=indent)
+
+    def number(self, cell: Cell) -> Any:
+        key = (cell.number, cell.marked, cell.bold, cell.underlined, cell.faint)
+        if key not in self._numbers:  # asked for each cell of large tables
+            self._numbers[key] = self.form(
+                num_format=f'{cell.number}"*"' if cell.marked else cell.number,
+                valign="vcenter",
+                font_color=cell.colour,
+                bold=cell.bold,
+                underline=int(cell.underlined),
+            )
+        return self._numbers[key]
+
+    def _form(self, **properties: object) -> Any:
+        return self._book.add_format(properties)
+
+
+def _fill(page: Any, sheet: Sheet, look: _Look) -> None:
+    widths = [_width(sheet, column) for column in range(len(sheet.columns))]
+    page.set_default_row(ROW)
+    for column, width in enumerate(widths):
+        page.set_column(column, column, width)
+    _head(page, sheet, widths, look)
+    for number, row in enumerate(sheet.rows, 1):
+        _row(page, number, row, widths, look)
+    _notes(page, sheet, max(NOTES_WIDE, min(sum(widths), 2 * NOTES_WIDE)), look)
+    page.freeze_panes(1, 1)
+    page.set_landscape()
+    page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)
+    page.fit_to_pages(1, 0)
+    page.repeat_rows(0)
+
+
+def _head(page: Any, sheet: Sheet, widths: Sequence[float], look: _Look) -> None:
+    """A column's head stands over its numbers on the right, over text on the left."""
+    lines = [len(wrap(name, int(width) - 1)) for name, width in zip(sheet.columns, widths, strict=True)]
+    page.set_row(0, ROW + LINE * (max(lines, default=1) - 1))
+    for column, name in enumerate(sheet.columns):
+        numbers = any(isinstance(row[column], Cell) for row in sheet.rows)
+        page.write_string(0, column, _text(name), look.head(right=numbers, indent=_indent(column, numbers)))
+
+
+def _indent(column: int, numbers: bool) -> int:
+    return int(column > 0 and not numbers)
+
+
+def _row(page: Any, number: int, row: Sequence[Cell | str | None], widths: Sequence[float], look: _Look) -> None:
+    lines = 1
+    for column, cell in enumerate(row):
+        if isinstance(cell, Cell):
+            page.write_number(number, column, cell.value, look.number(cell))
+        elif cell is not None:
+            text = _text(cell)
+            wide = cell_len(text) > widths[column] or "\n" in text
+            page.write_string(number, column, text, look.text(wrapped=wide, indent=_indent(column, False)))
+            lines = max(lines, len(wrap(text, int(widths[column]) - 1))) if wide else lines
+    if lines > 1:
+        page.set_row(number, ROW + LINE * (min(lines, LINES_MOST) - 1))
+
+
+def _notes(page: Any, sheet: Sheet, width: int, look: _Look) -> None:
+    """A line of its own in each row: text runs over into empty cells beside it, as a wrapped cell would not."""
+    at = len(sheet.rows) + 2
+    for note in sheet.notes:
+        for line in wrap(_text(note), width):
+            page.write_string(at, 0, line, look.note)
+            at += 1
+
+
+def _width(sheet: Sheet, column: int) -> int:
+    """As wide as the widest cell; a head may take several lines, but its words stay whole."""
+    cells = [row[column] for row in sheet.rows]
+    texts = max((cell_len(line) for cell in cells if isinstance(cell, str) for line in cell.split("\n")), default=0)
+    words = max((cell_len(word) for word in sheet.columns[column].split()), default=0)
+    numbers = _numbers_width([cell for cell in cells if isinstance(cell, Cell)])
+    return min(max(texts, words, numbers, 6), WIDEST) + 2
+
+
+def _numbers_width(cells: Sequence[Cell]) -> int:
+    """About as wide as Excel shows the longest: the largest or the smallest, in the most demanding of the formats."""
+    if not cells:
+        return 0
+    ends = min(cell.value for cell in cells), max(cell.value for cell in cells)
+    forms = {cell.number for cell in cells}
+    decimals = max(len(form.partition(".")[2]) for form in forms)
+    commas = "," if any("," in form for form in forms) else ""
+    return max(len(f"{end:{commas}.{decimals}f}") for end in ends) + any(cell.marked for cell in cells)
+
+
+def _text(text: str) -> str:
+    return _cut(NO_TEXT.sub("\ufffd", text), TEXT_MOST)
+
+
+def _cut(text: str, most: int) -> str:
+    """At most so many characters as Excel counts them: those beyond U+FFFF are two."""
+    return text if 2 * len(text) <= most else text.encode("utf-16-le")[: 2 * most].decode("utf-16-le", "ignore")

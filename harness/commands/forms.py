@@ -1,0 +1,115 @@
+"""The tables of `stats` for other programs: Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from harness.commands.tables import Figure, Row, Table, notes, title
+from harness.model import JSON
+from harness.report import grid
+from harness.report.grid import Grid, Number, Place
+
+CSV_COLUMNS = (
+    "benchmark",
+    "metric",
+    "run",
+    "platform",
+    "percent",
+    "from",
+    "to",
+    "users",
+    "complete",
+    "place",
+    "published",
+    "what",
+)
+
+
+def text(form: str, chosen: Sequence[Table]) -> str:
+    """Tables as `markdown`, `latex` or `csv`, ending with a line end."""
+    if form == "csv":
+        return _csv(chosen)
+    grids, said, runs = [_grid(table) for table in chosen], notes(chosen), about(chosen)
+    return grid.markdown(grids, [*said, *runs]) if form == "markdown" else grid.latex(grids, said, runs)
+
+
+def about(shown: Sequence[Table]) -> list[str]:
+    """What each run is, once."""
+    of: dict[str, list[Row]] = {}
+    for table in shown:
+        for row in table.rows:
+            if not row.is_published:
+                of.setdefault(row.name, []).append(row)
+    return [f"{name}: {'; '.join(dict.fromkeys(row.about for row in rows))}" for name, rows in of.items()]
+
+
+def _grid(table: Table) -> Grid:
+    lines = [
+        (row.is_published, (row.label, tuple(number(table, at, row, column) for column in table.columns)))
+        for at, row in enumerate(table.rows)
+    ]
+    groups = tuple(tuple(line for published, line in lines if published is which) for which in (False, True))
+    return Grid(title(table), "run", table.columns, tuple(group for group in groups if group))
+
+
+def number(table: Table, at: int, row: Row, column: str) -> Number | None:
+    figure = row.figures[column]
+    if figure is None:
+        return None
+    return Number(f"{figure.percent:.2f}", table.places.get((at, column)), not figure.complete)
+
+
+def _csv(shown: Sequence[Table]) -> str:
+    """A line a figure, so that every benchmark and metric has the same columns."""
+    content = io.StringIO()
+    lines = csv.writer(content, lineterminator="\n")
+    lines.writerow(CSV_COLUMNS)
+    for table in shown:
+        for at, row in enumerate(table.rows):
+            for column, figure in row.figures.items():
+                if figure is not None:
+                    lines.writerow(_csv_line(table, row, column, figure, table.places.get((at, column))))
+    return content.getvalue()
+
+
+def _csv_line(table: Table, row: Row, column: str, figure: Figure, place: Place | None) -> list[str]:
+    interval = figure.value.interval
+    return [
+        table.benchmark,
+        table.metric,
+        row.name,
+        column,
+        f"{figure.percent:.2f}",
+        *((f"{100 * end:.2f}" for end in interval) if interval else ("", "")),
+        "" if figure.value.users is None else str(figure.value.users),
+        "" if row.is_published else _yes(figure.complete),
+        place.value if place else "",
+        _yes(row.is_published),
+        row.about,
+    ]
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def plain(found: Sequence[Table]) -> JSON:
+    """Fractions by metric, run and column; what was published under a key of its own."""
+    made: JSON = {
+        table.metric: {
+            row.name: {column: _plain_figure(figure) for column, figure in row.figures.items()}
+            for row in table.rows
+            if not row.is_published
+        }
+        for table in found
+    }
+    told = {table.metric: table.source for table in found if table.source}
+    for metric, source in told.items():
+        made.setdefault("published", {"source": source.source})[metric] = source.figures[metric]
+    return made
+
+
+def _plain_figure(figure: Figure | None) -> JSON | None:
+    return None if figure is None else {"value": figure.value.value, "complete": figure.complete}

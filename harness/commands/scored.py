@@ -1,0 +1,147 @@
+"""JSON reports as the tables of `stats` take them (docs/design.md, sections 8 and 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.errors import BadInput
+from harness.model import JSON
+
+FORMAT = 1
+"""Of the reports that can be read, whatever their benchmark."""
+LARGEST = 1e9
+"""What no fraction or share comes near: beyond it sums and percents have no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    users: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A report of one run on one subset.
+
+    `complete` says that all users of the tasks file are scored, so a share of them never is. A metric without a value
+    is None. `usage` is empty where no request was counted. `tasks` (their SHA-256), `begun` and `harness` are empty
+    where the report does not know them, as for results of the authors' runner.
+    """
+
+    benchmark: str
+    run: str
+    subset: str
+    model: str
+    prompt: str
+    prompt_version: str
+    persona: bool
+    ratio: float
+    synthetic: bool
+    tasks: str
+    begun: str
+    harness: str
+    expected: int
+    scored: int
+    failed: int
+    complete: bool
+    usage: Mapping[str, int]
+    values: Mapping[str, Value | None]
+
+    @property
+    def about(self) -> str:
+        """What a reader must know before comparing: model, prompt, ablation, share, synthetic tasks."""
+        said = [self.model, self.prompt_told]
+        said += [] if self.persona else ["no persona"]
+        said += [] if self.ratio == 1.0 else [f"share {self.ratio:g}"]
+        said += ["synthetic tasks"] if self.synthetic else []
+        return ", ".join(said)
+
+    @property
+    def prompt_told(self) -> str:
+        return self.prompt if self.prompt.startswith("agent ") else f"{self.prompt} prompt"
+
+
+def read(path: Path) -> Scored | None:
+    """The report in a file `<run>/eval_report_<subset>.json`; None where nobody was scored, a row of nothing.
+
+    Raises `BadInput` for a file that is no such report.
+    """
+    try:
+        data: Any = orjson.loads(path.read_bytes())
+        if data["format"] != FORMAT:
+            raise BadInput(f"a report of format {data['format']!r}, not {FORMAT}: make it anew with `reeval`")
+        found = _scored(data, path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput("not a report of this harness: make it anew with `reeval`") from None
+    if path.name != f"eval_report_{found.subset}.json":
+        raise BadInput(f"not the report that its name says but one of the subset {found.subset!r}")
+    return found if found.scored else None
+
+
+def _scored(data: JSON, path: Path) -> Scored:
+    coverage, run = data["coverage"], data.get("run", {})
+    ratio = _number(run.get("ratio", 1.0))
+    usage = data.get("usage", {})
+    return Scored(
+        benchmark=_text(data["benchmark"]),
+        run=path.parent.name.encode("utf-8", "backslashreplace").decode(),  # a folder's name may be no text
+        subset=_text(data["subset"]),
+        model=_text(data["model"]),
+        prompt=_text(data["prompt"]),
+        prompt_version=_text(data["prompt_version"]),
+        persona=run.get("persona") is not False,
+        ratio=ratio,
+        synthetic=any("synthetic" in str(note) for note in data["notes"]),
+        tasks=_text(run.get("tasks_sha256") or ""),
+        begun=_text(run.get("created") or ""),
+        harness=_text(run.get("harness") or ""),
+        expected=_count(coverage["expected_users"]),
+        scored=_count(coverage["scored_users"]),
+        failed=_count(coverage["failed_users"]),
+        complete=coverage["complete"] is True and ratio == 1.0,
+        usage={name: _count(number) for name, number in usage.items()} if usage.get("requests") else {},
+        values=_values(data),
+    )
+
+
+def _values(data: JSON) -> dict[str, Value | None]:
+    values = {name: _value(entry) for name, entry in data["metrics"].items()}
+    for name, value in data.get("release_code", {}).items():
+        values[f"{name} (release code)"] = None if value is None else Value(_number(value))
+    return values | {f"FWT {name}": _value(entry) for name, entry in data.get("fwt", {}).items()}
+
+
+def _value(entry: JSON) -> Value | None:
+    if entry["value"] is None:
+        return None
+    interval = entry.get("ci95")
+    if interval is not None:
+        low, high = interval
+        interval = _number(low), _number(high)
+    return Value(_number(entry["value"]), interval, _count(entry["users"]))
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
+        raise ValueError(value)
+    return float(value)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value
