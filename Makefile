@@ -98,8 +98,9 @@ bench: .venv/dev.made ## measure speed and memory (docs/performance.md): ARGS="-
 PEERS := openai litellm inspect
 bench-peers: $(PEERS:%=.bench/%/made) ## environments of the other clients that `make bench` measures
 
-campaign: .venv/dev.made ## strike runs with kill -9 and signals at random moments, go on, compare with undisturbed ones: ARGS="--kills 1000"
+campaign: .venv/dev.made ## strike runs with kill -9 and signals, then run under every endpoint fault, compare with undisturbed ones: ARGS="--kills 1000"
 	$(PY) -m bench.campaign $(MORE)
+	$(PY) -m bench.faults
 
 real-model: .venv/run.made .real-model/made ## a run against a real 135M model on this machine (docs/local-model.md)
 	$(PY) bench/real_model.py $(MORE)

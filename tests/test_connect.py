@@ -15,6 +15,7 @@ from harness.endpoint import connect
 from harness.endpoint.address import Address, secrets
 from harness.endpoint.client import Client
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES, connection
+from harness.endpoint.reuse import Reusing
 from harness.errors import BadInput
 
 PROXY = "http://proxy.example:3128"
@@ -157,9 +158,11 @@ class Package(ModuleType):
     ProxyType = SimpleNamespace(SOCKS4="four", SOCKS5="five")
     ProxyError, ProxyConnectionError, ProxyTimeoutError = KeyError, IndexError, EOFError
 
-    @staticmethod
-    def ProxyConnector(**made: Any) -> Any:
-        return made
+    class ProxyConnector(aiohttp.TCPConnector):
+        _closed = True  # nothing was opened
+
+        def __init__(self, **made: Any) -> None:
+            self.made = made
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,8 @@ def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
     monkeypatch.setattr(connect, "import_module", lambda name: Package(name))
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     way = connection(Address("https://h.example/v1", insecure_tls=True), 7)
-    assert way.connector() == {**made, "limit": 7, "ssl": False}
+    connector: Any = way.connector()
+    assert connector.made == {**made, "limit": 7, "ssl": False}
     assert (way.proxy, way.via) == (None, proxy)
     assert way.errors == (KeyError, IndexError, EOFError)
     assert "us@er" not in repr(way) and "p/ass" not in repr(way)
@@ -220,7 +224,7 @@ def test_socks_proxy_without_its_package_says_how_to_get_it(monkeypatch: pytest.
 
 def trust(address: Address) -> ssl.SSLContext | bool:
     connector: Any = connection(address, 1).connector
-    assert connector.func is aiohttp.TCPConnector
+    assert connector.func is Reusing
     found: ssl.SSLContext | bool = connector.keywords["ssl"]
     return found
 

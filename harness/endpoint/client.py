@@ -25,6 +25,7 @@ from harness.endpoint import replies
 from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
+from harness.endpoint.reuse import Reusing, hung_up
 from harness.endpoint.sender import Received
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
@@ -32,6 +33,8 @@ from harness.model import Completion
 
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
+STOOD_STILL = 1.0
+"""Seconds after the end of its time at which a connection that ran out of it was looked at too late."""
 LONGEST_STREAM = 10.0
 """Times the time-out: what a stream may take that never pauses for long."""
 LINGER_SECONDS = 0.1
@@ -51,6 +54,7 @@ class Client:
     """
 
     _session: aiohttp.ClientSession
+    _connector: Reusing
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Client:
         self._of_request = None if self._proxy is None else headers
         self._timeout = timeout
         self._stall = stall
+        self._clock = clock
         self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
         self.on_exhausted: Callable[[float], None] = lambda seconds: None
@@ -93,8 +98,9 @@ class Client:
         self._beside = beside
 
     async def __aenter__(self) -> Client:
+        self._connector = self._beside._connector if self._beside else self._way.connector()
         self._session = aiohttp.ClientSession(
-            connector=self._beside._session.connector if self._beside else self._way.connector(),
+            connector=self._connector,
             connector_owner=self._beside is None,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -120,11 +126,10 @@ class Client:
         Raises `MachineError` where this machine has no file left for another connection.
         """
         task = self._deadlines.begin()
+        begun = self._deadlines.began(task)
         streamed, first_token = None, None
         try:
-            async with self._session.post(
-                self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
-            ) as response:
+            async with await self._posted(body, task) as response:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
@@ -138,7 +143,8 @@ class Client:
                 self.on_exhausted(wait)
         except self._errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
-            raise self._scrubbed(self._mapped(error)) from None
+            late = self._clock() - begun > self._patience + STOOD_STILL
+            raise self._scrubbed(self._mapped(error, late)) from None
         except asyncio.CancelledError:
             passed = self._deadlines.passed(task)
             if passed is None:
@@ -152,7 +158,7 @@ class Client:
             if streamed is not None:
                 completion = replies.completion_of(streamed)
             elif 200 <= response.status < 300:
-                completion = replies.completion(content)
+                completion = replies.completion(content, response.headers.get("Content-Type", ""))
             elif response.status == PROXY_WANTS_CREDENTIALS and self._proxy is not None:
                 raise self._proxy_fault(f"status {response.status}")
             else:
@@ -162,6 +168,18 @@ class Client:
         if completion.model != self._served:
             completion = self._vetted(completion)
         return Received(completion, self._address.shown, first_token)
+
+    async def _posted(self, body: bytes, task: asyncio.Task[object]) -> aiohttp.ClientResponse:
+        """A reply to its head. Sent anew where the server hung up on a connection that it may have found idle."""
+        while True:
+            try:
+                return await self._session.post(
+                    self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if not (hung_up(error) and self._connector.reuses(task)):
+                    raise
+                error.__traceback__ = None  # as below
 
     async def _streamed(
         self, response: aiohttp.ClientResponse, task: asyncio.Task[object]
@@ -200,8 +218,11 @@ class Client:
         self._served = model
         return completion
 
-    def _mapped(self, error: Exception) -> HarnessError:
-        """An error of the transport in the harness's words."""
+    def _mapped(self, error: Exception, late: bool = False) -> HarnessError:
+        """An error of the transport in the harness's words; `late` says that this machine stood still meanwhile.
+
+        A connection that ran out of time then says nothing of its address: nobody looked.
+        """
         if self._way.errors:
             error = _behind_socks(error)
         match error:
@@ -214,7 +235,7 @@ class Client:
                 )
             case aiohttp.ConnectionTimeoutError():
                 return TransportFault(
-                    "connect", f"{self._public} takes no connection within {self._patience:g} s", unreachable=True
+                    "connect", f"{self._public} takes no connection within {self._patience:g} s", unreachable=not late
                 )
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
@@ -233,6 +254,8 @@ class Client:
                 return TransportFault("unknown_host", f"{self._public}: no address for its host", unreachable=True)
             case aiohttp.ClientConnectorError() | ssl.SSLError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
+            case aiohttp.ServerDisconnectedError():  # whose own words may be half a head
+                return TransportFault("connection", "the endpoint closed the connection before its reply")
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
             case aiohttp.ClientResponseError():

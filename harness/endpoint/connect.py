@@ -19,9 +19,8 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import aiohttp
-
 from harness.endpoint.address import Address, check, public_url
+from harness.endpoint.reuse import Reusing
 from harness.errors import BadInput
 
 SOCKS = {"socks": (5, True), "socks5": (5, False), "socks5h": (5, True), "socks4": (4, False), "socks4a": (4, True)}
@@ -32,6 +31,7 @@ LONGEST_CREDENTIAL = 255
 """Characters of a name or password (RFC 1929)."""
 
 DIRECTLY = "directly"
+UNCHECKED = ", without checking its certificate (LLM_INSECURE_TLS=1): anybody on the way can read the key"
 
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 """Certificates that are trusted besides the system's: of OpenSSL, requests and curl."""
@@ -47,7 +47,7 @@ class Connection:
     credentials, hence none is shown. `errors` are those of a SOCKS proxy, which are no errors of aiohttp's.
     """
 
-    connector: Callable[[], aiohttp.BaseConnector] = field(repr=False)
+    connector: Callable[[], Reusing] = field(repr=False)
     told: str
     proxy: str | None = field(default=None, repr=False)
     via: str | None = field(default=None, repr=False)
@@ -62,11 +62,12 @@ def connection(address: Address, connections: int) -> Connection:
     target = urlsplit(address.url)
     trust: dict[str, Any] = {"limit": connections, "ssl": _trust(address, target)}
     name, proxy = _proxy(target)
+    unchecked = UNCHECKED if address.insecure_tls and target.scheme == "https" else ""
     if proxy is None:
-        return Connection(partial(aiohttp.TCPConnector, **trust), DIRECTLY)
-    told = f"through {public_url(proxy)} ({name})"
+        return Connection(partial(Reusing, **trust), DIRECTLY + unchecked)
+    told = f"through {public_url(proxy)} ({name}){unchecked}"
     if urlsplit(proxy).scheme not in SOCKS:
-        return Connection(partial(aiohttp.TCPConnector, **trust), told, proxy=proxy, via=proxy)
+        return Connection(partial(Reusing, **trust), told, proxy=proxy, via=proxy)
     socks = _package(name)
     errors = (socks.ProxyError, socks.ProxyConnectionError, socks.ProxyTimeoutError)
     return Connection(_by_socks(socks, urlsplit(proxy), trust), told, via=proxy, errors=errors)
@@ -134,13 +135,14 @@ def _package(name: str) -> ModuleType:
         ) from None
 
 
-def _by_socks(socks: Any, proxy: SplitResult, trust: dict[str, Any]) -> Callable[[], aiohttp.BaseConnector]:
+def _by_socks(socks: Any, proxy: SplitResult, trust: dict[str, Any]) -> Callable[[], Reusing]:
     version, resolves = SOCKS[proxy.scheme]
     credentials = {}
     if proxy.username is not None:
         credentials = {"username": unquote(proxy.username), "password": unquote(proxy.password or "")}
+    connector: Callable[..., Reusing] = type("ReusingProxy", (Reusing, socks.ProxyConnector), {})
     return partial(
-        socks.ProxyConnector,
+        connector,
         host=proxy.hostname,
         port=proxy.port or SOCKS_PORT,
         proxy_type=socks.ProxyType.SOCKS5 if version == 5 else socks.ProxyType.SOCKS4,

@@ -7,6 +7,7 @@ the error of the right class where it does not.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -56,16 +57,31 @@ LARGEST_COUNT = 2**40
 
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before that of UTF-16, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+CHARSETS = {
+    **dict.fromkeys(("gbk", "gb2312", "gb18030"), "gb18030"),
+    **{name: name for name in ("big5", "utf-16", "utf-16le", "utf-16be", "utf-32", "utf-32le", "utf-32be")},
+}
+"""Python's codec by the charset of a type; of each that is called GB in the wild, the one that holds them all."""
+CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCII)
+JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
+
 FENCED = re.compile(r"```\w*\s*\n(.*)\n\s*```", re.DOTALL)
 
 NO_WORDS = "no explanation"
 
 
-def completion(body: bytes) -> Completion:
+def completion(body: bytes, content_type: str = "") -> Completion:
     """The completion in a reply of a status from 200 to 299."""
-    data = _object(body)
+    data = _object(body, content_type)
     if data is None:
-        raise TransportFault("bad_json", "the reply is not whole JSON")
+        named = "" if JSON_TYPE.fullmatch(content_type) else f" (its type is {one_line(content_type) or 'not named'})"
+        raise TransportFault("bad_json", f"the reply is not whole JSON{named}")
     return completion_of(data)
 
 
@@ -166,7 +182,7 @@ def _is_object(text: str) -> bool:
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, asked: bytes = b"") -> Completion:
     """What a reply of another status to the request `asked` settles; raises what it does not."""
-    data = _object(body)
+    data = _object(body, headers.get("Content-Type", ""))
     words = said(data) if data is not None else ""
     shown = words or one_line(body.decode("utf-8", "replace"))
     return _judged(status, words, shown, headers, now, asked.decode("utf-8", "replace"))
@@ -199,7 +215,7 @@ def _error(status: int, shown: str, low: str, headers: Mapping[str, str], now: d
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         return EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
-    if status in RETRIED or status >= 500:
+    if status in RETRIED or not 200 <= status < 500:
         return TransportFault(kind, shown, retry_after=retry_after(headers.get("Retry-After"), now))
     if status == 404:
         return TransportFault(kind, shown, unreachable=True)
@@ -244,24 +260,46 @@ def _duration(text: str) -> float:
     return sum(float(number) * units[unit] for number, unit in DURATION_PART.findall(text))
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
+def _object(body: bytes, content_type: str = "") -> dict[str, Any] | None:
     """The JSON object of a body; None where it is none, or not whole."""
     try:
         data = orjson.loads(body)
     except ValueError:
-        data = _leniently(body)
+        data = _leniently(body, content_type)
     return data if type(data) is dict else None
 
 
-def _leniently(body: bytes) -> Any:
+def _leniently(body: bytes, content_type: str) -> Any:
     """A body that is whole, and hence paid for, though orjson refuses it; None where it is not whole.
 
     A bare NaN, a byte order mark, half a surrogate pair, line ends in strings, and bytes that are no UTF-8 do no harm.
     """
     try:
-        return json.loads(body.decode("utf-8-sig", "replace"), strict=False, object_pairs_hook=_writable)
+        return json.loads(_text(body, content_type), strict=False, object_pairs_hook=_writable)
     except (ValueError, RecursionError):
         return None
+
+
+def _text(body: bytes, content_type: str) -> str:
+    """A body as text: UTF-8, or what its byte order mark or else its type says. Raises `ValueError`.
+
+    What a type says does not count where the body is UTF-8 all the same: JSON has no other (RFC 8259, section 8.1), and
+    servers write any charset. Some bytes that are no UTF-8 do no harm, but a text of another charset would be gibberish
+    from end to end that looks like an answer.
+    """
+    for mark, codec in MARKS.items():
+        if body.startswith(mark):
+            return body.decode(codec)
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        charset = CHARSET.search(content_type)
+        name = charset[1].lower() if charset else "utf-8"
+        if name in ("utf-8", "utf8"):
+            return body.decode("utf-8-sig", "replace")
+        if name not in CHARSETS:
+            raise
+        return body.decode(CHARSETS[name])
 
 
 def _writable(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

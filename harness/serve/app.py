@@ -168,6 +168,8 @@ class _Endpoint:
         self._most_in_flight = max(self._most_in_flight, self._in_flight)
         try:
             return await self._serve(request, call, blake2b(body, digest_size=16).digest())
+        except ConnectionResetError:
+            return web.Response()  # the client has gone: nobody hears it
         finally:
             self._in_flight -= 1
 

@@ -1,0 +1,554 @@
+"""Endpoints that do what no server should, byte by byte over loopback, against the real client and caller.
+
+What is tried here stands beside what other files try: proxies, secrets, certificates of one's own, redirects to another
+host, replies beyond the limit, lengths that lie, and each error of aiohttp in test_client.py; silences in
+test_deadlines.py; bodies, as such, in test_replies.py and test_stream.py; what `serve` does wrong in test_faults.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import random
+import shutil
+import ssl
+import subprocess
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import anyio
+import orjson
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from harness.cli import main
+from harness.endpoint.address import Address
+from harness.endpoint.caller import Caller, Limits, Reply
+from harness.endpoint.client import Client
+from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES, DIRECTLY, connection
+from harness.endpoint.control import FixedControl
+from harness.endpoint.limiter import Limiter, Slots
+from harness.errors import EndpointStopped, TransportFault
+from harness.model import Completion
+from harness.serve.app import MODELS
+
+KEY = "sk-test-0123456789abcdefWXYZ"
+HANGS = 30.0  # seconds; reached only by a test that would wait for ever
+SOON = 0.1  # seconds until a deadline that a test waits for
+MEGABYTE = 2**20
+BOTH_LOOPS = pytest.mark.parametrize(
+    "anyio_backend", [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
+)
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends bytes; raises `ConnectionError` once the client has gone."""
+Script = Callable[[Write], Awaitable[bool]]
+"""What a server does with one request; tells whether the connection stays open."""
+
+
+def body_of(text: str) -> bytes:
+    return orjson.dumps({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]})
+
+
+GOOD = body_of("好")
+
+
+def http(body: bytes, *headers: str, status: str = "200 OK", version: str = "1.1", length: int | None = None) -> bytes:
+    told = len(body) if length is None else length
+    return "\r\n".join([f"HTTP/{version} {status}", f"Content-Length: {told}", *headers, "", ""]).encode() + body
+
+
+def says(data: bytes, stays: bool = False) -> Script:
+    async def script(write: Write) -> bool:
+        await write(data)
+        return stays
+
+    return script
+
+
+def forever(head: bytes, again: bytes, pause: float = 0.0) -> Script:
+    """`again` and again, as fast as it goes or a little every `pause` seconds, until the client has had enough."""
+
+    async def script(write: Write) -> bool:
+        await write(head)
+        while True:
+            await write(again)
+            await asyncio.sleep(pause)
+
+    return script
+
+
+class Server:
+    """Answers the n-th request by the n-th script, and all after the last with what `answer` makes of their bodies."""
+
+    def __init__(self, scripts: tuple[Script, ...], greeting: bytes, answer: Callable[[bytes], bytes]) -> None:
+        self.url = ""
+        self.heads: list[bytes] = []
+        self.connections = 0
+        self._scripts = scripts
+        self._greeting = greeting
+        self._answer = answer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            await self._converse(reader, writer)
+        writer.close()
+        self._tasks.discard(task)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def write(data: bytes) -> None:
+            writer.write(data)
+            await writer.drain()
+
+        if self._greeting:
+            await write(self._greeting)
+        stays = True
+        while stays:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length:"))
+            body = await reader.readexactly(int(length.partition(b":")[2]))
+            self.heads.append(head)
+            number = len(self.heads) - 1
+            script = (
+                self._scripts[number] if number < len(self._scripts) else says(http(self._answer(body)), stays=True)
+            )
+            stays = await script(write)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serving(
+    *scripts: Script,
+    tls: ssl.SSLContext | None = None,
+    greeting: bytes = b"",
+    answer: Callable[[bytes], bytes] = lambda body: GOOD,
+) -> AsyncIterator[Server]:
+    server = Server(scripts, greeting, answer)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
+    server.url = f"http{'s' if tls else ''}://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield server
+    finally:
+        listener.close()
+        await server.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", *CA_VARIABLES, CA_FOLDERS):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+async def no_pause(seconds: float) -> None:
+    pass
+
+
+class Call(NamedTuple):
+    reply: Reply
+    faults: list[TransportFault]
+
+
+async def call(client: Client, max_retries: int = 3) -> Call:
+    """A request through a caller of its own, whose pauses take no time."""
+    faults: list[TransportFault] = []
+    limiter = Limiter(Slots(FixedControl(1), asyncio.get_running_loop().time))
+    clock = asyncio.get_running_loop().time
+    caller = Caller(client, limiter, Limits(max_retries, 900.0), clock=clock, sleep=no_pause, rng=random.Random(1))
+    with anyio.fail_after(HANGS):
+        reply = await caller.complete(b"{}", 1, "user", lambda fault, number: faults.append(fault))
+    assert limiter.in_flight == 0
+    return Call(reply, faults)
+
+
+async def called(server: Server, seconds: float = HANGS) -> Call:
+    async with Client(Address(server.url, KEY), timeout=seconds, connections=1) as client:
+        return await call(client)
+
+
+# Replies that are worth another try
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+EVENTS = HEAD + b"Content-Type: text/event-stream\r\n\r\n"
+
+
+def packed(wbits: int) -> bytes:
+    """A hundred megabytes of blanks, a thousand times shorter."""
+    packer = zlib.compressobj(9, wbits=wbits)
+    return b"".join([packer.compress(b" " * MEGABYTE) for _ in range(100)]) + packer.flush()
+
+
+DEEP = b'{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+SLOW = {
+    "a byte of a body now and then": (forever(http(b"", length=1000), b" ", 0.01), "timeout"),
+    "a byte of a body without end now and then": (forever(HEAD + b"\r\n", b" ", 0.01), "timeout"),
+    "a chunk now and then": (forever(CHUNKED, b"1\r\n \r\n", 0.01), "timeout"),
+    "a byte of a header now and then": (forever(HEAD + b"X: ", b"a", 0.01), "timeout"),
+    "a header now and then": (forever(HEAD, b"X: a\r\n", 0.01), ("timeout", "bad_http")),
+    "a byte of the status line now and then": (forever(b"HTTP/1.1 200 ", b"a", 0.01), "timeout"),
+    "100 Continue without end": (forever(b"", b"HTTP/1.1 100 Continue\r\n\r\n", 0.01), "timeout"),
+    "100 Continue as fast as it goes": (forever(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), "timeout"),
+    "chunks of a byte as fast as it goes": (forever(CHUNKED, b"1\r\n \r\n" * 1000), ("timeout", "too_large")),
+    "a comment of a stream now and then": (forever(EVENTS, b": a\n\n", 0.01), "timeout"),
+    "the trailer of a chunked body now and then": (forever(CHUNKED + b"0\r\n", b"X: a\r\n", 0.01), "timeout"),
+}
+
+HUGE = {
+    "100 MB": (forever(http(b"", length=100 * MEGABYTE), b" " * MEGABYTE), "too_large"),
+    "100 MB announced": (says(http(b" ", length=100 * MEGABYTE)), "truncated"),
+    "10^30 bytes announced": (says(http(b" ", length=10**30)), "bad_http"),
+    "a body without end": (forever(HEAD + b"\r\n", b" " * MEGABYTE), "too_large"),
+    "chunks without end": (forever(CHUNKED, b"10000\r\n" + b" " * 65536 + b"\r\n"), "too_large"),
+    "a stream without end": (forever(EVENTS, b": " + b"a" * MEGABYTE + b"\n"), "too_large"),
+    "one event without end": (forever(EVENTS + b"data: ", b"a" * MEGABYTE), "too_large"),
+    "gzip, a thousandfold": (says(http(packed(31), "Content-Encoding: gzip")), "too_large"),
+    "deflate, a thousandfold": (says(http(packed(15), "Content-Encoding: deflate")), "too_large"),
+    "headers without end": (forever(HEAD, b"X-Many: aaaaaaaaaa\r\n" * 1000), "bad_http"),
+    "a header without end": (forever(HEAD + b"X-Long: ", b"a" * MEGABYTE), "bad_http"),
+    "a status line without end": (forever(b"HTTP/1.1 200 ", b"a" * MEGABYTE), "bad_http"),
+    "a trailer without end": (forever(CHUNKED + b"0\r\nX-Long: ", b"a" * MEGABYTE), "bad_http"),
+}
+
+WRONG = {
+    "brotli, for which nobody asked": (says(http(b"\x8b\x02\x80", "Content-Encoding: br")), ("bad_http", "truncated")),
+    "an unknown encoding of the content": (says(http(b"?", "Content-Encoding: rot13")), "bad_json"),
+    "gzip that is cut": (says(http(gzip.compress(GOOD)[:-20], "Content-Encoding: gzip")), ("truncated", "bad_json")),
+    "an unknown charset that hides the text": (
+        says(http(GOOD.decode().encode("gb18030"), "Content-Type: application/json; charset=x-none")),
+        "bad_json",
+    ),
+    "nothing but invalid UTF-8": (says(http(b"\x80\x81\xff")), "bad_json"),
+    "nothing at all": (says(b""), "connection"),
+    "a head without a body": (says(http(b"", length=100)), "truncated"),
+    "half a head": (says(HEAD + b"Content-Len"), ("connection", "bad_http")),
+    "a length beyond the body": (says(http(GOOD, length=len(GOOD) + 1)), "truncated"),
+    "a length below the body": (says(http(GOOD, length=len(GOOD) - 1)), ("bad_http", "bad_json")),
+    "two lengths": (says(http(GOOD, "Content-Length: 3")), "bad_http"),
+    "a length and chunks": (says(http(b"0\r\n\r\n", "Transfer-Encoding: chunked")), ("bad_http", "bad_json")),
+    "half of a body of HTTP/1.0": (says(b"HTTP/1.0 200 OK\r\n\r\n" + GOOD[:-5]), "bad_json"),
+    "HTTP/0.9": (says(GOOD), "bad_http"),
+    "HTTP/2 without being asked": (says(b"\0\0\x12\4\0\0\0\0\0"), "bad_http"),
+    "a body after 204": (says(http(GOOD, status="204 No Content")), ("bad_http", "bad_json")),
+    "HTML": (says(http(b"<!DOCTYPE html><html><body>Sign in</body></html>", "Content-Type: text/html")), "bad_json"),
+    "an empty body": (says(http(b"")), "bad_json"),
+    "JSON that is no object": (says(http(b'["choices"]')), "bad_json"),
+    "JSON of depth 100,000": (says(http(DEEP)), "bad_json"),
+    "JSON of depth 100,000 in a stream": (says(EVENTS + b"data: " + DEEP + b"\n\n"), "bad_json"),
+    "a number of a million digits": (says(http(b'{"choices":' + b"9" * MEGABYTE + b"}")), "bad_json"),
+    "switching protocols": (says(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n"), "http_101"),
+}
+
+RETRIED = {**SLOW, **HUGE, **WRONG}
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", RETRIED)
+async def test_each_hostile_reply_is_tried_again_and_harms_nobody(name: str) -> None:
+    """A fault of its kind in one sentence, memory bounded, the connection left, and the next try is answered."""
+    script, kinds = RETRIED[name]
+    async with serving(script) as server:
+        tracemalloc.start()
+        try:
+            reply, faults = await called(server, SOON if name in SLOW else HANGS)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert (reply.completion, reply.tries) == (Completion("好"), 2), faults
+    assert len(faults) == 1 and (faults[0].kind == kinds or faults[0].kind in kinds), faults
+    assert faults[0].detail and "\n" not in faults[0].detail and len(faults[0].detail) < 400
+    assert KEY not in faults[0].detail and "RawResponse" not in faults[0].detail
+    assert peak < 100 * MEGABYTE
+
+
+# Odd replies that are whole: whoever asks for them again pays twice
+
+
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
+JSON = "Content-Type: application/json; charset="
+
+WHOLE = {
+    "HTTP/1.0 with a length": http(GOOD, version="1.0"),
+    "HTTP/1.0 without a length": b"HTTP/1.0 200 OK\r\n\r\n" + GOOD,
+    "no length and no chunks": HEAD + b"Connection: close\r\n\r\n" + GOOD,
+    "100 Continue before it": GO_ON + http(GOOD),
+    "100 Continue and 103 Early Hints before it": GO_ON + EARLY + EARLY + http(GOOD),
+    "chunks with extensions and a trailer": CHUNKED + b'%x;a="b"\r\n%s\r\n0\r\nX: y\r\n\r\n' % (len(GOOD), GOOD),
+    "line ends without CR in the body": http(b"\n\n" + GOOD + b"\n"),
+    "gzip": http(gzip.compress(GOOD), "Content-Encoding: gzip"),
+    "gzip in two members": http(gzip.compress(GOOD[:9]) + gzip.compress(GOOD[9:]), "Content-Encoding: gzip"),
+    "deflate": http(zlib.compress(GOOD), "Content-Encoding: deflate"),
+    "a header of 8,000 bytes": http(GOOD, f"X-Padding: {'a' * 8000}"),
+    "an unknown charset": http(GOOD, JSON + "x-none"),
+    "a charset that is not true": http(GOOD, JSON + "gbk"),
+    "a type that is not true": http(GOOD, "Content-Type: text/html; charset=iso-8859-1"),
+    "a mark of UTF-8": http(b"\xef\xbb\xbf" + GOOD),
+    "GBK": http(GOOD.decode().encode("gbk"), JSON + "GBK"),
+    "GB2312, in quotes": http(GOOD.decode().encode("gbk"), JSON + '"gb2312"'),
+    "Big5": http(GOOD.decode().encode("big5"), JSON + "big5"),
+    "UTF-16 with its mark": http(GOOD.decode().encode("utf-16")),
+    "UTF-16 of the other order": http(b"\xfe\xff" + GOOD.decode().encode("utf-16-be")),
+    "UTF-32 with its mark": http(GOOD.decode().encode("utf-32")),
+}
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", WHOLE)
+async def test_odd_reply_that_is_whole_is_taken_at_once(name: str) -> None:
+    """Old HTTP, hints before it, any encoding and charset that says what it is: the text is the one that was sent."""
+    async with serving(says(WHOLE[name])) as server:
+        reply, faults = await called(server)
+    assert (reply.completion, reply.tries, faults) == (Completion("好"), 1, [])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", [200, 400])
+async def test_words_in_the_charset_of_their_type_are_understood(status: int) -> None:
+    """A filter's words in GBK settle the step, whatever the status; as gibberish they would be a fault for ever."""
+    body = '{"error":{"code":"1301","message":"系统检测到输入或生成内容可能包含不安全或敏感内容"}}'.encode("gbk")
+    async with serving(says(http(body, JSON + "gbk", status=f"{status} Status"))) as server:
+        assert (await called(server)).reply.completion.finish_reason == "content_filter"
+
+
+# Connections that serve again
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_server_that_closes_idle_connections_costs_no_try() -> None:
+    """Whether the next request finds the connection closed or crosses its end: it is sent anew, and nothing failed."""
+    async with (
+        serving(*[says(http(GOOD)) for _ in range(20)]) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        calls = [await call(client, max_retries=0) for _ in range(20)]
+    assert [(reply.tries, faults) for reply, faults in calls] == [(1, [])] * 20
+    assert server.connections == 20
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
+    """It is sent anew only where the connection had served before; on one of its own the server meant the request."""
+    async with (
+        serving(says(http(GOOD), stays=True), says(b""), says(b"")) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        await call(client)
+        reply, faults = await call(client)
+    assert (reply.tries, [fault.kind for fault in faults]) == (2, ["connection"])
+    assert faults[0].detail == "the endpoint closed the connection before its reply"
+    assert len(server.heads) == 4
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("late", [False, True], ids=["with the first", "while the connection is idle"])
+async def test_second_reply_to_one_request_never_answers_the_next(late: bool) -> None:
+    """A user must not get another's answer: the connection is left, and the next request gets its own."""
+    told, foreign = asyncio.Event(), http(body_of("别人的回答"))
+
+    async def twice(write: Write) -> bool:
+        await write(http(GOOD) + (b"" if late else foreign))
+        if late:
+            await told.wait()
+            await write(foreign)
+        return True
+
+    async with (
+        serving(twice) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        await call(client)
+        told.set()
+        for _ in range(5):
+            await asyncio.sleep(0.01)  # the foreign reply comes, and nobody waits for it
+        reply, faults = await call(client)
+    assert (reply.completion, faults, server.connections) == (Completion("好"), [], 2)
+
+
+@pytest.mark.anyio
+async def test_rest_of_a_reply_never_answers_the_next_request() -> None:
+    """What a body has beyond its length is left with its connection, even where it looks like a reply."""
+    foreign = http(body_of("别人的回答"))
+    async with (
+        serving(says(http(GOOD + foreign, length=len(GOOD)), stays=True)) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        texts = [(await call(client)).reply.completion.text for _ in range(2)]
+    assert (texts, server.connections) == (["好", "好"], 2)
+
+
+# Endpoints that will never serve
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent"])
+async def test_redirect_to_itself_is_one_request_and_one_sentence(status: int) -> None:
+    """It is not followed, so it cannot go round; the run stops naming where it was sent."""
+    async with serving(*[says(http(b"", "Location: /v1/chat/completions", status=str(status)))] * 9) as server:
+        with pytest.raises(EndpointStopped, match=r"redirects to /v1/chat/completions: give that address if it is"):
+            await called(server)
+    assert len(server.heads) == 1
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"220 mail.example ESMTP\r\n", b"\x16\x03\x01\0\0"])
+async def test_server_of_another_protocol_that_speaks_first_is_a_fault(greeting: bytes) -> None:
+    """Its greeting is no reply, and does not hang the connection."""
+    async with (
+        serving(*[says(b"")] * 9, greeting=greeting) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        with pytest.raises(TransportFault) as caught, anyio.fail_after(HANGS):
+            await client.send(b"{}")
+    assert caught.value.kind in ("bad_http", "connection")
+
+
+class Certificate(NamedTuple):
+    file: Path
+    context: ssl.SSLContext
+
+
+def certificate(folder: Path, name: str, days: str) -> Certificate:
+    """Signed by itself, for one name or address."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl command to make a certificate with")
+    file, key = folder / "certificate.pem", folder / "key.pem"
+    asked = folder / "asked.csr"
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=test"]
+    made = [openssl, "req", "-new", *kind, "-addext", f"subjectAltName={name}", "-keyout", str(key), "-out", str(asked)]
+    subprocess.run(made, check=True, capture_output=True)
+    how = ["-signkey", str(key), "-days", days, "-copy_extensions", "copy"]
+    subprocess.run(
+        [openssl, "x509", "-req", "-in", str(asked), *how, "-out", str(file)], check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    return Certificate(file, context)
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("name", "days", "why"),
+    [("IP:127.0.0.1", "-1", "certificate has expired"), ("DNS:other.example", "2", "not valid for '127.0.0.1'")],
+    ids=["expired", "of another host"],
+)
+async def test_bad_certificate_is_refused_with_its_remedy_and_taken_where_told_so(
+    name: str, days: str, why: str, tmp_path: Path
+) -> None:
+    """Trusted as an authority, but out of date or another's: nothing is sent; `LLM_INSECURE_TLS=1` takes it."""
+    file, context = certificate(tmp_path, name, days)
+    async with serving(tls=context) as server:
+        with pytest.raises(EndpointStopped) as caught:
+            async with Client(Address(server.url, KEY, ca_file=str(file)), timeout=HANGS, connections=1) as client:
+                await call(client)
+        assert server.heads == []
+        async with Client(Address(server.url, KEY, insecure_tls=True), timeout=HANGS, connections=1) as client:
+            assert (await call(client)).reply.completion == Completion("好")
+    assert why in str(caught.value) and "LLM_INSECURE_TLS=1" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", [None, "http://proxy.example:3128"])
+def test_run_is_told_that_certificates_are_not_checked(proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With or without a proxy, at https alone: `run` shows the way of an address wherever it is not the plain one."""
+    if proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).told
+    assert "without checking its certificate" in told and told != DIRECTLY
+    assert "certificate" not in connection(Address("https://h.example/v1"), 1).told
+    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).told == DIRECTLY
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("seconds", "doubted"), [(2.5, True), (9.0, False)], ids=["in time", "late"])
+async def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
+    seconds: float, doubted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that nobody looked at for seconds says nothing of its address: it is tried again, no run stops."""
+    now = 0.0
+
+    def stands_still(*asked: object, **more: object) -> None:
+        nonlocal now
+        now += seconds
+        raise aiohttp.ConnectionTimeoutError("too late")
+
+    monkeypatch.setattr(aiohttp.ClientSession, "post", stands_still)
+    address = Address("http://model.example/v1", KEY)
+    async with Client(address, timeout=2.0, connections=1, clock=lambda: now) as client:
+        with pytest.raises(TransportFault) as caught:
+            await client.send(b"{}")
+    assert (caught.value.kind, caught.value.unreachable) == ("connect", doubted)
+
+
+# The command line
+
+
+def baseline(body: bytes) -> bytes:
+    """What the embedded endpoint would answer."""
+    call = orjson.loads(body)
+    return body_of(MODELS[call["model"]](call["model"], call["messages"], 0))
+
+
+@contextmanager
+def in_a_thread(*scripts: Script) -> Iterator[Server]:
+    """A baseline model behind the scripts, for commands that have a loop of their own."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serving(*scripts, answer=baseline)) as server,
+    ):
+        yield server
+
+
+@pytest.mark.slow
+def test_run_through_every_hostile_reply_scores_nobody_on_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after another comes in place of a reply; no user fails, and the results file is that of a calm run."""
+    monkeypatch.setenv("LLM_API_KEY", KEY)
+    tasks = str(tmp_path / "tasks")
+    assert main(["synth", "--out", tasks, "--users", "12", "--platform", "zhihu"]) == 0
+    options = ["--platform", "zhihu", "--name", "run", "--tasks-dir", tasks, "--timeout", "0.5", "--max-retries", "60"]
+    found = {}
+    for label, scripts in (("calm", []), ("hostile", [script for script, _ in RETRIED.values()])):
+        with in_a_thread(*scripts) as server:
+            run = [
+                "run",
+                "--model",
+                "baseline/recency",
+                "--api-url",
+                server.url,
+                "--results-dir",
+                str(tmp_path / label),
+            ]
+            assert main([*run, *options]) == 0
+        found[label] = (tmp_path / label / "run/inference_results_zhihu.jsonl").read_bytes()
+        assert not (tmp_path / label / "run/failures_zhihu.jsonl").read_bytes()
+    log = (tmp_path / "hostile/run/run_zhihu.log").read_text()
+    kinds = {event["kind"] for event in map(orjson.loads, log.splitlines()) if event["what"] == "retry"}
+    assert found["hostile"] == found["calm"]
+    assert kinds >= {"timeout", "too_large", "bad_http", "bad_json", "truncated", "connection", "http_101"}
+    assert log.count('"what":"retry"') >= len(RETRIED)
+    assert KEY not in log
