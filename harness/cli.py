@@ -29,6 +29,8 @@ COMMANDS = {
     "resume": "go on with unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any call",
     "stats": "Excel tables of all runs, one per metric",
+    "compare": "tell whether one run is better than another, on the users that both have",
+    "report": "make pages again from a results folder: of one run, or one over all runs",
     "sample": "write a nested share of a tasks file",
     "synth": "write synthetic tasks of any size",
     "status": "show where every run stands",

@@ -144,6 +144,15 @@ class Verbatim:
 
 
 @dataclass(frozen=True, slots=True)
+class Quote:
+    """What somebody said, with its own line ends and of any length; pages fold it away unless it is `open`."""
+
+    label: str
+    text: str
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tags:
     """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`, or a finer one."""
 
@@ -188,8 +197,58 @@ class Sketch:
     paths: tuple[tuple[tuple[float, float], ...], ...] = ()
 
 
-Block = Heading | Paragraph | Table | Verbatim | Tags | Chart | Sketch
-"""What reports and pages are made of; `report.text` prints the first four and leaves out pictures."""
+Block = Heading | Paragraph | Table | Verbatim | Quote | Tags | Chart | Sketch
+"""What reports and pages are made of; `report.text` leaves out pictures."""
+
+
+class Tile(NamedTuple):
+    """A figure that stands large at the top of a page, as text; `within` is what bounds it, or what it covers."""
+
+    name: str
+    value: str
+    within: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says of one report. `warning` is what must be read before any number, empty for nothing."""
+
+    title: str
+    warning: str
+    tiles: tuple[Tile, ...]
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One user of a page's browser: what the list shows of them (`figures`), and what is shown once they are picked."""
+
+    key: str
+    figures: tuple[str, ...]
+    blocks: tuple[Block, ...]
+
+
+class Cards(Protocol):
+    """Makes a benchmark's cards; `columns` are the heads of their figures, `user` is its word for one."""
+
+    columns: tuple[str, ...]
+    user: str
+
+    def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
+        """Of a record; `task` is None where it is not at hand, `replies` are the user's, in the order they came in."""
+        ...
+
+    def missing(self, tasks: bool) -> str:
+        """What the cards do not show, and why; `tasks` says whether those are at hand."""
+        ...
+
+    def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
+        """A reply that made an invalid answer of this kind; None where it cannot be told."""
+        ...
+
+    def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
+        """What only several records show together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,13 +394,43 @@ class SubsetProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """Something a user should know of: `age` is the seconds since it last came, `times` how often it has."""
+
+    text: str
+    age: float
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AtRisk:
+    """What a loss of power could take now: users whose records no sync has covered yet, and the seconds since the last.
+
+    `synced` says that the run syncs at all (`--durability power`); without, the seconds are those since it began to
+    save, and when the system writes is its own business. The death of the process takes no record in either.
+    """
+
+    users: int = 0
+    seconds: float = 0.0
+    synced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
     True concurrency: `requested` is what the user asked for (None for auto), `limit` what is admitted now, `in_flight`
-    what is on the wire, and `held_by` why that is less than would be ready to go. `outage` is its age, 0 without one;
-    `waiting` how many requests of this run wait for one; `lag` is how late the event
-    loop ran, and `slowest_write` how long the disk took at worst, since the last snapshot.
+    what is on the wire, and `held_by` why that is less than would be ready to go. `outage` is its age, 0 without one,
+    `silence` the seconds since the last answer, or since the start; `waiting` how many requests of this run wait for
+    one; `lag` is how late the event loop ran, and `slowest_write` how long the disk took at worst, since the last
+    snapshot.
+
+    `rate` is in steps, `token_rates` are in tokens of prompts and of completions, a second. `eta` is the seconds to go
+    at that rate, or those of the longest user's chain where that takes longer, which `chain_bound` says; None where
+    nobody can tell. `latency` is the median and the 95th percentile of a reply. `faults` are the tries that failed and
+    `failures` the users given up on, by kind, the most frequent first. Tokens are those of this session, and
+    `projected_tokens` what they may come to by its end. `warnings` are the last ones, the newest first. `over` says
+    that the run has ended, one way or another.
     """
 
     name: str
@@ -364,8 +453,17 @@ class Snapshot:
     completion_tokens: int
     rate: float
     eta: float | None
-    last_warning: str | None = None
     stopping: str | None = None
+    chain_bound: bool = False
+    token_rates: tuple[float, float] = (0.0, 0.0)
+    latency: tuple[float, float] | None = None
+    faults: tuple[tuple[str, int], ...] = ()
+    failures: tuple[tuple[str, int], ...] = ()
+    projected_tokens: tuple[int, int] | None = None
+    warnings: tuple[Warned, ...] = ()
+    at_risk: AtRisk = AtRisk()
+    silence: float = 0.0
+    over: bool = False
 
 
 Snapshots = tuple[Snapshot, ...]

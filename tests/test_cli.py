@@ -22,10 +22,8 @@ from harness.cli import _Signalled, main
 from harness.commands import earlier, options
 from harness.commands import run as run_command
 from harness.errors import BadInput
-from harness.model import JSON, Snapshot, SubsetProgress
 from harness.store import manifest
 from harness.store.lock import RunLock
-from harness.ui import progress
 from harness.ui.console import console
 
 Told = pytest.CaptureFixture[str]
@@ -515,84 +513,6 @@ def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, caps
     assert main(["sample", "--ratio", "0.5", "--tasks-dir", str(folder), "--results-dir", str(folder)]) == 0
     assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(folder)]) == 0
     assert [line.startswith(f"{folder}/") for line in capsys.readouterr().out.splitlines()] == [True, True]
-
-
-SUBSET = SubsetProgress("xiaohongshu", users=1200, done=1100, failed=20, steps=9600, steps_done=9000)
-
-
-def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
-    made: JSON = {
-        "model": "Qwen3-8B",
-        "seconds": 100.0,
-        "subsets": subsets,
-        "requested": 64,
-        "name": "run",
-        "limit": 64,
-        "in_flight": 0,
-        "held_by": None,
-        "outage": 0.0,
-        "lag": 0.0,
-        "slowest_write": 0.0,
-        "waiting": 0,
-        "backing_off": 0,
-        "requests": 9000,
-        "replayed": 120,
-        "retries": 3,
-        "prompt_tokens": 12_345_678,
-        "completion_tokens": 2_345_678,
-        "rate": 12.3,
-        "eta": 61.0,
-    }
-    return Snapshot(**(made | changes))
-
-
-def test_nothing_is_to_go_once_every_user_has_ended() -> None:
-    """Whatever the rate makes of the last steps, the last line says 0:00."""
-    ended = SubsetProgress("weibo", users=3, done=2, failed=1, steps=9, steps_done=7)
-    for eta in (None, 5.0):
-        assert "0:00 to go" in progress.lines((snapshot(ended, eta=eta),))
-    assert "1:01 to go" in progress.lines((snapshot(ended, SUBSET),))
-    assert "1:01 to go" in progress.lines((snapshot(ended, in_flight=1),))
-    assert "? to go" in progress.lines((snapshot(SUBSET, eta=None),))
-
-
-def test_displays_keep_within_eighty_columns() -> None:
-    """In a log, and on a terminal of that width, no line is broken in the middle of what it tells."""
-    scored = SubsetProgress("weibo", 1200, 1100, 20, 9600, 9000, {"Recall": 0.4, "F1^NS": 0.2}, 1024)
-    shown = snapshot(scored, SUBSET, eta=10_000.0)
-    lines = progress.lines((shown,)).splitlines()
-    assert max(map(len, lines)) <= 80
-    words = " ".join(progress.lines((shown,)).split())
-    assert "weibo 1100/1200 (20 failed) Recall 40.00% F1^NS 20.00% over 1024 users" in words
-    assert "tokens 12.3M in, 2.3M out" in words
-    screen = console()
-    screen.width = 80
-    with screen.capture() as captured:
-        screen.print(progress.view((shown,)))
-    rows = captured.get()
-    assert "1100/1200" in rows and "9000/9600" in rows and "40.00%" in rows
-    assert all(line in rows for line in progress.folded(progress.traffic(shown)).splitlines())
-
-
-def test_display_of_several_runs_keeps_within_eighty_columns() -> None:
-    """A row each with users, steps and scores; under it each run's traffic with its name in front."""
-    scored = SubsetProgress("xiaohongshu", 1200, 1100, 20, 9600, 9000, {"Recall": 0.4, "F1^NS": 0.2}, 1024)
-    runs = (
-        snapshot(scored, SUBSET, name="qwen3-235b-a22b-thinking", last_warning="http_503: 忙"),
-        snapshot(scored, name="gpt-5-mini", stopping="no quota"),
-    )
-    screen = console()
-    screen.width = 80
-    with screen.capture() as captured:
-        screen.print(progress.view(runs))
-    rows = captured.get().splitlines()
-    assert max(map(len, rows)) <= 80
-    assert [row.split()[0] for row in rows if "40.00%" in row] == ["qwen3-235b-a22b-…", "gpt-5-mini"]
-    assert all("xiaohongshu  1100/1200" in row and "20.00%" in row for row in rows if "40.00%" in row)
-    assert any(row.rstrip() == "qwen3-235b-a22b-thinking: 40 users failed" for row in rows)
-    assert any("last warning: http_503: 忙" in row for row in rows) and any("stopping: no quota" in row for row in rows)
-    told = progress.lines(runs)
-    assert "qwen3-235b-a22b-thinking: xiaohongshu 1100/1200" in told and "gpt-5-mini: xiaohongshu" in told
 
 
 # Folders and disks that cannot be written

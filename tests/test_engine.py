@@ -43,6 +43,7 @@ from harness.errors import (
 from harness.model import (
     JSON,
     Ask,
+    AtRisk,
     Completion,
     Message,
     Record,
@@ -356,6 +357,38 @@ async def test_snapshots_count_up_to_the_whole(run: Run) -> None:
     assert (progress.steps, progress.steps_done) == (STEPS, STEPS)
     assert (last.requests, last.retries, last.in_flight, last.waiting, last.replayed) == (STEPS, 0, 0, 0, 0)
     assert (last.prompt_tokens, last.completion_tokens) == (3 * STEPS, 2 * STEPS)
+
+
+@pytest.mark.anyio
+async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
+    """Tries that failed and users given up on, the last warnings, and how long the replies took."""
+
+    async def script(user: str, before: int) -> None:
+        if user == "用户3":
+            raise TransportFault("http_503", "busy")
+        if user == "用户4" and not before:
+            raise TransportFault("timeout", "late")
+
+    await run.play(Endpoint(script), power=True)
+    last = run.snapshots[-1]
+    [(often, tries), once] = last.faults
+    assert often == "http_503" and tries >= 3 and once == ("timeout", 1)
+    assert last.failures == (("persistent_error", 1),)
+    assert {warned.text: warned.times for warned in last.warnings} == {
+        "timeout: late": 1,
+        "http_503: busy": tries,
+        "用户3: persistent_error: http_503: busy": 1,
+    }
+    assert last.latency is not None and 0.0 <= last.latency[0] <= last.latency[1]
+    assert last.at_risk == AtRisk(0, 0.0, synced=True)
+    assert last.over and last.eta == 0.0
+
+
+@pytest.mark.anyio
+async def test_a_run_that_does_not_sync_says_what_a_power_loss_could_take(run: Run) -> None:
+    """All its users, since nothing of it was synced."""
+    await run.play(Endpoint())
+    assert (run.snapshots[-1].at_risk.users, run.snapshots[-1].at_risk.synced) == (12, False)
 
 
 @pytest.mark.anyio

@@ -125,6 +125,32 @@ def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
     assert records[0].data == {"user_id": "甲", "步": [1, 2], "task": index.digest(0), "format": 1}
 
 
+def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex) -> None:
+    """Users since the last sync began, and the seconds since all was on the disk; what comes during a sync waits."""
+    now = 10.0
+
+    class Syncing(QuickDisk):
+        def sync(self, fd: int) -> None:
+            if during:
+                save(store, index, during.pop())
+
+    during: list[str] = []
+    store = RunStore(files, lambda: now, "now", Syncing())
+    store.open_logs(index)
+    assert store.unsynced() == (0, 0.0)
+    now = 12.0
+    save(store, index, "丙", "甲")
+    now = 15.0
+    assert store.unsynced() == (2, 3.0)
+    during.append("乙")
+    store.sync()
+    now = 15.5
+    assert store.unsynced() == (1, 0.5)
+    store.sync()
+    assert store.unsynced() == (0, 0.0)
+    store.close()
+
+
 def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callable[[str], TaskIndex]) -> None:
     """A record counts for the line it was made from; the same user with another line is not done."""
     store = opened()

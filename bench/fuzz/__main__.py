@@ -13,10 +13,16 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
-NOT_TARGETS = ("__init__", "__main__", "child", "mutate", "scratch")
+import orjson
+
+from bench.fuzz.kept import Kept
+
+NOT_TARGETS = ("__init__", "__main__", "child", "kept", "mutate", "scratch")
 TARGETS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_TARGETS))
 
 STALE = 1_000_000
@@ -33,12 +39,17 @@ MEMORY_FOLDER = Path("/dev/shm")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in executions."""
+    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in executions.
+
+    `before` are the executions of earlier runs that the corpus is from.
+    """
 
     target: str
     executions: int = 0
+    before: int = 0
     coverage: int = 0
     grown_at: int = 0
+    seconds: float = 0.0
     finds: list[str] = field(default_factory=list)
 
     @property
@@ -59,24 +70,40 @@ class Outcome:
         elif line.startswith(("SUMMARY:", "ALARM:", "Traceback")) or " ERROR: " in line:
             self.finds.append(f"the fuzzer stopped: {line.strip()}")
 
+    def told(self) -> dict[str, Any]:
+        return {**asdict(self), "stale": self.stale, "seconds": round(self.seconds, 1)}
 
-def fuzz(target: str, out: Path, executions: int | None, seconds: float) -> Outcome:
-    """Runs one target to its end; inputs of finds are under `out`."""
-    outcome = Outcome(target)
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of each target: executions (None: no bound but `STALE`), and seconds."""
+
+    executions: int | None
+    seconds: float
+
+
+def fuzz(target: str, out: Path, corpus: Path | None, bounds: Bounds) -> Outcome:
+    """Runs one target to its end; inputs of finds are under `out`. With a `corpus` folder, from what is kept there."""
     with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None) as scratch:
-        corpus = Path(scratch) / "corpus"
-        corpus.mkdir()
+        kept = Kept(corpus or Path(scratch) / "corpus", target)
+        outcome = Outcome(target, before=kept.executions)
+        environment = {**os.environ, "TMPDIR": scratch}
+        fuzzer = [
+            *(sys.executable, "-m", "bench.fuzz.child", target, str(out)),
+            *(f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={out}/{target}-"),
+        ]
+        if len(kept):
+            kept.minimise(fuzzer, environment)
+        start = perf_counter()
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "bench.fuzz.child", target, str(out)),
-                *(f"-max_total_time={seconds:.0f}", f"-timeout={HANG_SECONDS}"),
-                *(f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={out}/{target}-", "-verbosity=1"),
-                *([f"-runs={executions}"] if executions else []),
-                str(corpus),
+                *(*fuzzer, f"-max_total_time={bounds.seconds:.0f}", "-verbosity=1"),
+                *([f"-runs={bounds.executions}"] if bounds.executions else []),
+                str(kept.inputs),
             ],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": scratch},
+            env=environment,
         )
         assert process.stderr is not None
         for line in process.stderr:
@@ -86,13 +113,18 @@ def fuzz(target: str, out: Path, executions: int | None, seconds: float) -> Outc
                 break
         process.stderr.close()
         process.wait()
+        outcome.seconds = perf_counter() - start
+        kept.grown(outcome.executions)
     return outcome
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    rows = ["| target | executions | coverage | executions since it grew | finds |", "|---|---|---|---|---|"]
+    rows = [
+        "| target | executions | before, for its corpus | coverage | executions since it grew | finds |",
+        "|---|---|---|---|---|---|",
+    ]
     rows += [
-        f"| {one.target} | {one.executions:,} | {one.coverage:,} | {one.stale:,} | {len(one.finds)} |"
+        f"| {one.target} | {one.executions:,} | {one.before:,} | {one.coverage:,} | {one.stale:,} | {len(one.finds)} |"
         for one in outcomes
     ]
     return "\n".join(rows)
@@ -105,14 +137,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of each target at most (default: {SECONDS:g})")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="targets at once (default: 1)")
     parser.add_argument("--out", type=Path, default=Path("fuzz-finds"), metavar="DIR", help="where finds are kept")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="inputs to begin with, kept and extended")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="to which a line of JSON a target is added")
     args = parser.parse_args()
     if unknown := set(args.targets) - set(TARGETS):
         parser.error(f"unknown target {', '.join(sorted(unknown))}: known are {', '.join(TARGETS)}")
     args.out.mkdir(parents=True, exist_ok=True)
 
     def one(target: str) -> Outcome:
-        outcome = fuzz(target, args.out, args.executions, args.seconds)
+        outcome = fuzz(target, args.out, args.corpus, Bounds(args.executions, args.seconds))
         print(table([outcome]).splitlines()[-1], *outcome.finds, sep="\n  ", flush=True)
+        if args.results:
+            with args.results.open("ab") as results:
+                results.write(orjson.dumps(outcome.told(), option=orjson.OPT_APPEND_NEWLINE))
         return outcome
 
     with ThreadPoolExecutor(args.at_once) as pool:

@@ -7,10 +7,12 @@ from harness.commands import asbench
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)
+MOST_BYTES = 256
 SEEDS = [
     b"llm:\n- provider: vllm\n  base_url: http://h:1/v1\n"
     b"  api_key: SECRET\n  model: m\n  concurrency: 200\n  timeout: 30\n",
-    b'{llm: [{provider: qwen, api_key: "SECRET", model: x, semaphore: 3}, {}], env: &a {b: *a}}',
+    b'{llm: [{provider: qwen, api_key: "SECRET", model: x, semaphore: 3}, {}]}',
+    b"llm: &a {b: *a}",
     b"--- !!map\nllm: !!seq [ ? model\n: 2001-01-01, timeout: .inf, api_key: !!binary SECRET]\n",
     b"a: !!timestamp 2001-13-41\nb: 0o99\nc: 1:99:99\nd: !!int ''\n<<: [*x, 3]\n",
 ]

@@ -11,6 +11,7 @@ import logging
 import re
 import resource
 import sys
+import tempfile
 import traceback
 from contextlib import suppress
 from importlib import import_module
@@ -33,8 +34,11 @@ MEMORY = 4 << 30
 TELL_EVERY = 10_000
 """Executions between two words to the driver, which knows nothing else between libFuzzer's own."""
 
-BESIDE = {"replies": ("json_repair",), "asbench": ("yaml",), "providers": ("tomllib",)}
+BESIDE = {"repairs": ("json_repair",), "asbench": ("yaml",), "providers": ("tomllib",)}
 """Packages whose own branches count as coverage beside the harness's, by target."""
+
+NOT_BESIDE = ("yaml.reader", "yaml.scanner")
+"""Those of their modules that go through an input character by character: watched, they take five times as long."""
 
 WORD = re.compile(rb"[A-Za-z_\d-]{2,24}")
 
@@ -82,19 +86,22 @@ class Watched:
 
 
 def main(name: str, finds: Path, options: list[str]) -> None:
+    """The last of the options is the folder of the corpus, to which the seeds are added.
+
+    Where libFuzzer's merge starts this once more, another option stands last, and they are there already.
+    """
     atheris: Any = import_module("atheris")  # not in the environment that the project's own tests have
     logging.disable(logging.CRITICAL)
-    with atheris.instrument_imports(include=["harness", *BESIDE.get(name, ())]):
+    with atheris.instrument_imports(include=["harness", *BESIDE.get(name, ())], exclude=NOT_BESIDE):
         target = import_module(f"bench.fuzz.{name}")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     watched = Watched(target, name, finds)
     watched.warm_up()
     corpus = Path(options[-1])
-    for number, seed in enumerate(target.SEEDS):
+    for number, seed in enumerate(target.SEEDS if corpus.is_dir() else ()):
         (corpus / f"seed-{number}").write_bytes(seed)
-    words = corpus.with_name("words")
-    found = sorted({word for seed in target.SEEDS for word in WORD.findall(seed)})
-    words.write_text("".join(f'"{word.decode()}"\n' for word in found[:2000]), encoding="utf-8")
+    words = Path(tempfile.gettempdir()) / "words"
+    words.write_text(_dictionary(target.SEEDS), encoding="utf-8")
 
     def mutate(data: bytes, longest: int, seed: int) -> bytes:
         rng = Random(seed)
@@ -104,9 +111,14 @@ def main(name: str, finds: Path, options: list[str]) -> None:
         return changed
 
     most = getattr(target, "MOST_BYTES", MOST_BYTES)
-    options = [sys.argv[0], f"-max_len={most}", f"-dict={words}", *options]
-    atheris.Setup(options, watched, custom_mutator=mutate)
+    itself = f"{sys.executable} -m bench.fuzz.child {name} {finds}"  # how a merge starts the fuzzer once more
+    atheris.Setup([itself, f"-max_len={most}", f"-dict={words}", *options], watched, custom_mutator=mutate)
     atheris.Fuzz()
+
+
+def _dictionary(seeds: list[bytes]) -> str:
+    words = sorted({word for seed in seeds for word in WORD.findall(seed)})
+    return "".join(f'"{word.decode()}"\n' for word in words[:2000])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from harness.errors import BadInput
 EXPECTED = (BadInput,)
 
 
-def _small() -> bytes:
+def _small(lanes: int) -> bytes:
     made: Any = import_module(MAP).Map()
     made.header.projection = "+proj=tmerc"
     for number in (500000000, 500000001, 500000002):
@@ -22,14 +22,15 @@ def _small() -> bytes:
         if number % 10 < 2:
             aoi.area = 3.0
     made.pois.add(id=700000000, name="猫", category="leisure|park", aoi_id=500000000).position.x = 1.0
-    lane = made.lanes.add(id=1)
-    for x in (0, 1, 9):
-        lane.center_line.nodes.add(x=x, y=1)
+    for _ in range(lanes):
+        lane = made.lanes.add(id=1)
+        for x in (0, 1, 9):
+            lane.center_line.nodes.add(x=x, y=1)
     data: bytes = made.SerializeToString()
     return data
 
 
-SEEDS = [_small()]
+SEEDS = [_small(1), _small(2)]
 
 
 def run(data: bytes) -> None:

@@ -1,4 +1,7 @@
-"""Mutations of JSON that stay JSON, so that a fuzzer gets past the decoder and to the checks behind it."""
+"""Mutations of JSON that stay JSON, so that a fuzzer gets past the decoder and to the checks behind it.
+
+What stands behind a ` = ` counts too: the values of TOML are all but JSON's.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,29 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 """Values that stand where others are expected."""
 
+EQUALS = b" = "
+
 DEPTHS = (2, 60, 300)
 """How deep a value is wrapped; the last is more than what orjson writes."""
 
 
 def mutated(data: bytes, rng: Random) -> bytes | None:
-    """One JSON document (or the first line of several that is one) with one to three changes; None where none is."""
+    """One JSON document, or one of several lines, with one to three changes; None where that is no JSON."""
     lines = data.split(b"\n")
     at = rng.randrange(len(lines))
+    name, equals, told = lines[at].partition(EQUALS) if lines[at][:1].isalpha() else (b"", b"", lines[at])
     try:
-        value = json.loads(lines[at])
+        value = json.loads(told.replace(b'" = ', b'": ') if equals else told)
     except (ValueError, RecursionError):
         return None
     try:
         for _ in range(rng.randint(1, 3)):
             value = _changed(value, rng)
-        text = json.dumps(value, ensure_ascii=rng.random() < 0.3)
+        separators = (", ", " = ") if equals else (", ", ": ")
+        text = json.dumps(value, ensure_ascii=rng.random() < 0.3, separators=separators)
     except (ValueError, RecursionError):
         return None
-    lines[at] = text.encode("utf-8", "surrogatepass")
+    lines[at] = name + equals + text.encode("utf-8", "surrogatepass")
     return b"\n".join(lines)
 
 

@@ -11,11 +11,11 @@ from harness.model import Completion
 
 EXPECTED = ()
 PLACES = Places(500000001, 500000002, frozenset({500000003}), frozenset({500000001, 500000003, 500000004}))
-MOST_BYTES = 2048
+MOST_BYTES = 768
 SEEDS = [
     b'{"segments": [{"start": "00:00", "end": "08:00", "intention": "sleep", "place": "home"}, '
     b'{"start": "8:10", "end": "24:00", "intention": 4, "place": "AOI 500000003 (x)"}]}',
-    orjson.dumps({"slots": [{"intention": "工作", "place": "work"}] * 24 + [["Eating-Out", 500000004]] * 24}),
+    orjson.dumps({"slots": [{"intention": "工作", "place": "work"}, ["Eating-Out", 500000004], *[[1, "家"]] * 46]}),
     '```json\n{"segments": [{"start": "00：00", "end": "00:00:00", "intention": "睡眠", "place": "家"}]}\n```'.encode(),
 ]
 

@@ -1,6 +1,11 @@
-"""A model's reply to StreamProfileBench: read one way only, and what is read can be written and asked about again."""
+"""A model's reply to StreamProfileBench: read one way only, and what is read can be written and asked about again.
+
+What the repair of broken JSON does with it is watched by the target `repairs`, which takes its time.
+"""
 
 from __future__ import annotations
+
+from zlib import crc32
 
 import orjson
 
@@ -16,8 +21,11 @@ SEEDS = [
     b'{"predicted_tags": ["\\ud83d", "a"], "reasoning": ["\\ud800"]}',
     b'[{"predicted_tags": []}]',
 ]
-MOST_BYTES = 768
+MOST_BYTES = 320
 """The time of a repair grows with length times marks."""
+
+READ_TWICE = 8
+"""One input in so many is read a second time."""
 
 POOL = ("猫", "狗", "a,b")
 
@@ -25,7 +33,8 @@ POOL = ("猫", "狗", "a,b")
 def run(data: bytes) -> None:
     completion = Completion(data.decode("utf-8", "surrogateescape" if data[-1:] == b"!" else "replace"))
     found = read(completion, POOL)
-    assert found == read(completion, POOL)
+    if crc32(data) % READ_TWICE == 0:
+        assert found == read(completion, POOL)
     if isinstance(found, Unreadable):
         found.why.encode()
         return

@@ -29,3 +29,12 @@ def module(name: str) -> Any:
     if path is None:
         raise BadInput(f"unknown benchmark {name!r}: this harness has {', '.join(SHIPPED)}")
     return import_module(path)
+
+
+def page_module(name: str) -> Any:
+    """What makes pages of a benchmark's reports.
+
+    It offers `HEADLINE`, names of metrics; `page(data)` of a JSON report; `mark(kind)`, bytes in the line of a record
+    with an invalid answer of that kind; and `UserCards(benchmark, run, posts)`, its `Cards`.
+    """
+    return import_module(f"{module(name).__package__}.page")

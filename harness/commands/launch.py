@@ -11,9 +11,10 @@ from functools import partial
 from rich.console import Console
 
 from harness import config
-from harness.commands import providers
+from harness.commands import pages, providers
 from harness.commands.files import now, write_report
 from harness.commands.opening import PLAIN, Opened, Run, check_disk, open_indexes, prepared
+from harness.commands.pages import Source, Wish
 from harness.commands.plan import Plan
 from harness.commands.session import Played, few_collections, play
 from harness.endpoint.connect import DIRECTLY, connection
@@ -27,8 +28,8 @@ WARNINGS_SHOWN = 5
 """Of a benchmark's warnings at the end of a run; run_*.log has all."""
 
 
-def launch(plans: Sequence[Plan], console: Console) -> int:
-    """Runs plans to an end of some kind, all at once; returns the worst exit code."""
+def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
+    """Runs plans to an end of some kind, all at once; returns the worst exit code. Pages are made last of all."""
     for words in dict.fromkeys(words for plan in plans for words in _told_before(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
@@ -37,15 +38,17 @@ def launch(plans: Sequence[Plan], console: Console) -> int:
         opened, code = prepared(plans, indexes, held, console)
         check_disk([run.job for one in opened for run in one.owing])
         owing = [one for one in opened if one.owing]
-        started = time.monotonic()
+        started, ended = time.monotonic(), list[Source]()
 
         def finish(one: Opened, played: Played) -> None:
-            one.code = _close_plan(one, played, time.monotonic() - started, console)
+            one.code = _close_plan(one, played, time.monotonic() - started, console, ended)
 
         played = play([one.work(partial(finish, one)) for one in owing], console) if owing else []
         for one, how in [*zip(owing, played, strict=True), *((one, Played()) for one in opened if not one.owing)]:
             if one.code is None:
                 finish(one, how)
+        if html:
+            _write_pages(ended, console)
         return max([code, *[one.code or COMPLETE_EXIT for one in opened]])
 
 
@@ -64,22 +67,32 @@ def _told_before(plan: Plan) -> Iterator[str]:
         yield f"no key is known for {plan.endpoint}: requests go without one"
 
 
-def _close_plan(opened: Opened, played: Played, seconds: float, console: Console) -> int:
-    """Brings each subset of a plan to its end; returns the exit code."""
+def _write_pages(ended: Sequence[Source], console: Console) -> None:
+    folders = {}
+    for source in ended:
+        folder = source.files.folder
+        if pages.attempt(partial(pages.write_page, source, Wish()), f"{folder.name}, {source.files.subset}"):
+            folders[folder] = f"pages: {folder}/eval_report_*.html"
+    for words in folders.values():
+        console.print(words, **PLAIN)
+
+
+def _close_plan(opened: Opened, played: Played, seconds: float, console: Console, ended: list[Source]) -> int:
+    """Brings each subset of a plan to its end, and those that have a report to `ended`; returns the exit code."""
     plan, owing = opened.plan, opened.owing
     for run in opened.runs:
         if run in owing or run.changed or run.manifest.state != COMPLETE:
-            _close(plan, run, played, seconds, console)
+            ended += _close(plan, run, played, seconds, console)
         else:
             console.print(f"{run.label}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
     return _ended(opened, played.ending, console)
 
 
-def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Console) -> None:
-    """The final file, the report and the manifest of one subset."""
+def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Console) -> list[Source]:
+    """The final file, the report and the manifest of one subset; what its page is made of, if there is a report."""
     job, manifest = run.job, run.manifest
     if isinstance(played.ending, MachineError):
-        return  # a disk that is full takes no report either; everything saved is intact
+        return []  # a disk that is full takes no report either; everything saved is intact
     manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
     if played.schedule is not None:
         manifest.times["schedule"] = played.schedule
@@ -89,6 +102,7 @@ def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Consol
     write_report(job.store.files, report)
     manifest.save(job.store.files.manifest)
     console.print(_headline(run, report), **PLAIN)
+    return [Source(job.store.files, report.data, plan.sample_seed, plan.benchmark, job.index)]
 
 
 def _headline(run: Run, report: Report) -> str:

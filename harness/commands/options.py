@@ -48,6 +48,16 @@ def add_sample_seed(parser: argparse.ArgumentParser, told: str) -> None:
     parser.add_argument("--sample-seed", type=kind, default=config.SAMPLE_SEED, metavar="N", help=told)
 
 
+def add_page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-html", dest="html", action="store_false", help="make no page (`report` makes it at any time)"
+    )
+
+
+def add_no_color(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-color", action="store_true", help="show no colours (as NO_COLOR in the environment does)")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 

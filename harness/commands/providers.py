@@ -86,12 +86,12 @@ def read(named: Path | None, environment: Mapping[str, str]) -> Book:
     """
     book = shipped()
     own = named or _of_user(environment)
-    return book if own is None else _over(book, own)
+    return book if own is None else over(book, own)
 
 
 def shipped() -> Book:
     """What the harness itself knows."""
-    return _over(Book({}, {}, ()), SHIPPED)
+    return over(Book({}, {}, ()), SHIPPED)
 
 
 def split_model(text: str, book: Book) -> tuple[str | None, str]:
@@ -155,8 +155,8 @@ def _of_user(environment: Mapping[str, str]) -> Path | None:
     return next(filter(os.path.isfile, candidates), None)
 
 
-def _over(book: Book, path: Path) -> Book:
-    """What a file says over what is known already."""
+def over(book: Book, path: Path) -> Book:
+    """What a file says over what is known already. Raises `BadInput` with file and field."""
     document = _document(path)
     providers = dict(book.providers)
     for name, told in _entries(document, "providers", path):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from rich.console import Console
 
 from harness import benchmarks, config
 from harness.benchmarks.streamprofile import authors
-from harness.commands import earlier, options, plan
+from harness.commands import earlier, options, pages, plan
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file, now, stamp, write_report
+from harness.commands.pages import Source, Wish
 from harness.engine.conversation import Diverged, replaying
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
@@ -37,6 +39,7 @@ from harness.ui.console import console
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser, of_earlier_runs=True)
+    options.add_page(parser)
     parser.add_argument(
         "--reparse", action="store_true", help="start from the saved responses instead of the saved answers"
     )
@@ -86,7 +89,9 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         about = facts(job, manifest, run.name, failed)
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
-    _tell(run.files, report, again.notes(), screen)
+        _tell(run.files, report, again.notes(), screen)
+        if args.html:
+            _write_page(Source(run.files, report.data, selection["sample_seed"], benchmark, index))
     return 1 if manifest.state == INCOMPLETE else 0
 
 
@@ -159,9 +164,11 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
             replace_results(files.results, found.records(scores), stamp())
             report = scores.report(found.facts())
             write_report(files, report)
+            _tell(files, report, found.notes(), screen)
+            if args.html:
+                _write_page(Source(files, report.data, config.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
-    _tell(files, report, found.notes(), screen)
     return 0
 
 
@@ -210,6 +217,10 @@ class _Theirs:
         again = self._benchmark.rescore(task, data)
         self._outcomes.update(step["outcome"] for step in again["steps"])
         return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}
+
+
+def _write_page(source: Source) -> None:
+    pages.attempt(partial(pages.write_page, source, Wish()), f"{source.files.folder.name}, {source.files.subset}")
 
 
 def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:

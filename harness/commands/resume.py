@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_folders(parser, of_earlier_runs=True)
     options.add_key(parser)
     options.add_tuning(parser)
+    options.add_page(parser)
+    options.add_no_color(parser)
     parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field differs")
 
 
@@ -34,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
     found = earlier.find(args)
     if not found and (args.name or args.model or args.platform):
         raise earlier.nothing_found(args)
-    screen = console()
+    screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
     if not unfinished:
         screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
@@ -49,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     code = earlier.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    return max(code, launch(plans, screen)) if plans else code
+    return max(code, launch(plans, screen, html=args.html)) if plans else code
 
 
 ALIKE = ("endpoint", "key_from", "source", "provider", "providers_file", "headers", "address_from", "ca_file")

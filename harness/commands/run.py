@@ -56,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_key(parser)
     _add_sampling(parser)
     options.add_tuning(parser)
+    options.add_page(parser)
+    options.add_no_color(parser)
     parser.add_argument("--prompt", type=Path, metavar="FILE", help="a prompt template of your own")
     for name in benchmarks.names():
         benchmarks.module(name).add_arguments(parser)
@@ -84,7 +86,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
-    return launch(_plans(args), console())
+    return launch(_plans(args), console(no_color=args.no_color), html=args.html)
 
 
 def _reeval(args: argparse.Namespace) -> int:

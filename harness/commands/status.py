@@ -12,7 +12,7 @@ from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
 from harness.model import JSON
 from harness.store.lock import held
-from harness.store.log import sound_lines
+from harness.store.log import objects
 from harness.store.manifest import RUNNING
 from harness.ui.console import console
 from harness.ui.streams import show
@@ -57,7 +57,7 @@ def _add(run: Earlier, rows: list[JSON]) -> int:
 def _row(run: Earlier) -> JSON:
     """What the files say; users done are the lines of the results file, which may be ahead of the manifest."""
     manifest = run.manifest
-    done = {str(orjson.loads(line.text).get("user_id")) for line in sound_lines(run.files.results)}
+    done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
     users = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
     return {
         "name": run.name,

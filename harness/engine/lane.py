@@ -19,7 +19,7 @@ from harness.endpoint.caller import Caller, Reply
 from harness.engine.commit import GroupCommit
 from harness.engine.conversation import Conversation
 from harness.engine.job import Job
-from harness.engine.progress import Part, Progress, parts
+from harness.engine.progress import Ahead, Part, Progress, parts
 from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
@@ -61,7 +61,8 @@ class Lane:
         self.over = False
         self.parts, self._steps = parts(jobs)
         self.schedule = Schedule(self._steps, seed)
-        self.progress = Progress(name, self.parts, caller, requested, clock)
+        self.progress = Progress(name, self.parts, caller, requested, clock, power)
+        self._to_go: dict[int, int] = {}
         self.on_room: Callable[[], None] = lambda: None
         self.on_machine_error: Callable[[MachineError], None] = lambda error: self.stop(error, grace=0.0)
         self._commit = GroupCommit([job.store for job in jobs], power)
@@ -135,12 +136,14 @@ class Lane:
 
     def note(self, what: str, detail: str) -> None:
         """Writes down what was found out about the endpoint, and shows it."""
-        self.progress.last_warning = detail
+        self.progress.warn(detail)
         for part in self.parts:
             part.job.store.event(what, detail=detail)
 
     def snapshot(self) -> Snapshot:
-        return self.progress.snapshot(self.schedule.remaining_steps, str(self.ending) if self.ending else None)
+        longest = max(self.schedule.longest(), max(self._to_go.values(), default=0))
+        stopping = str(self.ending) if self.ending else None
+        return self.progress.snapshot(Ahead(self.schedule.remaining_steps, longest, stopping, self.over))
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Turns an error that no user can go on after into the end of the lane, or of all."""
@@ -154,14 +157,16 @@ class Lane:
     async def _user(self, user: int) -> None:
         part = self.parts[bisect_right(self._firsts, user) - 1]
         try:
-            await self.guarded(lambda: self._play(part, int(part.positions[user - part.first]), int(self._steps[user])))
+            await self.guarded(lambda: self._play(part, user))
         finally:
             self.in_play -= 1
+            self._to_go.pop(user, None)
             self.on_room()
 
-    async def _play(self, part: Part, position: int, steps: int) -> None:
+    async def _play(self, part: Part, user: int) -> None:
         """One user, from its line to its record or failure."""
-        job = part.job
+        job, position, steps = part.job, int(part.positions[user - part.first]), int(self._steps[user])
+        self._to_go[user] = steps
         task = job.task(position)
         counted, busy = 0, 0.0
 
@@ -177,8 +182,10 @@ class Lane:
             )
             nonlocal counted, busy
             busy += reply.seconds
+            self.progress.answered(reply.seconds)
             if counted < steps:
                 counted += 1
+                self._to_go[user] = steps - counted
                 self._advance(part, 1)
             return self._commit.saved() if self._commit.power else None
 
@@ -214,7 +221,8 @@ class Lane:
         failure = Failure(key, boundary, error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
         part.job.failed += 1
-        self.progress.last_warning = f"{key}: {error}"
+        self.progress.user_failed(error.kind)
+        self.progress.warn(f"{key}: {error}")
         if isinstance(error, Rejected):
             self.progress.rejected += 1
             if self.progress.rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
@@ -224,11 +232,12 @@ class Lane:
         """A warning of the benchmark."""
         job.store.event("warning", detail=warning)
         job.warnings.append(warning)
-        self.progress.last_warning = warning
+        self.progress.warn(warning)
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
         job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)
-        self.progress.last_warning = f"{fault.kind}: {fault.detail}"
+        self.progress.try_failed(fault.kind)
+        self.progress.warn(f"{fault.kind}: {fault.detail}")
 
     def _note(self, reason: HarnessError) -> None:
         """Writes down why the lane ends, where this machine still can."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from harness.endpoint.caller import Caller
 from harness.engine.job import Job
 from harness.engine.live import LiveScores
-from harness.model import JSON, Snapshot, SubsetProgress
+from harness.engine.recent import Counts, Latency, Rates, Warnings
+from harness.model import JSON, AtRisk, Snapshot, SubsetProgress
 
-RATE_SECONDS, RATE_STEPS = 30.0, 20
-"""The rate is that of the last half minute, or further back where fewer steps than this were done in it."""
+STEPS_TO_PROJECT = 20
+"""Steps answered before anything is made of the tokens that one takes."""
 
 
 @dataclass(slots=True)
@@ -62,27 +63,67 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
     return made, np.concatenate(lengths)
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a lane has before it: the steps that remain, of all users and of the one with the longest chain.
+
+    `stopping` is why it ends early, if it does; `over` says that it has ended.
+    """
+
+    steps: int
+    longest: int
+    stopping: str | None = None
+    over: bool = False
+
+
 class Progress:
-    """Counts and clocks of one lane. `requested` is the concurrency that was asked for, None for auto."""
+    """Counts and clocks of one lane. `requested` is the concurrency that was asked for, None for auto; `power` says
+    that records are synced before they count."""
 
     def __init__(
-        self, name: str, parts: list[Part], caller: Caller, requested: int | None, clock: Callable[[], float]
+        self,
+        name: str,
+        parts: list[Part],
+        caller: Caller,
+        requested: int | None,
+        clock: Callable[[], float],
+        power: bool = False,
     ) -> None:
         self.name = name
         self.replayed = 0
         self.rejected = 0
         self.lag = 0.0
-        self.last_warning: str | None = None
+        self.latency = Latency()
+        self._answered = 0
+        self._faults: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._warnings = Warnings()
+        self._power = power
         self._parts = parts
         self._caller = caller
         self._requested = requested
         self._clock = clock
         self._started = clock()
-        self._history = deque([(self._started, sum(part.steps_done for part in parts))])
+        self._rates = Rates(self._started, self._counts())
         self._work = 0.0
         self._longest_chain = 0.0
         self._slots = 0.0
         self._slots_since = self._started
+
+    def warn(self, text: str) -> None:
+        """What the display tells until newer ones take its place."""
+        self._warnings.add(self._clock(), text)
+
+    def answered(self, seconds: float) -> None:
+        """A reply came that the run had not had, after so many seconds on the wire."""
+        self._answered += 1
+        self.latency.add(seconds)
+
+    def try_failed(self, kind: str) -> None:
+        self._faults[kind] += 1
+
+    def user_failed(self, kind: str) -> None:
+        self._failures[kind] += 1
 
     def user_ended(self, busy_seconds: float) -> None:
         """A user's requests took so long on the wire, together."""
@@ -115,19 +156,21 @@ class Progress:
             "runs": 1 + len(beside),
         }
 
-    def snapshot(self, remaining_steps: int, stopping: str | None) -> Snapshot:
-        traffic, limiter = self._caller.traffic, self._caller.limiter
-        rate = self._rate(sum(part.steps_done for part in self._parts))
+    def snapshot(self, ahead: Ahead) -> Snapshot:
+        traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
+        rate, *token_rates = self._rates.of(now, self._counts())
+        outage = self._caller.outage.lasted(now)
+        eta, chain_bound = time_to_go(ahead, rate, self.latency.mean, outage > 0)
         return Snapshot(
             name=self.name,
             model=self._parts[0].job.sampling.model,
-            seconds=self._clock() - self._started,
+            seconds=now - self._started,
             subsets=tuple(part.progress() for part in self._parts),
             requested=self._requested,
             limit=limiter.limit,
             in_flight=limiter.in_flight,
             held_by=limiter.held_by,
-            outage=self._caller.outage.lasted(self._clock()),
+            outage=outage,
             lag=self.lag,
             slowest_write=max(part.job.store.slowest_write() for part in self._parts),
             waiting=limiter.waiting,
@@ -138,16 +181,47 @@ class Progress:
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             rate=rate,
-            eta=remaining_steps / rate if rate else (None if remaining_steps else 0.0),
-            last_warning=self.last_warning,
-            stopping=stopping,
+            eta=eta,
+            stopping=ahead.stopping,
+            chain_bound=chain_bound,
+            token_rates=(token_rates[0], token_rates[1]),
+            latency=self.latency.quantiles,
+            faults=tuple(self._faults.most_common()),
+            failures=tuple(self._failures.most_common()),
+            projected_tokens=self._projected_tokens(ahead.steps),
+            warnings=self._warnings.told(now),
+            at_risk=self._at_risk(),
+            silence=now - self._caller.outage.last_success,
+            over=ahead.over,
         )
 
-    def _rate(self, done: int) -> float:
-        """Steps a second."""
-        now, history = self._clock(), self._history
-        history.append((now, done))
-        while len(history) > 2 and now - history[1][0] > RATE_SECONDS and done - history[1][1] > RATE_STEPS:
-            history.popleft()
-        start, before = history[0]
-        return (done - before) / (now - start) if now > start else 0.0
+    def _counts(self) -> Counts:
+        traffic = self._caller.traffic
+        steps = sum(part.steps_done for part in self._parts)
+        return Counts(steps, traffic.prompt_tokens, traffic.completion_tokens)
+
+    def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
+        """Tokens of this session at its end, if the remaining steps take as many as those answered did."""
+        traffic, answered = self._caller.traffic, self._answered
+        if answered < STEPS_TO_PROJECT or not traffic.prompt_tokens:
+            return None
+        grown = 1 + steps / answered
+        return round(traffic.prompt_tokens * grown), round(traffic.completion_tokens * grown)
+
+    def _at_risk(self) -> AtRisk:
+        unsynced = [part.job.store.unsynced() for part in self._parts]
+        users, seconds = sum(users for users, _ in unsynced), max(seconds for _, seconds in unsynced)
+        return AtRisk(users, seconds, self._power)
+
+
+def time_to_go(ahead: Ahead, rate: float, latency: float | None, outage: bool) -> tuple[float | None, bool]:
+    """Seconds to go, and whether it is the longest chain that takes them: its steps come one after another.
+
+    `rate` in steps and `latency` of a reply in seconds. Nobody can tell in an outage, or before the first steps.
+    """
+    if not ahead.steps:
+        return 0.0, False
+    if outage or not rate:
+        return None, False
+    chain, work = ahead.longest * (latency or 0.0), ahead.steps / rate
+    return max(chain, work), chain > work

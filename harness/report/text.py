@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.model import Block, Chart, Heading, Paragraph, Report, Sketch, Table, Tags, Verbatim
+from harness.model import Block, Chart, Heading, Paragraph, Quote, Report, Sketch, Table, Tags, Verbatim
 
 GAP = 2
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -37,6 +37,8 @@ def _block(block: Block, width: int) -> Lines:
             return _table(block, width)
         case Verbatim(text):
             return [text.rstrip("\n")]
+        case Quote(label, text):
+            return wrap(f"{label}: {text}", width)
         case Tags(label, tags):
             return wrap(f"{label}: {', '.join(f'{tag} ({kind})' for tag, kind in tags)}", width)
         case Chart() | Sketch():

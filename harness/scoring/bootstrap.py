@@ -32,7 +32,7 @@ def resample_users(rows: Array, rng: np.random.Generator, resamples: int = RESAM
     chunk = max(1, CELLS // max(1, users))
     for start in range(0, resamples if users else 0, chunk):
         size = min(chunk, resamples - start)
-        means[start : start + size] = _means(_times_drawn(users, size, rng) @ totals)
+        means[start : start + size] = _means(times_drawn(users, size, rng) @ totals)
     return means
 
 
@@ -65,7 +65,7 @@ def interval(means: Array, units: int) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _times_drawn(users: int, resamples: int, rng: np.random.Generator) -> Array:
+def times_drawn(users: int, resamples: int, rng: np.random.Generator) -> Array:
     """How often each user is drawn when as many as there are get drawn with replacement: resamples x users."""
     drawn = rng.integers(users, size=(resamples, users))
     drawn += np.arange(resamples)[:, None] * users

@@ -42,7 +42,13 @@ class RunFiles:
     @property
     def reports(self) -> tuple[Path, ...]:
         """All that is written with a report, and true only as long as that is."""
-        return self.report("txt"), self.report("json"), self.folder / f"generated_{self.subset}.json"
+        made = self.report("txt"), self.report("json"), self.report("html"), self.all_users
+        return *made, self.folder / f"generated_{self.subset}.json"
+
+    @property
+    def all_users(self) -> Path:
+        """The page of every user (`report --users all`)."""
+        return self.folder / f"users_{self.subset}.html"
 
 
 def runs(results_folder: Path) -> Iterator[RunFiles]:

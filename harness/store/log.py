@@ -56,6 +56,14 @@ def unseal(line: bytes) -> JSON:
     return data
 
 
+def told(line: bytes) -> JSON:
+    """`unseal`, and nothing of a line that is no JSON for all its checksum: it is not one of ours."""
+    try:
+        return unseal(line)
+    except ValueError:
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """`text` is without the line end; `offset` and `size` (with the end) are in bytes."""
@@ -84,6 +92,11 @@ def lines(path: Path) -> Iterator[Line]:
 
 def sound_lines(path: Path) -> Iterator[Line]:
     return (line for line in lines(path) if sound(line.text))
+
+
+def objects(path: Path) -> Iterator[tuple[Line, JSON]]:
+    """Sound lines with what they tell."""
+    return ((line, told(line.text)) for line in sound_lines(path))
 
 
 def repair(path: Path, disk: Disk = DISK) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from harness.errors import MachineError
@@ -44,6 +43,8 @@ class RunStore:
         self._logs: list[log.AppendLog] = []
         self._saved: dict[str, list[tuple[int, int]]] = {}
         self._records = 0
+        self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
+        self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
 
@@ -131,7 +132,7 @@ class RunStore:
             with self.files.responses.open("rb") as file:
                 for offset, size in places:
                     file.seek(offset)
-                    data = log.unseal(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
+                    data = log.told(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
                     if completion := _completion(data):
                         found[data["request"], data["nth"]] = completion
         except OSError as error:
@@ -149,8 +150,7 @@ class RunStore:
     def failed_users(self, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
         """Expected users in the failures file, as their tasks now stand, that are not done."""
         failed = set()
-        for line in log.sound_lines(self.files.failures):
-            data = orjson.loads(line.text)
+        for _, data in log.objects(self.files.failures):
             position = index.find(str(data.get("user_id")))
             if position is None or not expected[position] or self._results_at[position] >= 0:
                 continue
@@ -183,11 +183,14 @@ class RunStore:
         if first_token is not None:
             line["first_token"] = round(first_token, 4)
         self._responses.append(line)
+        self._unsynced_line()
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         data = {**data, "task": index.digest(position), "format": RECORD_FORMAT}
         self._results_at[position] = self._results.append(data)
         self._records += 1
+        self._appended_users += 1
+        self._unsynced_line()
         key = str(data["user_id"])
         self._saved.pop(key, None)
         return Record(key, data)
@@ -219,8 +222,21 @@ class RunStore:
 
     def sync(self) -> None:
         """Waits until all that was appended is on the disk; for a thread of its own."""
+        began, lines, users = self._clock(), self._appended_lines, self._appended_users
         for opened in self._logs:
             opened.sync()
+        self._synced_at, self._synced_lines, self._synced_users = began, lines, users
+
+    def unsynced(self) -> tuple[int, float]:
+        """Users whose records no sync has covered yet, and the seconds since all that was saved was on the disk."""
+        if self._appended_lines == self._synced_lines:
+            return 0, 0.0
+        return self._appended_users - self._synced_users, max(0.0, self._clock() - self._synced_at)
+
+    def _unsynced_line(self) -> None:
+        if self._appended_lines == self._synced_lines:
+            self._synced_at = self._clock()  # until this line all was
+        self._appended_lines += 1
 
     def records(self) -> Iterator[Record]:
         """Every done task's record, in the order of the tasks file."""
@@ -271,10 +287,9 @@ class RunStore:
         """Where each task's record stands in the results file; -1 where it has none of its present content."""
         found = np.full(len(index), -1, np.int64)
         self._records = 0
-        for line in log.sound_lines(self.files.results):
+        for line, data in log.objects(self.files.results):
             self._records += 1
             self.beat()
-            data = orjson.loads(line.text)
             position = index.find(str(data.get("user_id")))
             if position is not None and index.digest(position) == data.get("task"):
                 found[position] = line.offset
@@ -283,9 +298,9 @@ class RunStore:
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[str, list[tuple[int, int]]]:
         """Places of the saved responses of users that are not done."""
         places: dict[str, list[tuple[int, int]]] = {}
-        for line in log.sound_lines(self.files.responses):
+        for line, data in log.objects(self.files.responses):
             self.beat()
-            key = str(orjson.loads(line.text).get("user_id"))
+            key = str(data.get("user_id"))
             position = index.find(key)
             if position is not None and not done[position]:
                 places.setdefault(key, []).append((line.offset, line.size))

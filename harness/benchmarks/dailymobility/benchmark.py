@@ -187,7 +187,7 @@ class DailyMobility:
         self.task_version = f"1 {city.sha256} {mode.steps}"
         self.truth = truth.sha256
         self._mode = mode
-        self._city = city
+        self.city = city
         self._truth = truth
 
     @property
@@ -207,7 +207,7 @@ class DailyMobility:
             "mode": self._mode.name,
             "prompt": self._mode.source,
             **self._mode.identity(),
-            "map_sha256": self._city.sha256,
+            "map_sha256": self.city.sha256,
         }
 
     def on_warning(self, hear: Callable[[str], None]) -> None:
@@ -215,7 +215,7 @@ class DailyMobility:
             self._mode.hear = hear
 
     def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
-        return task.check(line, where, self._city), self._mode.steps
+        return task.check(line, where, self.city), self._mode.steps
 
     def load(self, line: bytes, subset: str) -> Resident:
         return task.load(line)
@@ -245,7 +245,7 @@ class DailyMobility:
 
     def rescore(self, resident: Resident, data: JSON) -> JSON:
         with read_of(resident.key):
-            _check_record(resident, data, self._city)
+            _check_record(resident, data, self.city)
             return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
 
     def remark(self, resident: Resident) -> str:
@@ -257,7 +257,7 @@ class DailyMobility:
         return MobilityScorer(subset, self._truth, self.prompt_version)
 
     def _measured(self, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
-        centroids = [(aoi.x, aoi.y) for aoi in map(self._city.aois.__getitem__, places)]
+        centroids = [(aoi.x, aoi.y) for aoi in map(self.city.aois.__getitem__, places)]
         return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
 
 

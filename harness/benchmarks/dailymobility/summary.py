@@ -81,6 +81,8 @@ def report_data(scores: ShardScores, truth: GroundTruth, run: RunFacts, prompt_v
         },
         "without_bias": _without_bias(found.get(FINAL)),
         "per_slot": None if slots is None else slots.tolist(),
+        "histograms": _histograms(scores, truth),
+        "day": {name: _of_slots(side) for name, side in (("ground_truth", truth.slots), ("scored", scores.slots))},
         "ceiling": ceiling_data(truth.ceiling(users, np.random.default_rng(SEED)) if users else None, users),
         "valid_days": {
             "users": users - scores.invalid.total(),
@@ -104,6 +106,22 @@ def _metric(estimate: Estimate | None, users: int) -> JSON:
         "ci95": list(interval) if interval else None,
         "users": users,
     }
+
+
+def _histograms(scores: ShardScores, truth: GroundTruth) -> JSON:
+    """Shares by bin of the aligned protocol, of both sides; the radius has equal bins up to `reach_m`, and beyond."""
+    sides = {"ground_truth": truth.histograms, "scored": scores.all_days}
+    found = {name: {metric: _shares(counts[metric]) for metric in METRICS} for name, counts in sides.items()}
+    return {"reach_m": truth.support.reach, **found}
+
+
+def _shares(counts: Whole) -> list[float]:
+    return (counts / max(1, counts.sum())).tolist()  # type: ignore[no-any-return]
+
+
+def _of_slots(slots: Whole) -> list[list[float]]:
+    """Of each slot, the share of residents with each intention: 48 x 7."""
+    return [_shares(slot) for slot in slots]
 
 
 def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None) -> float | None:
@@ -172,20 +190,20 @@ def report_blocks(data: JSON) -> Iterator[Block]:
     yield Heading(f"DailyMobility ({data['subset']}): {data['model']}")
     yield Paragraph(f"Model {data['model']}, run {data['name']}, subset {data['subset']}.")
     yield from map(Paragraph, data["notes"])
-    yield from _coverage(data)
-    yield from _about_run(data)
+    yield from coverage(data)
+    yield from about_run(data)
     yield Heading("Scores")
     yield protocol_table(data["protocols"])
     yield from map(Paragraph, undefined(data["protocols"]))
-    yield from _trust(data)
-    yield from _valid_days(data)
+    yield from trust(data)
+    yield from valid_days(data)
     yield from map(Paragraph, about_protocols())
-    yield from _beside(data["beside_truth"])
-    yield from _checks(data)
-    yield from _usage(data)
+    yield from beside(data["beside_truth"])
+    yield from checks(data)
+    yield from usage(data)
 
 
-def _coverage(data: JSON) -> Iterator[Block]:
+def coverage(data: JSON) -> Iterator[Block]:
     of, run = data["coverage"], data["run"]
     users = f"{of['scored_users']} of {of['expected_users']} residents are scored"
     share = run.get("ratio", 1.0)
@@ -224,7 +242,7 @@ SETTINGS = (
 )
 
 
-def _about_run(data: JSON) -> Iterator[Block]:
+def about_run(data: JSON) -> Iterator[Block]:
     run, modes, truth = data["run"], data["diagnostics"]["modes"], data["ground_truth"]
     yield Heading("What was run")
     told = {
@@ -274,14 +292,12 @@ def about_protocols() -> Iterator[str]:
     yield from CAVEATS
 
 
-def _trust(data: JSON) -> Iterator[Block]:
+def trust(data: JSON) -> Iterator[Block]:
     of, ceiling, unlimited = data["metrics"], data["ceiling"], data["without_bias"]
     if ceiling is None:
         return
-    rows = [("final_score", _percent(of["Score"]["value"]), _span(of["Score"]["ci95"], _percent))]
-    rows += [
-        (f"jsd_{name}", jsd(of[f"JSD_{name}"]["value"]), _span(of[f"JSD_{name}"]["ci95"], jsd)) for name in METRICS
-    ]
+    rows = [("final_score", percent(of["Score"]["value"]), span(of["Score"]["ci95"], percent))]
+    rows += [(f"jsd_{name}", jsd(of[f"JSD_{name}"]["value"]), span(of[f"JSD_{name}"]["ci95"], jsd)) for name in METRICS]
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
     yield Table(("", "value", "95 % interval"), tuple(rows))
     yield Paragraph(
@@ -291,8 +307,8 @@ def _trust(data: JSON) -> Iterator[Block]:
     yield Paragraph(ceiling_told(ceiling))
     if unlimited:
         yield Paragraph(
-            f"With unlimited residents the score would be about {_percent(unlimited['value'])}, 95 % interval "
-            f"{_span(unlimited['ci95'], _percent)}: divergences of few residents are too large on average."
+            f"With unlimited residents the score would be about {percent(unlimited['value'])}, 95 % interval "
+            f"{span(unlimited['ci95'], percent)}: divergences of few residents are too large on average."
         )
     else:
         yield Paragraph(
@@ -309,12 +325,12 @@ def ceiling_told(ceiling: JSON) -> str:
     """The ceiling in a sentence."""
     return (
         f"Ceiling ({HEADLINE}): {ceiling['residents']} residents drawn from the ground truth itself score "
-        f"{points(ceiling[FINAL])} on average, 95 % of the draws in {_span(ceiling['range95'], points)} "
+        f"{points(ceiling[FINAL])} on average, 95 % of the draws in {span(ceiling['range95'], points)} "
         f"({ceiling['resamples']} draws, seed {ceiling['seed']})."
     )
 
 
-def _valid_days(data: JSON) -> Iterator[Block]:
+def valid_days(data: JSON) -> Iterator[Block]:
     invalid = data["coverage"]["scored_users"] - data["valid_days"]["users"]
     if invalid:
         yield Paragraph(
@@ -324,7 +340,7 @@ def _valid_days(data: JSON) -> Iterator[Block]:
         )
 
 
-def _beside(of: JSON | None) -> Iterator[Block]:
+def beside(of: JSON | None) -> Iterator[Block]:
     if of is None:
         return
     radius, locations = of["median_gyration_radius_m"], of["mean_daily_location_number"]
@@ -335,14 +351,14 @@ def _beside(of: JSON | None) -> Iterator[Block]:
             ("median gyration radius, m", *(f"{value:.0f}" for value in radius)),
             ("mean daily locations", *(f"{value:.2f}" for value in locations)),
             *(
-                (f"time of {name}, %", *(_percent(value) for value in shares))
+                (f"time of {name}, %", *(percent(value) for value in shares))
                 for name, shares in of["intention_shares"].items()
             ),
         ),
     )
 
 
-def _checks(data: JSON) -> Iterator[Block]:
+def checks(data: JSON) -> Iterator[Block]:
     of = data["diagnostics"]
     counted = [
         ("valid days", of["valid_days"]),
@@ -357,7 +373,7 @@ def _checks(data: JSON) -> Iterator[Block]:
     yield Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
 
 
-def _usage(data: JSON) -> Iterator[Block]:
+def usage(data: JSON) -> Iterator[Block]:
     yield Paragraph(
         f"The four lists stand in {data['lists']}, residents in the order of the results file."
         if data["lists"]
@@ -378,9 +394,9 @@ def jsd(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.4f}"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f}"
 
 
-def _span(interval: Sequence[float] | None, shown: Callable[[float], str]) -> str:
+def span(interval: Sequence[float] | None, shown: Callable[[float], str]) -> str:
     return "n/a" if interval is None else f"[{', '.join(map(shown, interval))}]"

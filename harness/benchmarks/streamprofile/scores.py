@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from harness.benchmarks.spent import USAGE
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON, Record
-from harness.scoring.bootstrap import Array, interval, resample_blocks, resample_users
+from harness.scoring.bootstrap import LEVEL, Array, interval, resample_blocks, resample_users
 
 PARTS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
@@ -40,6 +41,10 @@ NOVELTY, STABILITY = GAINS.index("Recall_Novelty"), GAINS.index("Recall_Stabilit
 UNITS = 64
 """Curve sums are whole numbers of 2**-64, since those add up to the same total in any grouping."""
 
+SPREAD = ("Recall", F1)
+"""Metrics of which the distribution over users is kept, in `BINS` equal bins of [0, 1], the last with its end."""
+BINS = 20
+
 Mask = NDArray[np.bool_]
 
 
@@ -51,16 +56,19 @@ class Mean(NamedTuple):
 
 
 class CurvePoint(NamedTuple):
-    """One step_id: users with a scored step, and per name of `NAMES` the sum (in 2**-64) and count of values."""
+    """One step_id: users with a scored step, and per name of `NAMES` the sum of values, that of their squares (both
+    in 2**-64) and their count."""
 
     users: int
     sums: tuple[int, ...]
+    squares: tuple[int, ...]
     counts: tuple[int, ...]
 
     def plus(self, other: CurvePoint) -> CurvePoint:
         return CurvePoint(
             self.users + other.users,
             tuple(map(int.__add__, self.sums, other.sums)),
+            tuple(map(int.__add__, self.squares, other.squares)),
             tuple(map(int.__add__, self.counts, other.counts)),
         )
 
@@ -68,6 +76,27 @@ class CurvePoint(NamedTuple):
         return tuple(
             total / (count << UNITS) if count else None for total, count in zip(self.sums, self.counts, strict=True)
         )
+
+    def intervals(self) -> tuple[tuple[float, float] | None, ...]:
+        """95 % intervals of the means over users, by Student's t, within [0, 1]; None for fewer than two users."""
+        return tuple(map(_t_interval, self.sums, self.squares, self.counts))
+
+
+def _t_interval(total: int, squares: int, count: int) -> tuple[float, float] | None:
+    if count < 2:
+        return None
+    mean = total / (count << UNITS)
+    spread = max(0, ((count * squares) << UNITS) - total**2)  # of equal values the squares may be rounded down
+    error = math.sqrt(spread / ((count**2 * (count - 1)) << (2 * UNITS)))
+    reach = _quantile_of_t(count - 1) * error
+    return max(0.0, mean - reach), min(1.0, mean + reach)
+
+
+@cache
+def _quantile_of_t(freedom: int) -> float:
+    from scipy.special import stdtrit  # a third of a second, which commands that only read reports need not pay
+
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 Curves = dict[tuple[int, int], CurvePoint]
@@ -89,7 +118,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardScores:
-    """Scores of some users. `reached` counts users with a scored step by their last step_id.
+    """Scores of some users. `reached` counts users with a scored step by their last step_id, `spread` users by the
+    metrics of `SPREAD` and the bin of their value.
 
     `counts` holds the tallies that have one number each, `invalid` and `repaired` those by kind.
     """
@@ -97,6 +127,7 @@ class ShardScores:
     blocks: tuple[Block, ...]
     curves: Curves
     reached: Counter[int]
+    spread: Counter[tuple[str, int]]
     counts: Counter[str]
     invalid: Counter[str]
     repaired: Counter[str]
@@ -168,6 +199,7 @@ def score(shard: Sequence[Record]) -> ShardScores:
         blocks=(block,) if shard else (),
         curves=table.curves(last),
         reached=Counter(last[user] for user in scored),
+        spread=_spread(rows),
         counts=tallies.counts,
         invalid=tallies.invalid,
         repaired=tallies.repaired,
@@ -181,6 +213,7 @@ def merge(a: ShardScores, b: ShardScores) -> ShardScores:
         blocks=a.blocks + b.blocks,
         curves={**a.curves, **b.curves, **shared},
         reached=a.reached + b.reached,
+        spread=a.spread + b.spread,
         counts=a.counts + b.counts,
         invalid=a.invalid + b.invalid,
         repaired=a.repaired + b.repaired,
@@ -234,12 +267,15 @@ class _StepTable:
         keys = [(last[user], step_id) for user, step_id in zip(self.user.tolist(), self.step_id.tolist(), strict=True)]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         place = np.array([places[key] for key in keys], dtype=np.int_)
-        sums, counts = _sums_by(place, _with_f1(self.values), len(places))
+        values = _with_f1(self.values)
+        sums, counts = _sums_by(place, values, len(places))
+        squares, _ = _sums_by(place, values**2, len(places))
         users = np.bincount(place, minlength=len(places))
         return {
             key: CurvePoint(
                 int(users[row]),
                 tuple(int(math.ldexp(total, UNITS)) for total in sums[row].tolist()),
+                tuple(int(math.ldexp(total, UNITS)) for total in squares[row].tolist()),
                 tuple(int(count) for count in counts[row].tolist()),
             )
             for key, row in places.items()
@@ -287,6 +323,15 @@ class _Tallies:
             invalid=Counter(step["outcome"] for step in steps if step["outcome"] != "valid"),
             repaired=Counter(name for step in steps for name in step["repairs"]),
         )
+
+
+def _spread(rows: Array) -> Counter[tuple[str, int]]:
+    found: Counter[tuple[str, int]] = Counter()
+    for name in SPREAD:
+        values = rows[:, INDEX["all", name]]
+        bins = np.minimum(values[~np.isnan(values)] * BINS, BINS - 1).astype(np.int_)
+        found.update((name, place) for place in bins.tolist())
+    return found
 
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:

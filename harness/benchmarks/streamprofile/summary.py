@@ -14,7 +14,7 @@ import numpy as np
 from harness.benchmarks import spent
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.scores import Intervals, ShardScores
+from harness.benchmarks.streamprofile.scores import BINS, SPREAD, Intervals, ShardScores
 from harness.model import JSON, Block, Heading, Paragraph, Report, RunFacts, Table, Verbatim
 from harness.scoring.bootstrap import RESAMPLES
 
@@ -30,7 +30,7 @@ def summarise(scores: ShardScores, run: RunFacts, prompt_version: str) -> Report
     """The report of one subset; `scores` may stand for no user at all."""
     found = report_data(scores, run, prompt_version, scores.intervals(np.random.default_rng(SEED)))
     values = {name: found["metrics"][name]["value"] for name in ("Recall", F1)}
-    headline = ", ".join(f"{name} {_percent(value)}{'' if value is None else '%'}" for name, value in values.items())
+    headline = ", ".join(f"{name} {percent(value)}{'' if value is None else '%'}" for name, value in values.items())
     return Report(found, tuple(report_blocks(found)), headline)
 
 
@@ -74,6 +74,7 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
         "learning_curve": _curve(scores, lambda last, step_id: True),
         "cohort": {"reaches": reaches, "users": cohort_users},
         "cohort_curve": _curve(scores, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
+        "distribution": {name: [scores.spread[name, place] for place in range(BINS)] for name in SPREAD},
         "ceiling": {name: means["ceiling", name]._asdict() for name in (*GAINS, F1)},
         "diagnostics": _diagnostics(scores),
         "schedule": run.schedule,
@@ -125,17 +126,18 @@ def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
 
 def _curve(scores: ShardScores, chosen: Callable[[int, int], bool]) -> list[JSON]:
     """Means per step_id over the users and steps for which `chosen(last step_id, step_id)` holds."""
-    points: dict[int, Any] = {}
+    by_step: dict[int, Any] = {}
     for (last, step_id), point in scores.curves.items():
         if chosen(last, step_id):
-            points[step_id] = points[step_id].plus(point) if step_id in points else point
+            by_step[step_id] = by_step[step_id].plus(point) if step_id in by_step else point
     return [
         {
             "step_id": step_id,
-            "users": points[step_id].users,
-            "metrics": dict(zip(NAMES, points[step_id].means(), strict=True)),
+            "users": by_step[step_id].users,
+            "metrics": dict(zip(NAMES, by_step[step_id].means(), strict=True)),
+            "ci95": {name: _pair(found) for name, found in zip(NAMES, by_step[step_id].intervals(), strict=True)},
         }
-        for step_id in sorted(points)
+        for step_id in sorted(by_step)
     ]
 
 
@@ -162,21 +164,21 @@ def report_blocks(data: JSON) -> Iterator[Block]:
     yield Heading(f"StreamProfileBench, {PLATFORMS[data['subset']].name} ({data['subset']}): {data['model']}")
     yield Paragraph(f"Model {data['model']}, run {data['name']}, platform {data['subset']}.")
     yield from map(Paragraph, data["notes"])
-    yield from _coverage(data)
+    yield from coverage(data)
     yield Heading("What was run")
-    yield Paragraph(_about_prompt(data))
-    yield from _about_run(data["run"])
-    yield from _macro(data)
-    yield from _cold_start(data)
-    yield from _forward_transfer(data)
-    yield from _curves(data)
-    yield from _checks(data)
-    yield from _footing(data)
+    yield Paragraph(about_prompt(data))
+    yield from about_run(data["run"])
+    yield from macro(data)
+    yield from cold_start(data)
+    yield from forward_transfer(data)
+    yield from curves(data)
+    yield from checks(data)
+    yield from footing(data)
     yield Heading(FOR_STATS)
     yield Verbatim(_for_stats(data))
 
 
-def _coverage(data: JSON) -> Iterator[Block]:
+def coverage(data: JSON) -> Iterator[Block]:
     of = data["coverage"]
     users = f"{of['scored_users']} of {of['expected_users']} users are scored, over {of['scored_steps']} steps"
     share = data["run"].get("ratio", 1.0)
@@ -200,14 +202,14 @@ def _coverage(data: JSON) -> Iterator[Block]:
     )
     yield Table(
         ("metric", "mean (%)", "lowest", "highest"),
-        tuple((name, _percent(data["metrics"][name]["value"]), *map(_percent, data["bounds"][name])) for name in NAMES),
+        tuple((name, percent(data["metrics"][name]["value"]), *map(percent, data["bounds"][name])) for name in NAMES),
     )
 
 
 SETTINGS = ("persona", "structured", "parse_retries", "temperature", "top_p", "seed", "max_tokens", "extra_body")
 
 
-def _about_run(run: JSON) -> Iterator[Block]:
+def about_run(run: JSON) -> Iterator[Block]:
     """What else decides what the numbers mean; nothing where the run's manifest is not known."""
     if not run:
         return
@@ -220,7 +222,7 @@ def _about_run(run: JSON) -> Iterator[Block]:
     )
 
 
-def _about_prompt(data: JSON) -> str:
+def about_prompt(data: JSON) -> str:
     if data["prompt"] == "authors":
         return "The benchmark authors' own prompt. Scores compare with published ones where sampling and data do."
     whose = "This harness's own prompt" if data["prompt"] == "own" else f"A prompt of the user's, {data['prompt']},"
@@ -230,12 +232,12 @@ def _about_prompt(data: JSON) -> str:
     )
 
 
-def _macro(data: JSON) -> Iterator[Block]:
+def macro(data: JSON) -> Iterator[Block]:
     left_out = data["diagnostics"]["release_code_left_out"]
     of = data["metrics"]
-    rows = [(name, _percent(of[name]["value"]), _span(of[name]["ci95"]), str(of[name]["users"])) for name in NAMES]
+    rows = [(name, percent(of[name]["value"]), span(of[name]["ci95"]), str(of[name]["users"])) for name in NAMES]
     release_users = of[F1]["users"] - left_out
-    rows.append((f"{F1} (release code)", _percent(data["release_code"][F1]), "", str(release_users)))
+    rows.append((f"{F1} (release code)", percent(data["release_code"][F1]), "", str(release_users)))
     yield Heading("Macro averages (M_bar)")
     yield Paragraph(
         "Mean within a user over its scored steps, then mean over users; undefined values are left out. Higher is "
@@ -251,7 +253,7 @@ def _macro(data: JSON) -> Iterator[Block]:
     )
 
 
-def _cold_start(data: JSON) -> Iterator[Block]:
+def cold_start(data: JSON) -> Iterator[Block]:
     yield Heading("Cold start and persona-augmented")
     yield Paragraph(
         "Cold start is step 1, persona-augmented every later step. The difference is that of the two means, each over "
@@ -263,18 +265,18 @@ def _cold_start(data: JSON) -> Iterator[Block]:
         rows.append(
             (
                 name,
-                _percent(cold["value"]),
+                percent(cold["value"]),
                 str(cold["users"]),
-                _percent(augmented["value"]),
+                percent(augmented["value"]),
                 str(augmented["users"]),
-                _points(delta["value"]),
-                _span(delta["ci95"], _points),
+                points(delta["value"]),
+                span(delta["ci95"], points),
             )
         )
     yield Table(("metric", "cold", "users", "later", "users", "diff.", "95 % interval"), tuple(rows))
 
 
-def _forward_transfer(data: JSON) -> Iterator[Block]:
+def forward_transfer(data: JSON) -> Iterator[Block]:
     yield Heading("Forward transfer (FWT)")
     yield Paragraph(
         "A user's value over the steps from 2 on minus its value at step 1, then the mean over the users that have "
@@ -286,20 +288,18 @@ def _forward_transfer(data: JSON) -> Iterator[Block]:
     yield Table(
         ("metric", "FWT", "95 % interval", "users"),
         tuple(
-            (name, _points(of[name]["value"]), _span(of[name]["ci95"], _points), str(of[name]["users"]))
-            for name in NAMES
+            (name, points(of[name]["value"]), span(of[name]["ci95"], points), str(of[name]["users"])) for name in NAMES
         ),
     )
 
 
-def _curves(data: JSON) -> Iterator[Block]:
+def curves(data: JSON) -> Iterator[Block]:
     yield Heading("Learning curve")
     yield Paragraph(
         "Mean over the users with a scored step of that number, in percent. Who stays differs from step to step. "
         f"Later steps with fewer than {CURVE_USERS} users say little and stand in the JSON report only."
     )
-    shown = [point for point in data["learning_curve"] if point["users"] >= CURVE_USERS or point["step_id"] <= 3]
-    yield _curve_table(shown)
+    yield _curve_table([point for point in data["learning_curve"] if is_told(point)])
     cohort = data["cohort"]
     yield Heading("Learning curve of a fixed cohort")
     if cohort["reaches"] is None:
@@ -312,17 +312,22 @@ def _curves(data: JSON) -> Iterator[Block]:
     yield _curve_table(data["cohort_curve"])
 
 
+def is_told(point: JSON) -> bool:
+    """Whether a point of a curve is over enough users, or early enough, to be shown to people."""
+    return bool(point["users"] >= CURVE_USERS or point["step_id"] <= 3)
+
+
 def _curve_table(curve: Sequence[JSON]) -> Table:
     return Table(
         ("step (users)", *CURVE_NAMES),
         tuple(
-            (f"{point['step_id']} ({point['users']})", *(_percent(point["metrics"][name]) for name in CURVE_NAMES))
+            (f"{point['step_id']} ({point['users']})", *(percent(point["metrics"][name]) for name in CURVE_NAMES))
             for point in curve
         ),
     )
 
 
-def _checks(data: JSON) -> Iterator[Block]:
+def checks(data: JSON) -> Iterator[Block]:
     of = data["diagnostics"]
     counted = [
         ("steps", of["steps"]),
@@ -350,17 +355,17 @@ def _checks(data: JSON) -> Iterator[Block]:
         tuple(
             (
                 name,
-                _percent(data["metrics"][name]["value"]),
-                _percent(of["at_asked"][name]),
-                _percent(of["errors_over_valid"][name]) if name in ERRORS else "",
-                _percent(data["ceiling"][name]["value"]) if name in data["ceiling"] else "",
+                percent(data["metrics"][name]["value"]),
+                percent(of["at_asked"][name]),
+                percent(of["errors_over_valid"][name]) if name in ERRORS else "",
+                percent(data["ceiling"][name]["value"]) if name in data["ceiling"] else "",
             )
             for name in NAMES
         ),
     )
 
 
-def _footing(data: JSON) -> Iterator[Block]:
+def footing(data: JSON) -> Iterator[Block]:
     bootstrap, usage = data["bootstrap"], data["usage"]
     how = {
         "plain": "users resampled with replacement",
@@ -387,19 +392,19 @@ def _for_stats(data: JSON) -> str:
     """What that script's patterns find; an undefined value has no line."""
     title = "Overall Macro Average"
     values = [(name, data["metrics"][name]["value"]) for name in METRICS]
-    lines = [f"  {name} : {_percent(value)}%" for name, value in values if value is not None]
+    lines = [f"  {name} : {percent(value)}%" for name, value in values if value is not None]
     release = data["release_code"][F1]
-    last = [f"{F1} : {_percent(release)}%"] if release is not None else []
+    last = [f"{F1} : {percent(release)}%"] if release is not None else []
     return "\n".join([title, "=" * len(title), *lines, f"Users: {data['coverage']['scored_users']}", *last])
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f}"
 
 
-def _points(value: float | None) -> str:
+def points(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:+.2f}"
 
 
-def _span(interval: Sequence[float] | None, shown: Callable[[float], str] = _percent) -> str:
+def span(interval: Sequence[float] | None, shown: Callable[[float], str] = percent) -> str:
     return "n/a" if interval is None else f"[{', '.join(map(shown, interval))}]"

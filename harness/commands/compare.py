@@ -1,0 +1,189 @@
+"""`compare`: paired differences between runs, on the users that both have (docs/statistics.md)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from harness.commands import options, sides
+from harness.commands.contrast import (
+    FOR_EACH_TEST,
+    SEED,
+    Stratum,
+    compared,
+    correct,
+    coverage,
+    most_different,
+    verdicts,
+    warnings,
+)
+from harness.commands.sides import Side, Subset
+from harness.errors import BadInput
+from harness.model import JSON
+from harness.report import compare, text, xlsx
+from harness.scoring.paired import RESAMPLES, Figures
+from harness.store import atomic
+from harness.ui.console import console
+from harness.ui.streams import show
+
+FORMAT = 1
+WIDTH_MOST = 120
+FEWEST, MOST = 1000, 1_000_000
+"""Resamples: fewer would let chance into the second digit of an interval."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, two at least, or their folders")
+    options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
+    options.add_folders(parser, of_earlier_runs=True)
+    parser.add_argument(
+        "--resamples",
+        type=options.whole(FEWEST, MOST),
+        default=RESAMPLES,
+        metavar="N",
+        help=f"of the bootstrap, and permutations (default: {RESAMPLES})",
+    )
+    options.add_json(parser)
+    parser.add_argument("--out", type=Path, metavar="FILE.xlsx", help="write an Excel file too")
+    parser.add_argument("--html", type=Path, metavar="FILE.html", help="write a page too")
+
+
+def execute(args: argparse.Namespace) -> int:
+    for option, path, ending in (("--out", args.out, ".xlsx"), ("--html", args.html, ".html")):
+        if path is not None and path.suffix.lower() != ending:
+            raise BadInput(f"{option} {path}: expected the name of an {ending} file")
+    data = _data(args)
+    if args.out is not None:
+        xlsx.write(args.out, compare.sheets(data))
+    if args.html is not None:
+        _write_page(args.html, data)
+    if args.json:
+        show(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+    else:
+        screen = console()
+        screen.print(text.rendered(list(compare.blocks(data)), min(screen.width, WIDTH_MOST)), soft_wrap=True, end="")
+    return 0
+
+
+def _write_page(path: Path, data: JSON) -> None:
+    from harness.report import html  # its template engine, which the other formats need not wait for
+
+    title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
+    atomic.make_folder(path.parent)
+    atomic.write(path, html.page(title, list(compare.blocks(data))).encode("utf-8", "replace"))
+
+
+class _Pair(NamedTuple):
+    """Two runs on the subsets of one benchmark that both have, in the same order; `alone` are subsets of one."""
+
+    a: Sequence[Side]
+    b: Sequence[Side]
+    figures: Figures
+    alone: Mapping[str, Sequence[str]]
+
+
+def _data(args: argparse.Namespace) -> JSON:
+    """All that is told; raises `BadInput` where no two runs have anything in common."""
+    folders = sides.folders(args.runs, args.results_dir)
+    found = {run: sides.subsets(run, folder, args.platform) for run, folder in folders.items()}
+    for run, subsets in found.items():
+        if not subsets:
+            raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
+    pairs = _pairs(found, args.tasks_dir)
+    permutations = max(args.resamples, FOR_EACH_TEST * sum(len(pair.a) * len(pair.figures.names) for pair in pairs))
+    told = [_told(pair, args.resamples, permutations) for pair in pairs]
+    if not any(pair["figures"] for pair in told):
+        raise BadInput("; ".join(words for pair in told for words in pair["left_out"]))
+    for benchmark in dict.fromkeys(pair["benchmark"] for pair in told):
+        correct([pair["figures"] for pair in told if pair["benchmark"] == benchmark])
+    for one, pair in zip(told, pairs, strict=True):
+        one["verdicts"] = verdicts(one["figures"], one, pair.figures)
+    return {
+        "format": FORMAT,
+        "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
+        "resamples": args.resamples,
+        "permutations": permutations,
+        "seed": SEED,
+        "pairs": told,
+    }
+
+
+def _for(platforms: Sequence[str] | None) -> str:
+    return f" for {', '.join(platforms)}" if platforms else ""
+
+
+def _run(run: str, subsets: Sequence[Subset]) -> JSON:
+    models = dict.fromkeys(of.manifest.identity["model"] for of in subsets if of.manifest)
+    return {
+        "name": run,
+        "benchmark": ", ".join(dict.fromkeys(of.benchmark for of in subsets)),
+        "model": ", ".join(models) or None,
+        "platforms": ", ".join(of.name for of in subsets),
+    }
+
+
+def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> list[_Pair]:
+    """Every two runs, for each benchmark that they have in common; what is read is read once."""
+    by_subset: dict[str, list[Subset]] = {}
+    for subsets in found.values():
+        for name, subset in subsets.items():
+            by_subset.setdefault(name, []).append(subset)
+    figures = {name: sides.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
+    read = cache(lambda run, subset: sides.read(found[run][subset], figures[subset]))
+    pairs = []
+    for a, b in combinations(found, 2):
+        alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
+        groups: dict[str, list[str]] = {}
+        for name in found[a].keys() & found[b].keys():
+            groups.setdefault(found[a][name].benchmark, []).append(name)
+        for names in map(sorted, groups.values()):
+            side_a, side_b = ([read(run, name) for name in names] for run in (a, b))
+            pairs.append(_Pair(side_a, side_b, figures[names[0]], alone))
+    if not pairs:
+        has = [
+            f"{run} has {', '.join(f'{of.name} ({of.benchmark})' for of in of_run.values())}"
+            for run, of_run in found.items()
+        ]
+        raise BadInput(f"the runs have no platform in common: {'; '.join(has)}")
+    return pairs
+
+
+def _told(pair: _Pair, resamples: int, permutations: int) -> JSON:
+    """Everything about two runs but what depends on the other pairs: corrected p-values and verdicts."""
+    a, b = ([side.of for side in sides_of] for sides_of in (pair.a, pair.b))
+    strata = [Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)]
+    there = [stratum for stratum in strata if stratum.users]
+    return {
+        "a": a[0].run,
+        "b": b[0].run,
+        "benchmark": a[0].benchmark,
+        "main": list(pair.figures.main),
+        "coverage": [coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
+        "left_out": [*_alone(pair.alone), *_nobody(pair)],
+        "warnings": warnings(a, b),
+        "figures": compared(there, pair.figures, resamples, permutations) if there else [],
+        "most_different": most_different(there, pair.figures),
+    }
+
+
+def _alone(subsets: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"Only {run} has {', '.join(names)}: left out." for run, names in subsets.items() if names]
+
+
+def _nobody(pair: _Pair) -> list[str]:
+    """Why a subset that both have gives nothing to compare."""
+    found = []
+    for a, b in zip(pair.a, pair.b, strict=True):
+        empty = [side.of.run for side in (a, b) if not side.tasks]
+        if empty:
+            found.append(f"{a.of.name}: {' and '.join(empty)} has no scored user")
+        elif not a.tasks.items() & b.tasks.items():
+            why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
+            found.append(f"{a.of.name}: {a.of.run} and {b.of.run} have {why}")
+    return found

@@ -1,0 +1,316 @@
+"""Pages of runs: a report with a sample of its users, or all of them, read from the run's folder.
+
+Only the lines of users that are shown are decoded, and of the others no more is held than where they stand, so that a
+page of a million users costs a pass over the files and some bytes of each.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness import benchmarks
+from harness.benchmarks.records import ODD_SHAPE
+from harness.errors import BadInput, HarnessError
+from harness.model import (
+    JSON,
+    Benchmark,
+    Block,
+    Card,
+    Cards,
+    Completion,
+    Heading,
+    Page,
+    Paragraph,
+    Quote,
+    Table,
+)
+from harness.store import log
+from harness.store.atomic import replacing
+from harness.store.files import RunFiles
+from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
+
+SAMPLE = 50
+"""Users of a page, where nobody asks for another number."""
+LIMIT = 2_000_000
+"""Bytes of a page at most: it is mailed, and opened on phones."""
+LONG = 20_000
+"""Characters of one text of a card at most."""
+EXAMPLE = 300
+"""Characters of an example."""
+BLOCK = 1 << 20
+REPLIES_READ = 1 << 30
+"""Bytes of responses that a run's end looks through at most; `report` always does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run's folder, its JSON report, and what else is at hand: without `index` no card has its task."""
+
+    files: RunFiles
+    data: JSON
+    seed: int
+    benchmark: Benchmark | None = None
+    index: TaskIndex | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a page shall show: how many users, whether posts, and replies however long it takes to find them."""
+
+    users: int = SAMPLE
+    posts: bool = False
+    patient: bool = False
+
+
+def attempt(write: Callable[[], object], label: str) -> bool:
+    """Makes a page; what fails is told, and changes nothing of how a run ends: its own files are written."""
+    try:
+        write()
+    except Exception as error:  # a picture of a run must not fail the run, whatever is wrong with it
+        tell(f"{label}: the page could not be made ({type(error).__name__}: {error}); `report` tries again")
+        return False
+    return True
+
+
+def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
+    """The page of a report, with as many of the users as fit; returns where it is."""
+    from harness.report import html  # jinja2, which a command that writes no page need not pay
+
+    made, cards, reader = _opened(source, wish)
+    drawn = reader.drawn(source.seed, wish.users)
+    examples = reader.first(_invalid(source.data))
+    reader.find_replies({str(data["user_id"]) for data in (*drawn, *examples.values())}, wish.patient)
+    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *cards.together(drawn))
+    bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
+    shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
+    browser = html.Browser(cards.user, cards.columns, shown, _told(source, cards, reader, len(drawn), len(shown)))
+    place = path or source.files.report("html")
+    _write(
+        place,
+        html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None),
+    )
+    return place
+
+
+def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
+    """A page of every user, of whatever size; each is decoded once they are picked."""
+    from harness.report import html
+
+    made, cards, reader = _opened(source, wish)
+    reader.find_replies(None, patient=True)
+    users = source.data["coverage"]["scored_users"]
+    told = f"All {users} {cards.user}s. {cards.missing(source.index is not None)}".strip()
+    browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), told)
+    place = path or source.files.all_users
+    _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
+    return place
+
+
+def _write(path: Path, pieces: Iterable[str]) -> None:
+    with replacing(path, shared=True) as file:
+        for piece in pieces:
+            file.write(piece.encode("utf-8", "replace"))
+
+
+def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
+    module = benchmarks.page_module(str(source.data.get("benchmark")))
+    try:
+        made: Page = module.page(source.data)
+        marks = {kind: module.mark(kind) for kind in _invalid(source.data)}
+        cards: Cards = module.UserCards(source.benchmark, source.data["run"], wish.posts)
+    except ODD_SHAPE as error:
+        raise BadInput(
+            f"{source.files.report('json')} is not a report as this version makes it ({type(error).__name__}: "
+            f"{error}): `reeval` makes it anew"
+        ) from None
+    return made, cards, _Reader(source, marks)
+
+
+def _invalid(data: JSON) -> list[str]:
+    """Kinds of invalid answers."""
+    return list(data["diagnostics"]["invalid"])
+
+
+def _told(source: Source, cards: Cards, reader: _Reader, drawn: int, shown: int) -> str:
+    """Which users can be picked."""
+    users = source.data["coverage"]["scored_users"]
+    of = f"A sample of {shown} of the {users} {cards.user}s, drawn with seed {source.seed}"
+    told = [f"All {shown} {cards.user}s." if shown == users else f"{of}; `report --users all` writes them all."]
+    if shown < drawn:
+        told.append(f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB.")
+    if reader.impatient:
+        told.append("Their replies were not looked for among so many; `report` does that.")
+    return " ".join([*told, cards.missing(source.index is not None)]).strip()
+
+
+def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> list[Card]:
+    kept = []
+    for card in cards:
+        if (needed := size(card)) <= room:
+            kept.append(card)
+            room -= needed
+    return kept
+
+
+def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
+    """Failures and invalid answers by kind, each with an example."""
+    kinds, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
+    for _, line in log.objects(source.files.failures):
+        kind = str(line.get("boundary")), str(line.get("kind"))
+        kinds[kind] += 1
+        first.setdefault(kind, str(line.get("detail"))[:EXAMPLE])
+    yield Heading("Failures and invalid answers, with examples")
+    if not kinds and not _invalid(source.data):
+        yield Paragraph("There are none.")
+    if kinds:
+        yield Paragraph(
+            f"Failures are never scored. These are all that there ever were, also of {cards.user}s who were done later."
+        )
+        rows = [(f"{boundary}: {kind}", str(count), first[boundary, kind]) for (boundary, kind), count in kinds.items()]
+        yield Table(("failure", "times", "example"), tuple(rows))
+    for kind, count in source.data["diagnostics"]["invalid"].items():
+        yield Paragraph(f"Invalid answers of the kind {kind}: {count}.")
+        data = examples.get(kind)
+        text = None if data is None else cards.example(data, reader.replies(str(data["user_id"])), kind)
+        if text is not None:
+            yield Quote(f"An example of {kind}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
+
+
+class _Reader:
+    """Records and replies in a run's folder. `marks` are bytes whose first line is kept, by kind."""
+
+    def __init__(self, source: Source, marks: Mapping[str, bytes]) -> None:
+        self._source = source
+        self._starts, self._first = _scanned(source.files.results, marks)
+        self._keys: NDArray[np.int64] = np.empty(0, np.int64)
+        self._offsets: NDArray[np.int64] = np.empty(0, np.int64)
+        self.impatient = False
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def drawn(self, seed: int, users: int) -> list[JSON]:
+        """The records of some users, in the file's order."""
+        chosen = np.random.default_rng(seed).permutation(len(self))[:users]
+        return list(self._records(np.sort(chosen)))
+
+    def all(self) -> Iterator[JSON]:
+        return self._records(range(len(self)))
+
+    def first(self, kinds: Sequence[str]) -> dict[str, JSON]:
+        """By kind, the first record that has its mark."""
+        lines = {kind: np.searchsorted(self._starts, at, side="right") - 1 for kind, at in self._first.items()}
+        return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
+
+    def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
+        if not len(self):
+            return
+        with self._source.files.results.open("rb") as file:
+            for number in numbers:
+                file.seek(int(self._starts[number]))
+                line = file.readline().rstrip(b"\n")
+                if log.sound(line) and "user_id" in (data := log.told(line)) and self._counts(data):
+                    yield data
+
+    def _counts(self, data: JSON) -> bool:
+        """Whether a record is of a task as it now stands: others are not scored. Without tasks nobody can tell."""
+        index = self._source.index
+        position = None if index is None else index.find(str(data["user_id"]))
+        return index is None or (position is not None and index.digest(position) == data.get("task"))
+
+    def find_replies(self, users: set[str] | None, patient: bool) -> None:
+        """Finds out where the replies of users stand, of all where none are named."""
+        path = self._source.files.responses
+        if not patient and path.exists() and path.stat().st_size > REPLIES_READ:
+            self.impatient = True
+            return
+        wanted = None if users is None else {_start_of_response(user) for user in users}
+        keys, offsets = array("q"), array("q")
+        for line in log.lines(path):
+            start = line.text[: line.text.find(b',"request"')]
+            if wanted is None or start in wanted:
+                keys.append(hash(start))
+                offsets.append(line.offset)
+        order = np.argsort(np.frombuffer(keys, np.int64), kind="stable")
+        self._keys = np.frombuffer(keys, np.int64)[order]
+        self._offsets = np.frombuffer(offsets, np.int64)[order]
+
+    def replies(self, user: str) -> list[Completion]:
+        """A user's, in the order in which they came; a line that is none is left out."""
+        key = hash(_start_of_response(user))
+        places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
+        if not len(places):
+            return []
+        with self._source.files.responses.open("rb") as file:
+            return [one for at in places if (one := _completion(file, int(at), user)) is not None]
+
+    def carded(self, cards: Cards) -> Callable[[JSON], Card]:
+        """Makes cards of records."""
+
+        def card(data: JSON) -> Card:
+            made = cards.card(data, self._task(data), self.replies(str(data["user_id"])))
+            return replace(made, blocks=tuple(map(_cut, made.blocks)))
+
+        return card
+
+    def _task(self, data: JSON) -> Any:
+        """The task that a record was made of; None where that is not at hand."""
+        index, benchmark = self._source.index, self._source.benchmark
+        position = None if index is None else index.find(str(data["user_id"]))
+        if index is None or benchmark is None or position is None:
+            return None
+        try:
+            return benchmark.load(index.read(position), self._source.files.subset)
+        except HarnessError:  # the file has changed meanwhile
+            return None
+
+
+def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Where each line begins, and where each mark stands first."""
+    found, ends, offset, tail = dict[str, int](), [np.zeros(1, np.int64)], 0, b""
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1)
+                looked = tail + block
+                for kind, mark in marks.items():
+                    if kind not in found and (at := looked.find(mark)) >= 0:
+                        found[kind] = offset - len(tail) + at
+                offset += len(block)
+                tail = looked[-64:]
+    except FileNotFoundError:
+        return np.empty(0, np.int64), {}
+    starts = np.concatenate(ends)
+    return starts[starts < offset], found
+
+
+def _start_of_response(user: str) -> bytes:
+    return b'{"user_id":' + orjson.dumps(user)
+
+
+def _completion(file: Any, at: int, user: str) -> Completion | None:
+    file.seek(at)
+    line = file.readline().rstrip(b"\n")
+    data = log.told(line) if log.sound(line) else {}
+    try:
+        made = Completion(**data["completion"])
+    except ODD_SHAPE:
+        return None
+    return made if data.get("user_id") == user and type(made.text) is str else None
+
+
+def _cut(block: Block) -> Block:
+    if isinstance(block, Quote) and len(block.text) > LONG:
+        more = len(block.text) - LONG
+        return replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters stand in the run's files)")
+    return block

@@ -1,0 +1,231 @@
+"""`report`: pages made again from a results folder: of one run, or one over all runs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from harness import benchmarks, config
+from harness.benchmarks.records import ODD_SHAPE
+from harness.commands import earlier, options, pages
+from harness.commands.earlier import Earlier
+from harness.commands.files import index_file
+from harness.commands.pages import SAMPLE, Source, Wish
+from harness.errors import BadInput, HarnessError
+from harness.model import JSON, Benchmark, Block, Chart, Heading, Page, Paragraph, Series, Table
+from harness.store import atomic
+from harness.store.files import RunFiles
+from harness.store.manifest import Manifest, load
+from harness.store.tasks import TaskIndex
+from harness.ui.console import console
+from harness.ui.streams import tell
+
+ALL = "all"
+UNREADABLE = "not a report as this version makes it: `reeval` makes it anew"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_which(parser)
+    options.add_folders(parser, of_earlier_runs=True)
+    parser.add_argument("--with-posts", action="store_true", help="show users' posts too: think before you share it")
+    parser.add_argument(
+        "--users",
+        type=users,
+        default=SAMPLE,
+        metavar="N",
+        help=f"users to be looked at singly (default: {SAMPLE}); `all` writes a second page with every user",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: with the report)")
+
+
+def users(text: str) -> Any:
+    return text if text == ALL else options.whole(0, 1_000_000)(text)
+
+
+def execute(args: argparse.Namespace) -> int:
+    found = [files for files in _reports(args.results_dir) if _is_named(files, args)]
+    if not (args.name or args.model or args.platform):
+        return _over_all(found, args)
+    if not found:
+        raise earlier.nothing_found(args)
+    if args.out and len(found) > 1:
+        raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
+    return earlier.each(found, lambda files: _again(files, args), lambda files: str(files.report("json")))
+
+
+def _reports(results: Path) -> list[RunFiles]:
+    """Every report below a results folder; results of the authors' runner have one too, once they are scored."""
+    paths = sorted(results.glob("*/eval_report_*.json"))
+    return [RunFiles(path.parent, path.stem.removeprefix("eval_report_")) for path in paths]
+
+
+def _is_named(files: RunFiles, args: argparse.Namespace) -> bool:
+    platforms = {name.lower() for name in args.platform or ()}
+    if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
+        return False
+    try:
+        return not args.model or args.model in (_data(files).get("model"), files.folder.name)
+    except BadInput as error:  # one that cannot be read keeps no other from its turn
+        tell(str(error))
+        args.least_code = error.exit_code
+        return False
+
+
+def _data(files: RunFiles) -> JSON:
+    try:
+        data = orjson.loads(files.report("json").read_bytes())
+    except (OSError, ValueError):
+        data = None
+    if type(data) is not dict or data.get("benchmark") not in benchmarks.names():
+        raise BadInput(f"{files.report('json')}: {UNREADABLE}")
+    return data
+
+
+# One run
+
+
+def _again(files: RunFiles, args: argparse.Namespace) -> int:
+    data, manifest = _data(files), load(files.manifest)
+    seed = manifest.selection["sample_seed"] if manifest else config.SAMPLE_SEED
+    wish = Wish(SAMPLE if args.users == ALL else args.users, args.with_posts, patient=True)
+    with ExitStack() as held:
+        try:
+            benchmark, index = _at_hand(files, manifest, args)
+            held.callback(index.close)
+            source = Source(files, data, seed, benchmark, index)
+        except HarnessError as error:
+            tell(f"{files.folder.name}, {files.subset}: without its tasks ({error})")
+            source = Source(files, data, seed)
+        made = [pages.write_page(source, wish, args.out)]
+        if args.users == ALL:
+            made.append(pages.write_all(source, wish, args.out and args.out.with_name(files.all_users.name)))
+    for path in made:
+        _say(path)
+    return 0
+
+
+def _at_hand(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
+    """A run's benchmark and tasks. Raises `BadInput` where they are gone or others by now."""
+    if manifest is not None:
+        run = Earlier(files, manifest)
+        benchmark = run.as_it_was(args.tasks_dir, play=False)
+        return benchmark, index_file(benchmark, files.subset, run.tasks(args.tasks_dir), args.results_dir)
+    module = benchmarks.module(config.BENCHMARK)
+    made: Benchmark = module.configure()
+    tasks = (args.tasks_dir or config.TASKS_FOLDER) / module.files_needed(files.subset)[0]
+    return made, index_file(made, files.subset, tasks, args.results_dir)
+
+
+def _say(path: Path) -> None:
+    console().print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)", highlight=False, soft_wrap=True, markup=False)
+
+
+# All runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    files: RunFiles
+    data: JSON
+    page: Page
+
+    @property
+    def label(self) -> str:
+        return f"{self.files.folder.name} · {self.files.subset}"
+
+    @property
+    def address(self) -> str:
+        """Of its page, or of the text where that was never made; relative to the results folder."""
+        made = next(
+            (path for path in map(self.files.report, ("html", "txt")) if path.exists()), self.files.report("json")
+        )
+        return f"{quote(made.parent.name)}/{quote(made.name)}"
+
+
+def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
+    from harness.report import html
+
+    runs: list[_Run] = []
+    code = earlier.each(found, lambda files: _add(files, runs), lambda files: files.folder.name)
+    if not runs:
+        raise BadInput(f"no reports under {args.results_dir}: run something first")
+    place = args.out or args.results_dir / "index.html"
+    links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
+    names = dict.fromkeys(run.data["benchmark"] for run in runs)
+    blocks = [
+        block for name in names for block in _blocks(name, [run for run in runs if run.data["benchmark"] == name])
+    ]
+    atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
+    _say(place)
+    return code
+
+
+def _add(files: RunFiles, runs: list[_Run]) -> int:
+    data = _data(files)
+    try:
+        runs.append(_Run(files, data, benchmarks.page_module(data["benchmark"]).page(data)))
+    except ODD_SHAPE:
+        raise BadInput(f"{files.report('json')}: {UNREADABLE}") from None
+    return 0
+
+
+def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
+    yield Heading(benchmark)
+    incomplete = sum(1 for run in runs if run.page.warning)
+    told = f", {incomplete} of them INCOMPLETE" if incomplete else ""
+    yield Paragraph(
+        f"{len(runs)} report{'' if len(runs) == 1 else 's'}{told}. Only runs with the same prompt, tasks and settings "
+        "compare; intervals are over the choice of users."
+    )
+    metrics = benchmarks.page_module(benchmark).HEADLINE
+    yield _table(metrics, runs)
+    for metric in metrics:
+        yield _chart(metric, runs)
+
+
+def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
+    """A row a report, a column a metric."""
+    rows = []
+    for run in runs:
+        of = run.data["coverage"]
+        users = f"{of['scored_users']} of {of['expected_users']}"
+        coverage = f"INCOMPLETE: {users}" if run.page.warning else users
+        about = f"{run.data['prompt']}{_share(run.data)}"
+        figures = [_figure(run.data["metrics"].get(metric) or {}) for metric in metrics]
+        rows.append((run.label, coverage, *figures, about, str(run.data["model"])))
+    return Table(("run", "users", *(f"{metric}, %" for metric in metrics), "prompt", "model"), tuple(rows))
+
+
+def _figure(of: JSON) -> str:
+    """A percentage with its interval."""
+    value, interval = of.get("value"), of.get("ci95")
+    if value is None:
+        return "n/a"
+    bounds = f" [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]" if interval else ""
+    return f"{100 * value:.2f}{bounds}"
+
+
+def _share(data: JSON) -> str:
+    ratio = data["run"].get("ratio", 1.0)
+    return "" if ratio == 1.0 else f", share {ratio:g}"
+
+
+def _chart(metric: str, runs: Sequence[_Run]) -> Chart:
+    """A row a run, a dot a subset."""
+    names = tuple(dict.fromkeys(run.files.folder.name for run in runs))
+    subsets = tuple(dict.fromkeys(run.files.subset for run in runs))
+    found = {(run.files.folder.name, run.files.subset): run.data["metrics"].get(metric) or {} for run in runs}
+
+    def series(subset: str) -> Series:
+        of = [found.get((name, subset), {}) for name in names]
+        bounds = [one.get("ci95") or (None, None) for one in of]
+        return Series(subset, tuple(one.get("value") for one in of), *map(tuple, zip(*bounds, strict=True)))
+
+    return Chart("intervals", f"{metric}, with 95 % intervals", names, "%", "", tuple(map(series, subsets)))

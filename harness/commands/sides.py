@@ -1,0 +1,180 @@
+"""The runs that `compare` is about: found by name or folder, and what their users contribute to every figure.
+
+Only users with a record are there: a failure has no score. Files are read as they lie, whoever writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from harness import config
+from harness.benchmarks.dailymobility.figures import MobilityFigures
+from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.streamprofile.figures import ProfileFigures
+from harness.commands.earlier import Earlier
+from harness.errors import BadInput
+from harness.model import JSON, Record
+from harness.scoring.bootstrap import Array
+from harness.scoring.paired import Figures
+from harness.store.log import lines, sound, told
+from harness.store.manifest import Manifest, load
+from harness.store.run import RECORD_FORMAT, RunFiles
+
+SHARD = 256
+ANEW = "score it again with `reeval`"
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """One run on one subset; results of another runner, scored by `reeval`, have no manifest."""
+
+    run: str
+    files: RunFiles
+    manifest: Manifest | None
+
+    @property
+    def name(self) -> str:
+        return self.files.subset
+
+    @property
+    def benchmark(self) -> str:
+        return self.manifest.identity["benchmark"] if self.manifest else config.BENCHMARK
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K).
+
+    `unsound` lines of the results file are left out.
+    """
+
+    of: Subset
+    tasks: Mapping[str, str]
+    contributions: Array
+    unsound: int
+
+
+def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
+    """The folders of runs, by the names that are told: runs of the results folder go before other folders."""
+    found: dict[str, Path] = {}
+    for name in named:
+        path = next((path for path in (results / name, Path(name)) if _is_folder(path)), None)
+        if path is None:
+            there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
+            raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
+        label = path.resolve().name
+        label = name if label in found else label
+        if label in found or any(path.samefile(other) for other in found.values()):
+            raise BadInput(f"{name} is named twice: name different runs")
+        found[label] = path
+    if len(found) < 2:
+        raise BadInput(f"name at least two runs to compare, got {', '.join(found)}")
+    return found
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no file system takes
+        return False
+
+
+def subsets(run: str, folder: Path, platforms: Sequence[str] | None) -> dict[str, Subset]:
+    """The subsets of a run, by name; those named if any are. Raises `BadInput` for a manifest that cannot be used."""
+    wanted = {platform.lower() for platform in platforms or ()}
+    names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
+    names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
+    chosen = sorted(name for name in names if not wanted or name in wanted)
+    files = {name: RunFiles(folder, name) for name in chosen}
+    return {name: Subset(run, of, load(of.manifest)) for name, of in files.items()}
+
+
+def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
+    """The figures of the benchmark that these runs of one subset have in common.
+
+    Raises `BadInput` where they are of several, or were not scored with the ground truth that is there now.
+    """
+    found = {subset.benchmark: subset for subset in of}
+    if len(found) > 1:
+        told_of = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
+        raise BadInput(f"{told_of}: nothing of them compares")
+    if config.BENCHMARK in found:
+        return ProfileFigures()
+    return _mobility([Earlier(subset.files, subset.manifest) for subset in of if subset.manifest], tasks)
+
+
+def _mobility(runs: Sequence[Earlier], tasks: Path | None) -> Figures:
+    benchmark = runs[0].benchmark(tasks, play=False)
+    for run in runs:
+        if run.manifest.tasks.get("truth", benchmark.truth) != benchmark.truth:
+            raise BadInput(
+                f"{run.name} was scored with another ground truth than the one that is there now: score it again with "
+                "`reeval`, or name the folder that has it with --tasks-dir"
+            )
+    scorer = benchmark.scorer(runs[0].files.subset)
+    assert isinstance(scorer, MobilityScorer)  # `figures` has asked for nothing else
+    return MobilityFigures(scorer.truth)
+
+
+def read(of: Subset, figures: Figures) -> Side:
+    """What a run's users contribute. Raises `BadInput` for records that this harness has not scored."""
+    tasks: dict[str, str] = {}
+    places: dict[str, int] = {}
+    parts: list[Array] = [figures.contributions([])]
+    skipped = [0]
+    records = _records(of, skipped)
+    while batch := list(islice(records, SHARD)):
+        start = sum(map(len, parts))
+        for place, (record, task) in enumerate(batch, start):
+            tasks[record.key], places[record.key] = task, place  # of two records the later one is the user's
+        parts.append(_contributions(of, [record for record, _ in batch], figures))
+    rows = np.concatenate(parts)[[places[key] for key in tasks]] if tasks else parts[0]
+    return Side(of, tasks, rows, skipped[0])
+
+
+def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> Array:
+    try:
+        return figures.contributions(records)
+    except ODD_SHAPE as error:  # a record that is odd only beside others
+        raise BadInput(
+            f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
+            f"{records[0].key} to {records[-1].key} ({type(error).__name__}): {ANEW}"
+        ) from None
+
+
+def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
+    """Records with their task's hash; lines that are not sound are counted in `skipped`."""
+    path = of.files.results
+    for number, line in enumerate(lines(path), 1):
+        data = told(line.text) if sound(line.text) else {}
+        if not data and of.manifest is None and line.text.strip():
+            raise BadInput(f"{path}, line {number}: not scored by this harness: {ANEW}")
+        user, task = data.get("user_id"), data.get("task")
+        if user is None or not isinstance(task, str):
+            skipped[0] += 1
+            continue
+        if data.get("format") != RECORD_FORMAT:
+            raise BadInput(f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {ANEW}")
+        yield Record(str(user), data), task
+
+
+def covered(side: Side) -> JSON:
+    """Of how many users a run has scores. Numbers that only a manifest has are None without one."""
+    manifest = side.of.manifest
+    scored = len(side.tasks)
+    if manifest is None:
+        return {"scored": scored, "expected": None, "failed": None, "state": None, "unsound": side.unsound}
+    expected = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
+    return {
+        "scored": scored,
+        "expected": max(expected, scored),
+        "failed": manifest.counts.get("failed", 0),
+        "state": manifest.state,
+        "unsound": side.unsound,
+    }

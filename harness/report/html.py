@@ -1,0 +1,136 @@
+"""Blocks as one self-contained page. It knows no benchmark.
+
+What is text or a table is in the markup, escaped; pictures and the browser of users are drawn by the page's own script
+from JSON, by `textContent` alone, so that nothing a model or user wrote can become markup. A policy in the page lets
+only its own scripts and styles run, by their hashes, and no request leave (docs/design.md, section 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import orjson
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from harness.model import Block, Card, Chart, Heading, Sketch, Tile
+
+SCRIPTS, STYLE = ("d3.min.js", "plot.umd.min.js", "page.js"), "page.css"
+UNSAFE = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
+"""What could end a script element, or a line of a script, in the middle of its data; and what stands for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """The browser of users: their cards, made one after the other as the page is written.
+
+    `user` is the word for one, `columns` the heads of the cards' figures, `told` says which users there are.
+    """
+
+    user: str
+    columns: tuple[str, ...]
+    cards: Iterable[Card]
+    told: str
+
+
+def page(
+    title: str,
+    blocks: Sequence[Block],
+    *,
+    warning: str = "",
+    tiles: Sequence[Tile] = (),
+    links: Mapping[str, str] | None = None,
+    browser: Browser | None = None,
+) -> str:
+    """The whole page. `warning` stands before any number; `links` are addresses by the text of a table's first cell."""
+    return "".join(pieces(title, blocks, warning=warning, tiles=tiles, links=links, browser=browser))
+
+
+def pieces(
+    title: str,
+    blocks: Sequence[Block],
+    *,
+    warning: str = "",
+    tiles: Sequence[Tile] = (),
+    links: Mapping[str, str] | None = None,
+    browser: Browser | None = None,
+) -> Iterator[str]:
+    """The page in pieces, of which none is larger than a user's card or the page without them."""
+    assets, listed = _assets(), list[Any]()
+    pictures = [block for block in blocks if isinstance(block, Chart | Sketch)]
+
+    def cards() -> Iterator[Markup]:
+        for card in browser.cards if browser else ():
+            listed.append((card.key, *card.figures))
+            yield _json(_kinds(card.blocks))
+
+    yield from _template().generate(
+        title=title,
+        blocks=[(type(block).__name__, block) for block in blocks],
+        headings=[block.text for block in blocks if isinstance(block, Heading)],
+        warning=warning,
+        tiles=tiles,
+        links=links or {},
+        browser=browser,
+        pictures=_json(_kinds(pictures)),
+        cards=cards(),
+        listed=lambda: _json(listed),
+        **assets,
+    )
+
+
+def card_size(card: Card) -> int:
+    """Bytes that a card takes in a page, about: its data, its line in the list, and their markup."""
+    written = _json(_kinds(card.blocks)) + _json((card.key, *card.figures))
+    return len(written.encode("utf-8", "replace")) + 100
+
+
+def _kinds(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
+    """Blocks as the page's script reads them: each with the name of its kind."""
+    return [(type(block).__name__, block) for block in blocks]
+
+
+def _json(value: Any) -> Markup:
+    """JSON that can stand in a script element; halves of surrogate pairs, which no file can hold, are escaped."""
+    try:
+        made = orjson.dumps(value)
+    except TypeError:
+        made = json.dumps(value, default=_fields).encode()
+    for plain, escaped in UNSAFE:
+        made = made.replace(plain, escaped)
+    return Markup(made.decode())
+
+
+def _fields(block: Any) -> dict[str, Any]:
+    return {name: getattr(block, name) for name in block.__slots__}
+
+
+@cache
+def _assets() -> Mapping[str, Any]:
+    """Scripts and style with the policy that names them."""
+    folder = files(__package__) / "assets"
+    scripts = [(folder / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    style = (folder / STYLE).read_text(encoding="utf-8")
+    policy = (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return {"scripts": [Markup(script) for script in scripts], "style": Markup(style), "policy": policy}
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _template() -> Template:
+    source = (files(__package__) / "page.html.j2").read_text(encoding="utf-8")
+    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return made.from_string(source)

@@ -1,0 +1,82 @@
+"""Tables of a display: columns of fixed widths that go, the least worth first, where a screen is too narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from harness.ui.screen import Screen, to_left, to_right
+
+GAP = "  "
+LEAST_BAR = 5
+BAR = "bar"
+"""Heading that stands for the bar: it takes what the other columns leave."""
+
+DIM, GOING, ENDED = "dim", "cyan", "green"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Cells are plain text. `width` is at least that of what they may come to, so that nothing moves as they grow.
+
+    `worth` says how long the column stays where room is short; one of the largest worth is cut to what there is.
+    """
+
+    heading: str
+    cells: Sequence[str]
+    worth: int
+    width: int = 0
+    left: bool = False
+    style: str = ""
+
+    @property
+    def cells_wide(self) -> int:
+        return max(self.width, cell_len(self.heading), *map(cell_len, self.cells))
+
+
+def rows(screen: Screen, columns: Sequence[Column], shares: Sequence[float]) -> list[Text]:
+    """A heading and a line for each row; `shares`, from 0 to 1, is what the bars show, which stand behind the column
+    that has `BAR` for the next heading."""
+    kept = [column for column in columns if column.heading != BAR]
+    widths = {column.heading: column.cells_wide for column in kept}
+    while len(kept) > 1 and _total(kept, widths) > screen.width:
+        kept.remove(min(kept, key=lambda column: column.worth))
+    if len(kept) == 1:
+        widths[kept[0].heading] = min(widths[kept[0].heading], screen.width)
+    bar = screen.width - _total(kept, widths) - len(GAP)
+    shown = [column for column in columns if column in kept or (column.heading == BAR and bar >= LEAST_BAR)]
+    return [_heading(screen, shown, widths, bar)] + [
+        _row(screen, shown, widths, bar, number, share) for number, share in enumerate(shares)
+    ]
+
+
+def _total(columns: Sequence[Column], widths: dict[str, int]) -> int:
+    return sum([widths[column.heading] + len(GAP) for column in columns]) - len(GAP)
+
+
+def _heading(screen: Screen, columns: Sequence[Column], widths: dict[str, int], bar: int) -> Text:
+    cells = [" " * bar if c.heading == BAR else _set(screen, c, c.heading, widths[c.heading]) for c in columns]
+    return Text(GAP.join(cells).rstrip(), style=DIM, no_wrap=True, end="")
+
+
+def _row(
+    screen: Screen, columns: Sequence[Column], widths: dict[str, int], bar: int, number: int, share: float
+) -> Text:
+    line = Text(no_wrap=True, end="")
+    for place, column in enumerate(columns):
+        line.append(GAP if place else "")
+        if column.heading == BAR:
+            done = bar if share >= 1 else min(bar - 1, round(share * bar))
+            line.append(screen.bars[0] * done, ENDED if share >= 1 else GOING)
+            line.append(screen.bars[1] * (bar - done), DIM)
+        else:
+            line.append(_set(screen, column, column.cells[number], widths[column.heading]), column.style)
+    line.rstrip()
+    return line
+
+
+def _set(screen: Screen, column: Column, text: str, width: int) -> str:
+    return (to_left if column.left else to_right)(screen.cut(text, width), width)

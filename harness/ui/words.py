@@ -1,0 +1,210 @@
+"""Numbers and states of a run in words, for displays and logs: parts of lines, each whole in itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.model import Snapshot
+
+SLOW_LOOP, SLOW_DISK = 0.1, 0.05
+"""Seconds from which a late event loop and a slow write are worth a word."""
+
+SILENT = 10.0
+"""Seconds without an answer that are worth a word, where one in twenty replies does not take half of it."""
+
+KINDS_SHOWN = 3
+
+HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a line, `room` the cells that are kept for it, so that others do not move while its numbers grow."""
+
+    text: str
+    room: int = 0
+    style: str = ""
+
+
+def in_flight(s: Snapshot) -> list[Part]:
+    """What is on the wire, admitted and asked for, and why fewer are on the wire than that."""
+    digits = len(str(max(s.limit, s.requested or 0)))
+    asked = "auto" if s.requested is None else str(s.requested)
+    parts = [
+        Part(f"{s.in_flight:>{digits}} on the wire, {s.limit:>{digits}} admitted, {asked} asked"),
+        Part(f"{s.waiting} waiting", 8 + digits),
+        Part(f"{s.backing_off} backing off", 12 + digits),
+    ]
+    return parts + [Part(reason, style="yellow") for reason in held_back(s)]
+
+
+def held_back(s: Snapshot) -> list[str]:
+    """Why fewer requests are on the wire than were asked for."""
+    reasons = [HELD[s.held_by]] if s.held_by in HELD else []
+    if is_silent(s):
+        reasons.append(f"no answer for {duration(s.silence)}")
+    if s.lag > SLOW_LOOP:
+        reasons.append(f"busy loop {1e3 * s.lag:.0f} ms")
+    if s.slowest_write > SLOW_DISK:
+        reasons.append(f"slow disk {1e3 * s.slowest_write:.0f} ms")
+    return reasons or _not_full(s)
+
+
+def is_silent(s: Snapshot) -> bool:
+    """Whether nothing has come for so long that it is worth a word, though something should."""
+    usual = s.latency[1] if s.latency else 0.0
+    return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * usual))
+
+
+def _not_full(s: Snapshot) -> list[str]:
+    """Why not all of the slots are taken where nothing is amiss."""
+    if s.held_by == "limit" and s.in_flight < s.limit:
+        return ["others have the rest of the slots"]
+    left = users_left(s)
+    if not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
+        return [f"only {plural(left, 'user')} left"]
+    return []
+
+
+def users_left(s: Snapshot) -> int:
+    return sum([subset.users - subset.done - subset.failed for subset in s.subsets])
+
+
+def speed(s: Snapshot) -> list[Part]:
+    into, out = s.token_rates
+    return [
+        Part(pace(s.rate), 15),
+        Part(f"{count(into)} tokens/s in, {count(out)} out", 31),
+    ]
+
+
+def latency(s: Snapshot) -> list[Part]:
+    """Of replies; and how late this machine is itself."""
+    if s.latency is None:
+        replies = "no reply yet"
+    else:
+        half, most = s.latency
+        replies = f"p50 {brief(half)}, p95 {brief(most)}"
+    return [
+        Part(replies, 22),
+        Part(f"event loop {1e3 * s.lag:.0f} ms late", 21),
+        Part(f"disk write {1e3 * s.slowest_write:.1f} ms", 18),
+    ]
+
+
+def requests(s: Snapshot) -> list[Part]:
+    digits = len(str(sum([subset.steps for subset in s.subsets])))
+    parts = [Part(f"{s.requests} sent", 5 + digits), Part(tries_failed(s), 15, "yellow" if s.faults else "")]
+    return [*parts, Part(f"{s.replayed} from saved")] if s.replayed else parts
+
+
+def tries_failed(s: Snapshot, kinds_shown: int = KINDS_SHOWN) -> str:
+    failed = sum([number for _, number in s.faults])
+    return f"{failed} {'try' if failed == 1 else 'tries'} failed{kinds(s.faults, kinds_shown)}"
+
+
+def failures(s: Snapshot) -> list[Part]:
+    """Users given up on, by kind; nothing where none is."""
+    failed = sum([subset.failed for subset in s.subsets])
+    return [Part(f"{plural(failed, 'user')}{kinds(s.failures)}", style="red")] if failed else []
+
+
+def kinds(counted: Sequence[tuple[str, int]], number_shown: int = KINDS_SHOWN) -> str:
+    """The most frequent kinds by name, the rest together."""
+    shown, rest = counted[:number_shown], counted[number_shown:]
+    if len(rest) == 1:
+        shown, rest = counted, ()
+    told = [f"{kind} {number}" for kind, number in shown]
+    if rest:
+        told.append(f"{len(rest)} other kinds {sum([number for _, number in rest])}")
+    return f": {', '.join(told)}" if told else ""
+
+
+def tokens(s: Snapshot) -> list[Part]:
+    """Of this session, and what they may come to by its end."""
+    if s.requests and not s.prompt_tokens and not s.completion_tokens and s.latency:
+        return [Part("the endpoint tells none")]
+    parts = [Part(f"{count(s.prompt_tokens)} in, {count(s.completion_tokens)} out", 22)]
+    if s.projected_tokens and s.eta:
+        into, out = s.projected_tokens
+        parts.append(Part(f"by the end about {count(into)} in, {count(out)} out"))
+    return parts
+
+
+def at_risk(s: Snapshot) -> list[Part]:
+    """What would be lost if this process, or this machine, died now."""
+    digits = len(str(max(s.limit, s.requested or 0)))
+    again = f"{s.in_flight:>{digits}} to ask again" if s.in_flight else "nothing"
+    return [Part(f"if killed: {again}", 24 + digits), Part(f"by power loss: {_unsynced(s)}")]
+
+
+def _unsynced(s: Snapshot) -> str:
+    risk = s.at_risk
+    if not risk.seconds and not risk.synced:
+        return "nothing"
+    if risk.synced:
+        return f"last {1e3 * risk.seconds:.0f} ms, {plural(risk.users, 'user')}"
+    return f"last {duration(risk.seconds)}, at most {plural(risk.users, 'user')}"
+
+
+def eta(s: Snapshot) -> float | None:
+    """Seconds to go: none where every user has ended, whatever the rate made of the last steps."""
+    return 0.0 if users_left(s) <= 0 and not s.in_flight and not s.waiting else s.eta
+
+
+def time(s: Snapshot) -> str:
+    """Gone and to go, and what decides that where it is not the rate."""
+    if s.stopping:
+        return f"{duration(s.seconds)} gone, stopping"
+    left = eta(s)
+    chain = " (longest chain)" if s.chain_bound and left else ""
+    return f"{duration(s.seconds)} gone, {'?' if left is None else duration(left)} to go{chain}"
+
+
+def state(s: Snapshot) -> str:
+    """What a row says of when its run will end."""
+    if s.over:
+        return "stopped" if s.stopping else "done"
+    if s.stopping:
+        return "stopping"
+    left = eta(s)
+    return "outage" if s.outage else "?" if left is None else duration(left)
+
+
+def warned(age: float, text: str, times: int) -> str:
+    return f"{duration(age)} ago: {text}{f' ({times} times)' if times > 1 else ''}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}%"
+
+
+def pace(rate: float) -> str:
+    """Steps a second, or a minute where models are slow."""
+    return f"{rate:.1f} steps/s" if rate >= 1 or not rate else f"{60 * rate:.1f} steps/min"
+
+
+def count(number: float) -> str:
+    """In at most six characters."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.99995 * size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number:.0f}"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def brief(seconds: float) -> str:
+    """A short time with as many digits as tell something."""
+    if seconds < 1:
+        return f"{1e3 * seconds:.0f} ms"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
