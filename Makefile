@@ -34,6 +34,8 @@ takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
 takes.stats := ARGS
+takes.report := $(takes.reeval)
+takes.compare := RUNS PLATFORM ARGS
 takes.sample := RATIO PLATFORM ARGS
 takes.synth := PLATFORM ARGS
 takes.serve := ARGS
@@ -50,7 +52,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval status verify stats sample synth serve test check bench bench-peers campaign real-model clean
+.PHONY: help run resume reeval status verify report compare stats sample synth serve test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -71,6 +73,12 @@ status: .venv/run.made ## where every run stands, all or one: NAME= MODEL= PLATF
 verify: .venv/run.made ## prove runs sound: every user once, every line whole, metrics as a re-score: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) verify $(WHICH_RUN) $(MORE))
 
+report: .venv/run.made ## pages of reports again, or with no name one page over all runs: NAME= PLATFORM= ARGS="--with-posts"
+	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))
+
+compare: .venv/run.made ## whether one run is better than another, on the users that both have: RUNS="a b" PLATFORM=
+	$(strip $(HARNESS) compare $(foreach run,$(call given,RUNS),'$(run)') $(PLATFORMS) $(MORE))
+
 stats: .venv/run.made ## Excel tables of all runs side by side
 	$(HARNESS) stats $(MORE)
 
@@ -84,7 +92,7 @@ serve: .venv/run.made ## an endpoint on this machine with baseline models, laten
 	$(HARNESS) serve $(MORE)
 
 test: .venv/dev.made ## the tests, without the slow ones
-	$(PY) -m pytest -q $(MORE)
+	$(PY) -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(MORE)
 
 check: test ## test, then lint, format and types
 	$(PY) -m ruff check .

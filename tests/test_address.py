@@ -368,7 +368,9 @@ def test_manifest_cannot_make_another_variable_be_sent() -> None:
         again(options(), {"AWS_SECRET_ACCESS_KEY": "secret"}, "AWS_SECRET_ACCESS_KEY")
 
 
-@pytest.mark.parametrize("check", [None, "", "xx:yy", address.key_check("another-key")])
+@pytest.mark.parametrize(
+    "check", [None, "", "xx:yy", address.key_check("another-key")], ids=["none", "empty", "no trace", "another key's"]
+)
 def test_key_that_is_not_the_one_the_run_had_is_not_sent_where_its_folder_says(
     check: str | None, key_file: Path
 ) -> None:

@@ -45,7 +45,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @on_linux
-@pytest.mark.slow
 def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Path) -> None:
     """SIGKILL at any moment and at writes, SIGTERM, SIGUSR1, SIGINT once and twice, SIGSTOP, a parent that dies: no
     user and no reply is lost or doubled, files are byte-identical, and only requests on the wire are paid twice."""

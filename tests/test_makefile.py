@@ -32,6 +32,8 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["run", "ARGS=--queue week"], "run --queue week"),
         (["run", "ARGS=--config=f.yml"], "run --config=f.yml"),
         (["run", "MODEL=deepseek:x", "DEEPSEEK_API_KEY=sk-test"], "run --model 'deepseek:x'"),
+        (["compare", "RUNS=a b", "PLATFORM=weibo"], "compare 'a' 'b' --platform 'weibo'"),
+        (["report", "NAME=n"], "report --name 'n'"),
         (["resume", "NAME=n", "PROVIDER=relay"], "resume --name 'n' --provider 'relay'"),
     ],
 )

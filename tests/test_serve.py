@@ -203,6 +203,19 @@ async def test_completion_is_openai_shaped_and_byte_identical_each_time() -> Non
 
 
 @pytest.mark.anyio
+async def test_seed_of_a_request_goes_before_that_of_the_endpoint() -> None:
+    """So that two seeds of `baseline/random` are two runs of `run --seed` at one endpoint."""
+    pool = orjson.dumps([f"标签{n}" for n in range(30)]).decode()
+    replies = []
+    for own in (1, 2):
+        async with serving(Options(seed=own)) as (endpoint, session):
+            for more in ({}, {"seed": 7}):
+                body = chat(model="baseline/random", messages=[{"role": "user", "content": pool}], **more)
+                replies.append(orjson.loads((await post(endpoint, session, body))[1])["choices"])
+    assert replies[0] != replies[2] and replies[1] == replies[3] != replies[0]
+
+
+@pytest.mark.anyio
 async def test_models_lists_the_baselines() -> None:
     """GET /v1/models names every model that can be asked."""
     async with serving(Options()) as (endpoint, session), session.get(f"{endpoint.url}/models") as response:

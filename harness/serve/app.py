@@ -231,8 +231,9 @@ class _Endpoint:
         return response
 
     def _reply(self, call: dict[str, Any], digest: bytes, fault: str | None) -> dict[str, Any]:
-        """The completion as a whole reply."""
-        seed = self._options.seed
+        """The completion as a whole reply; a request's own seed goes before the endpoint's."""
+        asked = call.get("seed")
+        seed = asked if type(asked) is int else self._options.seed
         if self._imitation:
             text = imitate.answer(call, seed)
         else:

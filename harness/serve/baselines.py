@@ -2,7 +2,8 @@
 
 They know no benchmark and no file, only text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate
 pool as a JSON array of strings, the number of tags asked for, and their own earlier summary where the prompt carries
-it. What they answer depends on model, user messages and seed alone. Source: docs/design.md, section 7, `serve`.
+it. What they answer depends on model, user messages and seed alone (that of the request, `run --seed`, or else that of
+`serve`). Source: docs/design.md, section 7, `serve`.
 """
 
 from __future__ import annotations

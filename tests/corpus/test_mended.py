@@ -1,4 +1,4 @@
-"""What the fuzzer found in one reader and others had too: whole commands on it."""
+"""What the fuzzer found, at its smallest, or in one reader where others had it too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from zlib import crc32
 
 import pytest
 
+from harness.benchmarks.answers import Unreadable, json_object
 from harness.benchmarks.streamprofile.synth import generate
+from harness.model import Completion
 from tests.corpus.command import RUN, TASKS, Commands, put
 
 FOLDER = Path("results/recency")
@@ -33,3 +35,10 @@ def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(command: Comm
     assert RESULTS.read_bytes() == whole
     kept = [path, *FOLDER.glob(f"{path.name}.before-*")]
     assert any(NO_JSON in one.read_bytes() for one in kept)
+
+
+def test_a_reply_on_which_the_repair_itself_fails_holds_no_json() -> None:
+    """A fence within a name breaks an assertion of the repair; the answer is invalid, and the run goes on."""
+    reading = json_object(Completion('{"```json0```'), [])
+    assert isinstance(reading, Unreadable)
+    assert reading.kind == "no_json"
