@@ -130,6 +130,13 @@ def test_chunks_become_the_whole_reply_wherever_they_are_cut(places: list[int]) 
     assert read(*cut(WHOLE, places)) == MERGED
 
 
+def test_whole_reply_under_the_name_of_a_stream_is_read_wherever_it_is_cut() -> None:
+    """White space that comes before it, and by itself, makes it no stream of events."""
+    body = b' \r\n{"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}'
+    for place in range(len(body)):
+        assert read(body[:place], body[place:])["choices"][0]["message"]["content"] == "a"
+
+
 def test_reply_of_one_byte_a_block_is_the_same() -> None:
     """Every boundary at once."""
     assert read(*[WHOLE[place : place + 1] for place in range(len(WHOLE))]) == MERGED

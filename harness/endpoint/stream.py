@@ -105,6 +105,7 @@ class StreamedReply:
         self._finish_reason: Any = None
         self._has_choice = False
         self._has_halves = False
+        self._begun = False
         self._plain: list[bytes] | None = None
 
     @property
@@ -119,8 +120,9 @@ class StreamedReply:
         self._size += len(block)
         if self._size > self._largest:
             raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
-        if self._plain is None and self._size == len(block) and block.lstrip().startswith(b"{"):
-            self._plain = []  # a whole reply under the name of a stream
+        if not self._begun and (text := block.lstrip()):
+            self._begun = True
+            self._plain = [] if text.startswith(b"{") else None  # a whole reply under the name of a stream
         if self._plain is not None:
             self._plain.append(block)
             return
