@@ -85,6 +85,14 @@ def _told(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         streams.drop(sys.stdout)
         return 0
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "harness":
+            return _internal_error(error, arguments)
+        streams.tell(
+            f"the package {error.name!r} is not installed for {sys.executable}: use the Python that `make` has set up, "
+            ".venv/bin/python -m harness, or install this project into yours (`pip install -e .`)"
+        )
+        return MachineError.exit_code
     except Exception as error:  # the one place that may meet anything: a user gets a sentence, the file the rest
         if signalled := _signal_within(error):
             raise signalled from None

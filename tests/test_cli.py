@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
-from harness.commands import earlier, options
+from harness.commands import earlier, launch, options
 from harness.commands import run as run_command
 from harness.errors import BadInput
 from harness.store import manifest
@@ -589,6 +590,38 @@ def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results: Path, caps
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1 and ".xlsx: File too large" in shown
     assert not list((results / "metric_excels").iterdir())
+
+
+def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a Python that is not the one of `make`: one sentence, and no defect of the harness."""
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
+
+    monkeypatch.setattr("harness.cli.import_module", missing)
+    assert main(["status"]) == 4
+    said = capsys.readouterr().err
+    assert "'rich.console' is not installed" in said and ".venv/bin/python -m harness" in said and "defect" not in said
+
+
+@pytest.mark.parametrize(
+    ("executable", "found", "told"),
+    [
+        ("here/.venv/bin/python", None, ".venv/bin/python"),
+        ("here/.venv/bin/python", "here/.venv/bin/python", "python"),
+        ("usr/bin/python3", "here/.venv/bin/python", "usr/bin/python3"),
+    ],
+)
+def test_command_to_resume_names_the_python_that_has_the_packages(
+    executable: str, found: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its path, shortened where it lies below the working folder; `python` only where that is the same one."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / executable))
+    monkeypatch.setattr("shutil.which", lambda name: found and str(tmp_path / found))
+    expected = told if told in ("python", ".venv/bin/python") else str(tmp_path / told)
+    assert launch._this_python() == expected
 
 
 def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(

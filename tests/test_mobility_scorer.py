@@ -338,6 +338,16 @@ def test_the_report_says_what_stands_beside_the_numbers(sentence: str) -> None:
     assert sentence in text(days, facts(100, notes=("合成。",)))
 
 
+def test_invalid_days_stand_beside_the_score() -> None:
+    """In the one line that a run ends with, and under the coverage; nothing is said where there is none."""
+    day = a_day(np.random.default_rng(1))
+    found = report([home(invalid="length"), day])
+    said = "1 of 2 days is invalid (length 1)"
+    assert found.headline.endswith(f"; {said}")
+    assert any(isinstance(block, Paragraph) and block.text.startswith(said) for block in found.blocks)
+    assert "invalid" not in report([day]).headline
+
+
 def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
     """Warnings without their numbers, so that those of many residents are few."""
     rng = np.random.default_rng(1)

@@ -619,6 +619,16 @@ def test_report_tells_notes_and_repairs() -> None:
     assert ("- refusal", "1") in rows and ("- fence", "1") in rows
 
 
+def test_invalid_answers_stand_beside_the_score() -> None:
+    """In the one line that a run ends with, and under the coverage, by kind; nothing is said where there is none."""
+    steps = [a_step(1, outcome="refusal"), a_step(2, outcome="no_json"), a_step(3, outcome="no_json"), a_step(4)]
+    made = report([user(*steps)], facts(1))
+    said = "3 of 4 answers are invalid (no_json 2, refusal 1)"
+    assert made.headline.endswith(f"; {said}")
+    assert f"{said}: scored as empty predictions." in texts(made)
+    assert "invalid" not in report([user(a_step(1))], facts(1)).headline
+
+
 def test_last_block_is_for_the_authors_stats() -> None:
     """The eight metrics, undefined ones left out, then the users, then F1^NS as the release code has it."""
     made = report([user(a_step(1, 0.0, 0.0, Recall=0.25)), user(a_step(1, 0.5, 0.5, Recall=0.5))], facts(2))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -143,4 +146,12 @@ def _resume_command(plan: Plan) -> str:
     folder = [] if plan.results == config.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
     headers = [word for name in plan.headers for word in ("--extra-header", f"{name}: ...")]
-    return shlex.join(["python", "-m", "harness", "resume", "--name", plan.name, *folder, *file, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", "--name", plan.name, *folder, *file, *headers])
+
+
+def _this_python() -> str:
+    """What this Python, which has the packages, is called from here."""
+    if shutil.which("python") == sys.executable:
+        return "python"
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else sys.executable

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import orjson
 
-from harness.benchmarks import spent
+from harness.benchmarks import invalid, spent
 from harness.benchmarks.dailymobility.day import INTENTIONS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
@@ -40,7 +40,13 @@ def summarise(scores: ShardScores, truth: GroundTruth, run: RunFacts, prompt_ver
     data = report_data(scores, truth, run, prompt_version)
     lists = data["lists"]
     files = {lists: orjson.dumps(scores.lists(), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"} if lists else {}
-    return Report(data, tuple(report_blocks(data)), _headline(data["protocols"]), files)
+    headline = "; ".join(filter(None, (_headline(data["protocols"]), _invalid(data))))
+    return Report(data, tuple(report_blocks(data)), headline, files)
+
+
+def _invalid(data: JSON) -> str:
+    of = data["diagnostics"]
+    return invalid.told(of["invalid"], of["valid_days"] + sum(of["invalid"].values()), "days")
 
 
 def _headline(protocols: Mapping[str, JSON]) -> str:
@@ -204,6 +210,13 @@ def report_blocks(data: JSON) -> Iterator[Block]:
 
 
 def coverage(data: JSON) -> Iterator[Block]:
+    """Who is scored, and how many of their days are invalid."""
+    yield from _covered(data)
+    if words := _invalid(data):
+        yield Paragraph(f"{words}: scored as a day at home with the intention other.")
+
+
+def _covered(data: JSON) -> Iterator[Block]:
     of, run = data["coverage"], data["run"]
     users = f"{of['scored_users']} of {of['expected_users']} residents are scored"
     share = run.get("ratio", 1.0)

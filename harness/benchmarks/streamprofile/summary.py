@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.benchmarks import spent
+from harness.benchmarks import invalid, spent
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.scores import BINS, SPREAD, Intervals, ShardScores
@@ -31,7 +31,12 @@ def summarise(scores: ShardScores, run: RunFacts, prompt_version: str) -> Report
     found = report_data(scores, run, prompt_version, scores.intervals(np.random.default_rng(SEED)))
     values = {name: found["metrics"][name]["value"] for name in ("Recall", F1)}
     headline = ", ".join(f"{name} {percent(value)}{'' if value is None else '%'}" for name, value in values.items())
-    return Report(found, tuple(report_blocks(found)), headline)
+    return Report(found, tuple(report_blocks(found)), "; ".join(filter(None, (headline, _invalid(found)))))
+
+
+def _invalid(data: JSON) -> str:
+    of = data["diagnostics"]
+    return invalid.told(of["invalid"], of["steps"], "answers")
 
 
 def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, intervals: Intervals) -> JSON:
@@ -179,6 +184,13 @@ def report_blocks(data: JSON) -> Iterator[Block]:
 
 
 def coverage(data: JSON) -> Iterator[Block]:
+    """Who is scored, and how many of their answers are invalid."""
+    yield from _covered(data)
+    if words := _invalid(data):
+        yield Paragraph(f"{words}: scored as empty predictions.")
+
+
+def _covered(data: JSON) -> Iterator[Block]:
     of = data["coverage"]
     users = f"{of['scored_users']} of {of['expected_users']} users are scored, over {of['scored_steps']} steps"
     share = data["run"].get("ratio", 1.0)
