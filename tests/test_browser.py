@@ -124,7 +124,7 @@ def hostile_page(folder: Path) -> Path:
     texts = (HOSTILE, long, half, "‏שלום עולם", "👩‍👩‍👧 é", "javascript:alert(1)")
     blocks = (*BLOCKS, *(Quote("persona", text, open=True) for text in texts))
     cards = [Card(HOSTILE, (HOSTILE,), blocks), *(Card(f"u{number}", ("1",), blocks) for number in range(3))]
-    made = page(HOSTILE, BLOCKS, warning=HOSTILE, browser=Browser("user", ("steps",), cards, HOSTILE))
+    made = page(HOSTILE, BLOCKS, warning=HOSTILE, browser=Browser("user", ("steps",), cards, lambda _: HOSTILE))
     path = folder / "hostile.html"
     path.write_bytes(made.encode("utf-8", "replace"))
     return path

@@ -15,7 +15,7 @@ import pytest
 from harness.benchmarks.dailymobility.synth import files
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands import contrast
+from harness.commands import comparison
 from harness.model import JSON, Chart
 from harness.report import compare
 from harness.serve import residents
@@ -95,7 +95,7 @@ def told(root: Path, capsys: Told, *words: str) -> JSON:
     return found
 
 
-def entry(pair: JSON, metric: str, platform: str = contrast.ALL) -> JSON:
+def entry(pair: JSON, metric: str, platform: str = comparison.ALL) -> JSON:
     found: JSON = next(of for of in pair["figures"] if (of["metric"], of["platform"]) == (metric, platform))
     return found
 
@@ -204,15 +204,114 @@ def test_who_has_which_users_and_what_else_differs_stand_before_any_figure(own: 
     assert call(own, "recency", "random-1") == 0
     said = " ".join(capsys.readouterr().out.split())
     marks = (
+        "Both runs: The tasks are synthetic",
+        "weibo: Not alike: settings.persona is true in recency, false in random-1",
         "weibo: random-1 is INCOMPLETE, without 5 users",
         "weibo: 5 users of recency not in random-1",
-        "weibo: Not alike: settings.persona is true in recency, false in random-1",
         "is better than",
         "Precision",
     )
     places = [said.index(mark) for mark in marks]
     assert places == sorted(places)
     assert f"on {2 * USERS - 5} users that both have" in said
+
+
+def test_synthetic_tasks_and_shares_are_told_before_the_verdict(played: Path, tmp_path: Path, capsys: Told) -> None:
+    """Two runs of 0.2 of forty users each: "8 of 8" alone would pass for all of them."""
+    root = Path(shutil.copytree(played / "tasks", tmp_path / "tasks")).parent
+    for name, script in (("some", None), ("few", seeded(1))):
+        play(root, name, script, "--platform", "weibo", "--ratio", "0.2")
+    capsys.readouterr()
+    pair = told(root, capsys, "some", "few")["pairs"][0]
+    assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [8, 0.2, USERS]
+    assert call(root, "some", "few") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    shares = [f"{run} was run on a share of its tasks: weibo 8 of 40 users (share 0.2)" for run in ("some", "few")]
+    for words in (*shares, "Both runs: The tasks are synthetic"):
+        assert said.index(words) < said.index("No difference shown")
+
+
+def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Told) -> None:
+    """Without its report nobody knows whether a run's tasks are synthetic, and it says so, naming the platform."""
+    (own / "results/random-1/eval_report_weibo.json").unlink()
+    found = told(own, capsys, "recency", "random-1")["pairs"][0]["warnings"]
+    assert "weibo: random-1: no report tells whether the tasks are synthetic." in found
+    assert any(words.startswith("recency: The tasks are synthetic") for words in found)
+    assert any(words.startswith("zhihu: random-1: The tasks are synthetic") for words in found)
+
+
+def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told) -> None:
+    """A content filter can be the whole difference: of users that both have, before any figure."""
+
+    def filtered(record: JSON) -> None:
+        if record["user_id"].endswith("1"):
+            record["steps"][0] |= {"outcome": "content_filter", "prediction": []}
+
+    edit(results(own, "random-1"), filtered)
+    edit(results(own, "recency"), nothing, slice(1, None))
+    data = told(own, capsys, "recency", "random-1")
+    pair = data["pairs"][0]
+    on_common = pair["coverage"][0]["b"]["answers_on_common"]
+    assert on_common["content_filter"] == 3 and pair["coverage"][0]["a"]["answers_on_common"].keys() == {"valid"}
+    answers = sum(on_common.values())
+    words = (
+        f"weibo, invalid answers of users that both have, scored as empty: of recency none of {answers}; of random-1 "
+        f"3 of {answers} answers are invalid (content_filter 3)."
+    )
+    assert words in pair["warnings"] and not any("zhihu, invalid" in other for other in pair["warnings"])
+
+
+def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
+    """A resident has one answer, the day."""
+    root = Path(shutil.copytree(lived, tmp_path / "own"))
+
+    def refused_day(record: JSON) -> None:
+        record["invalid"] = "refusal" if record["user_id"] == 1 else None
+
+    edit(root / "results/day-1/inference_results_beijing.jsonl", refused_day)
+    found = told(root, capsys, "commuter", "day-1")["pairs"][0]["warnings"]
+    assert any("of commuter none of 40; of day-1 1 of 40 answers is invalid (refusal 1)." in words for words in found)
+
+
+def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, capsys: Told) -> None:
+    """Two users say next to nothing of how users of their platform differ, however many the other platform has."""
+    for run in ("recency", "random-1"):
+        edit(results(own, run, "zhihu"), nothing, slice(2))
+    pair = told(own, capsys, "recency", "random-1")["pairs"][0]
+    recall = entry(pair, "Recall")
+    alone = [entry(pair, "Recall", platform)["ci95"] for platform in PLATFORMS]
+    weibo, both = alone[0][1] - alone[0][0], recall["ci95"][1] - recall["ci95"][0]
+    assert both > 2 * weibo
+    assert recall["few_users"] == {"zhihu": 2} and entry(pair, "Recall", "weibo")["few_users"] == {}
+    assert "Too few users on zhihu (2) to rely on the interval" in pair["verdicts"][-1]
+    assert "Not about zhihu, where it is not defined" in pair["verdicts"][0]  # of these two nobody has an F1^NS
+
+
+def test_a_platform_of_one_user_leaves_nothing_to_say(own: Path, capsys: Told) -> None:
+    """No interval over platforms and no verdict; the other platform has its own as before."""
+    edit(results(own, "random-1", "zhihu"), nothing, slice(1))
+    pair = told(own, capsys, "recency", "random-1")["pairs"][0]
+    assert entry(pair, "Recall")["ci95"] is None and entry(pair, "Recall", "weibo")["ci95"] is not None
+    assert pair["verdicts"][-1].startswith("Nothing can be said of Recall")
+    assert pair["verdicts"][-1].endswith("of zhihu there is but one.")
+
+
+def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> None:
+    """Steps turned round add up otherwise in the last bit: that makes no user better on either side."""
+    shutil.copytree(own / "results/random-1", own / "results/turned")
+    kinds = ("metrics", "metrics_at_asked")
+
+    def turned(record: JSON) -> None:
+        swapped = [{kind: step.get(kind) for kind in kinds} for step in reversed(record["steps"])]
+        for step, values in zip(record["steps"], swapped, strict=True):
+            step |= {kind: value for kind, value in values.items() if value is not None}
+
+    for platform in PLATFORMS:
+        edit(results(own, "turned", platform), turned)
+    pair = told(own, capsys, "random-1", "turned")["pairs"][0]
+    for of in pair["figures"]:
+        assert (of["equal"], of["a_better"], of["b_better"]) == (of["users"], 0, 0)
+    assert all("are the same in" in words for words in pair["verdicts"]) and pair["most_different"] == []
 
 
 def test_users_of_other_tasks_are_left_out_and_counted(own: Path, capsys: Told) -> None:
@@ -416,7 +515,7 @@ def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: 
 def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> None:
     """Seeds are fixed."""
     first, again = (told(played, capsys, "recency", "random-1") for _ in range(2))
-    assert first == again and first["seed"] == contrast.SEED
+    assert first == again and first["seed"] == comparison.SEED
 
 
 def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: Told) -> None:
@@ -425,7 +524,7 @@ def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: To
     charts = [block for block in compare.blocks(data) if isinstance(block, Chart)]
     assert [chart.x for chart in charts] == [
         tuple(dict.fromkeys(of["metric"] for of in data["pairs"][0]["figures"])),
-        (*PLATFORMS, contrast.ALL),
+        (*PLATFORMS, comparison.ALL),
     ]
     recall = entry(data["pairs"][0], "Recall")
     assert charts[1].series[0].values[-1] == recall["difference"]

@@ -342,20 +342,29 @@ def test_log_lines_keep_within_eighty_columns() -> None:
     assert several.splitlines()[-1] == "gpt-5-mini: xiaohongshu 1100/1200 (20 failed) | done"
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_faults_of_several_runs_leave_room_for_what_was_found_out(number: int) -> None:
+    """Each run tells one fault at most, and the log and the board of all have a line for a note besides."""
+    heard = (Warned("http_503: 忙", 1.0, 7), Warned("learned: no temperature", 65.0))
+    runs = tuple([snapshot(name=f"run-{place}", warnings=heard) for place in range(number)])
+    assert any("no temperature" in line for line in shown(runs, 80, 40))
+    assert "no temperature" in progress.lines(runs)
+
+
 # What the engine tells
 
 
 def test_longest_chain_can_outlast_the_rate() -> None:
     """A user's steps come one after another: 50 of 2 s take 100 s, however fast all others are."""
-    assert time_to_go(Ahead(100, 50), rate=5.0, latency=2.0, outage=False) == (100.0, True)
-    assert time_to_go(Ahead(1000, 50), rate=5.0, latency=2.0, outage=False) == (200.0, False)
-    assert time_to_go(Ahead(0, 0), rate=0.0, latency=None, outage=False) == (0.0, False)
+    assert time_to_go(Ahead(100, 50), rate=5.0, step_seconds=2.0, outage=False) == (100.0, True)
+    assert time_to_go(Ahead(1000, 50), rate=5.0, step_seconds=2.0, outage=False) == (200.0, False)
+    assert time_to_go(Ahead(0, 0), rate=0.0, step_seconds=None, outage=False) == (0.0, False)
 
 
 def test_nobody_can_tell_how_long_an_outage_lasts() -> None:
     """Nor how long a run takes before its first step."""
-    assert time_to_go(Ahead(10, 2), rate=5.0, latency=2.0, outage=True) == (None, False)
-    assert time_to_go(Ahead(10, 2), rate=0.0, latency=None, outage=False) == (None, False)
+    assert time_to_go(Ahead(10, 2), rate=5.0, step_seconds=2.0, outage=True) == (None, False)
+    assert time_to_go(Ahead(10, 2), rate=0.0, step_seconds=None, outage=False) == (None, False)
 
 
 def test_latency_is_that_of_the_last_replies() -> None:
@@ -383,7 +392,7 @@ def test_rates_are_those_of_the_last_half_minute() -> None:
 
 def test_warnings_that_repeat_are_counted() -> None:
     """Three different ones are kept, the newest first, with their age and how often they came."""
-    warnings = Warnings()
+    warnings = Warnings(3)
     for time, text in enumerate(["甲", "乙", "甲", "丙", "丁"]):
         warnings.add(float(time), text)
     assert warnings.told(10.0) == (Warned("丁", 6.0), Warned("丙", 7.0), Warned("甲", 8.0, 2))

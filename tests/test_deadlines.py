@@ -193,6 +193,41 @@ async def test_cancellation_of_a_stream_by_somebody_else_is_not_a_stall() -> Non
             await task
 
 
+@pytest.mark.parametrize(
+    ("looks", "since", "unwatched"),
+    [
+        ((), 0.4, False),
+        ((0.5, 1.0, 1.5), 0.0, False),
+        ((0.5, 1.9, 3.3, 4.7), 0.0, False),
+        ((0.5, 2.1), 0.4, True),
+        ((0.5, 2.1, 2.6, 3.1), 0.4, True),
+        ((0.5, 9.0, 9.5), 8.0, False),
+        ((0.5, 9.0, 9.5, 20.0), 8.0, True),
+        ((0.5, 9.0, 9.5), 9.0, False),
+    ],
+    ids=["no look due", "on time", "each a little late", "late", "late once", "began since", "again", "began after"],
+)
+async def test_machine_stood_still_only_where_looks_were_missing_since_a_request_began(
+    looks: tuple[float, ...], since: float, unwatched: bool
+) -> None:
+    """More than a second beyond an interval, within the request's own time; how long it took does not matter."""
+    clock = Clock()
+    deadlines = Deadlines(600.0, clock)
+    for clock.now in looks:
+        deadlines.sweep()
+    clock.now += 0.5
+    assert deadlines.stood_still(since) is unwatched
+
+
+async def test_machine_that_still_has_not_looked_stood_still() -> None:
+    """The stretch that goes on counts, before any sweep has seen it."""
+    clock = Clock()
+    deadlines = Deadlines(600.0, clock)
+    clock.now = 1.6
+    assert deadlines.stood_still(0.0)
+    assert not deadlines.stood_still(0.2)
+
+
 def test_sweeps_are_as_frequent_as_the_shorter_time_wants() -> None:
     """A request ends at its deadline or an eighth of it later, and never more than half a second."""
     intervals = [

@@ -11,25 +11,29 @@ import asyncio
 import gzip
 import random
 import shutil
+import socket
 import ssl
 import subprocess
+import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import anyio
 import orjson
 import pytest
+from aiohttp.abc import ResolveResult
+from aiohttp.resolver import ThreadedResolver
 from anyio.from_thread import start_blocking_portal
 
 from harness.cli import main
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits, Reply
-from harness.endpoint.client import Client
+from harness.endpoint.client import CROSSING_SECONDS, Client
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES, DIRECTLY, connection
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -39,7 +43,8 @@ from harness.serve.app import MODELS
 
 KEY = "sk-test-0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
-SOON = 0.1  # seconds until a deadline that a test waits for
+SOON = 0.3  # seconds until a deadline that a test waits for
+PATIENCE = 0.1  # seconds for connecting: less than aiohttp waits before it tries the next address beside
 MEGABYTE = 2**20
 BOTH_LOOPS = pytest.mark.parametrize(
     "anyio_backend", [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
@@ -271,8 +276,9 @@ async def test_each_hostile_reply_is_tried_again_and_harms_nobody(name: str) -> 
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-    assert (reply.completion, reply.tries) == (Completion("好"), 2), faults
-    assert len(faults) == 1 and (faults[0].kind == kinds or faults[0].kind in kinds), faults
+    assert (reply.completion, reply.tries) == (Completion("好"), len(faults) + 1), faults
+    assert len(faults) == 1 or name in SLOW, faults  # a busy machine may be late with the good reply, too
+    assert faults[0].kind == kinds or faults[0].kind in kinds, faults
     assert faults[0].detail and "\n" not in faults[0].detail and len(faults[0].detail) < 400
     assert KEY not in faults[0].detail and "RawResponse" not in faults[0].detail
     assert peak < 100 * MEGABYTE
@@ -338,7 +344,7 @@ async def test_server_that_closes_idle_connections_costs_no_try() -> None:
     """Whether the next request finds the connection closed or crosses its end: it is sent anew, and nothing failed."""
     async with (
         serving(*[says(http(GOOD)) for _ in range(20)]) as server,
-        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1, clock=lambda: 0.0) as client,
     ):
         calls = [await call(client, max_retries=0) for _ in range(20)]
     assert [(reply.tries, faults) for reply, faults in calls] == [(1, [])] * 20
@@ -351,13 +357,73 @@ async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
     """It is sent anew only where the connection had served before; on one of its own the server meant the request."""
     async with (
         serving(says(http(GOOD), stays=True), says(b""), says(b"")) as server,
-        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1, clock=lambda: 0.0) as client,
     ):
         await call(client)
         reply, faults = await call(client)
     assert (reply.tries, [fault.kind for fault in faults]) == (2, ["connection"])
     assert faults[0].detail == "the endpoint closed the connection before its reply"
     assert len(server.heads) == 4
+
+
+def together(number: int) -> Script:
+    """A reply once so many requests are there, so that each has a connection of its own, which stays."""
+    here, all_here = 0, asyncio.Event()
+
+    async def script(write: Write) -> bool:
+        nonlocal here
+        here += 1
+        if here == number:
+            all_here.set()
+        await all_here.wait()
+        await write(http(GOOD))
+        return True
+
+    return script
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("works", "arrivals"), [(0.0, 2), (CROSSING_SECONDS, 2), (CROSSING_SECONDS + 0.05, 1)], ids=["0", "soon", "late"]
+)
+async def test_server_that_hangs_up_gets_a_request_once_more_at_most_however_many_connections_idle(
+    works: float, arrivals: int
+) -> None:
+    """Once more, over a new connection, where it hangs up at once; not at all where it first worked on the request."""
+    now, warm = 0.0, 16
+
+    async def hangs_up(write: Write) -> bool:
+        nonlocal now
+        now += works
+        return False
+
+    async with (
+        serving(*[together(warm)] * warm, *[hangs_up] * 2 * warm) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=warm, clock=lambda: now) as client,
+    ):
+        with anyio.fail_after(HANGS):
+            await asyncio.gather(*[client.send(b"{}") for _ in range(warm)])
+            with pytest.raises(TransportFault) as caught:
+                await client.send(b"{}")
+    assert (caught.value.kind, caught.value.unreachable) == ("connection", False)
+    assert len(server.heads) == warm + arrivals
+    assert server.connections == warm + arrivals - 1
+
+
+@pytest.mark.anyio
+async def test_request_that_crossed_the_end_of_its_connection_keeps_the_idle_ones() -> None:
+    """The new connection takes no idle one's place: those serve the requests that come after."""
+    warm = 4
+    async with (
+        serving(*[together(warm)] * warm, says(b""), says(http(GOOD), stays=True), *[together(warm)] * warm) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=warm, clock=lambda: 0.0) as client,
+    ):
+        with anyio.fail_after(HANGS):
+            await asyncio.gather(*[client.send(b"{}") for _ in range(warm)])
+            await client.send(b"{}")
+            await asyncio.gather(*[client.send(b"{}") for _ in range(warm)])
+    assert (len(server.heads), server.connections) == (2 * warm + 2, warm + 1)
 
 
 @BOTH_LOOPS
@@ -482,24 +548,111 @@ def test_run_is_told_that_certificates_are_not_checked(proxy: str | None, monkey
     assert connection(Address("http://h.example/v1", insecure_tls=True), 1).told == DIRECTLY
 
 
+WATCHED = [0.5] * 80
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize(("seconds", "doubted"), [(2.5, True), (9.0, False)], ids=["in time", "late"])
+@pytest.mark.parametrize(
+    ("looks", "doubted"),
+    [(WATCHED, True), ([*WATCHED, 9.0], False), ([9.0, *WATCHED], False)],
+    ids=["watched all the time, however long", "stood still at last", "stood still at first"],
+)
 async def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
-    seconds: float, doubted: bool, monkeypatch: pytest.MonkeyPatch
+    looks: list[float], doubted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that nobody looked at for seconds says nothing of its address: it is tried again, no run stops."""
     now = 0.0
 
-    def stands_still(*asked: object, **more: object) -> None:
+    def runs_out(*asked: object, **more: object) -> None:
         nonlocal now
-        now += seconds
+        for seconds in looks:
+            client._deadlines.sweep()
+            now += seconds
         raise aiohttp.ConnectionTimeoutError("too late")
 
-    monkeypatch.setattr(aiohttp.ClientSession, "post", stands_still)
-    address = Address("http://model.example/v1", KEY)
-    async with Client(address, timeout=2.0, connections=1, clock=lambda: now) as client:
+    monkeypatch.setattr(aiohttp.ClientSession, "post", runs_out)
+    async with Client(
+        Address("http://model.example/v1", KEY), timeout=600.0, connections=1, clock=lambda: now
+    ) as client:
         with pytest.raises(TransportFault) as caught:
             await client.send(b"{}")
+    assert (caught.value.kind, caught.value.unreachable) == ("connect", doubted)
+
+
+@contextmanager
+def taking_no_connections(*hosts: str) -> Iterator[int]:
+    """One port of several addresses of this machine, whose queues of connections are full: it drops what knocks."""
+    port = 0
+    with ExitStack() as held:
+        for host in hosts:
+            full = held.enter_context(socket.socket())
+            full.bind((host, port))
+            full.listen(0)
+            port = full.getsockname()[1]
+            for _ in range(2):
+                waiting = held.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((host, port))
+        yield port
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
+@pytest.mark.parametrize("seconds", [PATIENCE, HANGS], ids=["all the time", "a part of it"])
+async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_one(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They share the time, so that the run is told of its wrong address, before the request's own deadline passes."""
+    hosts, asked = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), 0
+    loop = asyncio.get_running_loop()
+
+    async def resolved(resolver: object, name: str, port: int, **more: object) -> list[ResolveResult]:
+        return [
+            ResolveResult(hostname="", host=host, port=port, family=socket.AF_INET, proto=0, flags=0) for host in hosts
+        ]
+
+    async def knock(*args: Any) -> None:
+        nonlocal asked
+        asked += 1
+        await connects(*args)
+
+    connects = loop.sock_connect
+    monkeypatch.setattr(loop, "sock_connect", knock)
+    monkeypatch.setattr(ThreadedResolver, "resolve", resolved)
+    monkeypatch.setattr("harness.endpoint.client.CONNECT_SECONDS", PATIENCE)
+    with taking_no_connections(*hosts) as port:
+        async with Client(Address(f"http://model.example:{port}/v1", KEY), timeout=seconds, connections=1) as client:
+            with pytest.raises(TransportFault) as caught, anyio.fail_after(HANGS):
+                await client.send(b"{}")
+    assert (caught.value.kind, caught.value.unreachable) == ("connect", True)
+    assert caught.value.detail.endswith(f"/v1/chat/completions takes no connection within {PATIENCE:g} s")
+    assert asked == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
+@pytest.mark.parametrize(("look", "doubted"), [(0.5, True), (HANGS, False)], ids=["watched", "stood still"])
+async def test_deadline_of_a_request_that_has_no_connection_yet_is_the_connections(
+    look: float, doubted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever time is over first, the address is doubted, but by a machine that stood still."""
+    now, loop = 0.0, asyncio.get_running_loop()
+    connects = loop.sock_connect
+
+    async def knock(*args: Any) -> None:
+        nonlocal now
+        while now < HANGS:
+            now += look
+            client._deadlines.sweep()
+        await connects(*args)
+
+    monkeypatch.setattr(loop, "sock_connect", knock)
+    with taking_no_connections("127.0.0.1") as port:
+        async with Client(
+            Address(f"http://127.0.0.1:{port}/v1", KEY), timeout=HANGS, connections=1, clock=lambda: now
+        ) as client:
+            with pytest.raises(TransportFault) as caught:
+                await client.send(b"{}")
     assert (caught.value.kind, caught.value.unreachable) == ("connect", doubted)
 
 

@@ -78,7 +78,7 @@ class Parsed(HTMLParser):
 
 
 def browser(*cards: Card) -> Browser:
-    return Browser("user", ("steps",), cards, "All of them.")
+    return Browser("user", ("steps",), cards, lambda number: f"All {number} of them.")
 
 
 def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
@@ -151,10 +151,17 @@ def test_cards_are_made_one_after_the_other_as_the_page_is_written() -> None:
             made.append(number)
             yield Card(str(number), ("1",), (Paragraph("x"),))
 
-    parts = pieces("t", (), browser=Browser("user", ("steps",), cards(), "told"))
+    parts = pieces("t", (), browser=Browser("user", ("steps",), cards(), str))
     seen = [len(made) for part in parts if 'class="card"' in part]
     assert made == [0, 1, 2]
     assert seen[0] == 1
+
+
+def test_what_is_told_of_the_users_is_told_when_they_have_been_counted() -> None:
+    """Cards are made as the page is written, and nobody knows before how many there will be."""
+    cards = (Card(str(number), ("1",), ()) for number in range(3))
+    made = page("t", (), browser=Browser("user", ("steps",), cards, lambda number: f"All {number} of them."))
+    assert "<p>All 3 of them.</p>" in made
 
 
 def test_links_lead_from_the_first_cells_of_tables_that_have_one() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,12 @@ from harness.benchmarks.streamprofile import scores
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.commands import pages
-from harness.commands.pages import Source, Wish, write_page
-from harness.errors import BadInput
+from harness.commands.pages import Source, Wish, write_all, write_page
+from harness.errors import BadInput, MachineError
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.store import log
+from harness.store.aside import replace_results
+from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from tests.scripted import completion, serving
@@ -215,7 +219,7 @@ def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
         data = orjson.loads(line)
         assert f'"{data["username"]}"' not in text
         assert all(orjson.dumps(step["posts_text"]).decode() not in text for step in data["prediction_tasks"])
-    assert "Posts are left out." in text
+    assert "Posts are left out, but personas, reasoning and replies may quote them." in text
 
 
 def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
@@ -223,6 +227,53 @@ def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
     assert again(own, "--name", "recency", "--with-posts") == 0
     labels = {block["label"] for kind, block in read(own / PAGE).data(class_="card")[0] if kind == "Quote"}
     assert labels == {"Persona summary after this step", "Reasoning", "Reply", "Posts"}
+
+
+def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(tasks: Path, tmp_path: Path) -> None:
+    """In personas, thoughts, replies and examples of invalid answers the key stands for it, however it is spelt."""
+    lines = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()]
+    names = [line["username"] for line in lines]
+    calls = iter(range(1000))
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        said = "".join(message["content"] for message in body["messages"])
+        name = next((name for name in names if name in said), "没有名字")
+        answer = {"predicted_tags": [name], "persona_summary": f"{name}喜欢猫", "reasoning": f"@{name}"}
+        if (number := next(calls)) < 3:
+            return 200, completion(f"{name}你好")
+        return 200, completion(json.dumps(answer, ensure_ascii=number % 2 == 0))
+
+    with serving(script) as server:
+        options = ["--api-url", server.url, "--concurrency", "1", "--results-dir", str(tmp_path)]
+        tuned = ["--tasks-dir", str(tasks), "--platform", "weibo", "--parse-retries", "2"]
+        assert main(["run", "--model", "m", *options, *tuned]) == 0
+    text = (tmp_path / "m/eval_report_weibo.html").read_text(encoding="utf-8")
+    assert "喜欢猫" in text and "你好" in text
+    for name in names:
+        assert name not in text
+        assert json.dumps(name)[1:-1].replace("\\", "\\\\") not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("小猫酱", "小猫酱和小猫", "u和小猫"),
+        ("Li", "Li likes li, LI_2 and Li's", "u likes u, LI_2 and u's"),
+        ("Li", '"\\nLi\\u732bLi"', '"\\nu\\u732bu"'),
+        ("小a", '"\\u5c0fa" "\\u5C0FA"', '"u" "u"'),
+        ('a"b', '{"x": "a\\"b"}', '{"x": "u"}'),
+        ("猫", "喜欢猫", "喜欢猫"),
+        (" ", "a b", "a b"),
+        (None, "None", "None"),
+        (7, "7", "7"),
+    ],
+)
+def test_a_name_is_replaced_where_it_is_one(name: object, text: str, shown: str) -> None:
+    """Not within longer words of Latin letters; one character names nobody, and is a word like any other."""
+    data = {**a_user("valid"), "username": name}
+    data["steps"][0]["reasoning"] = text
+    card = profile.UserCards(None, {}, posts=False).card(data, None, [])
+    assert [block.text for block in card.blocks if isinstance(block, Quote) and block.label == "Reasoning"] == [shown]
 
 
 def valid(tag: str) -> Completion:
@@ -323,7 +374,8 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     shown = len(keys(path))
     assert path.stat().st_size < pages.LIMIT
     assert 20 < shown < 50
-    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB." in path.read_text()
+    text = path.read_text(encoding="utf-8")
+    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: rather those" in text
 
 
 def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
@@ -351,6 +403,71 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     found = records(tmp_path / "a", 3)
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"') + b'{"user_id":"torn')
     assert keys(write_page(source(found, 3), Wish())) == ["u0", "u2"]
+
+
+def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
+    """Lines that are left out are told, and nobody is promised who is not there."""
+    found = records(tmp_path / "a", 4)
+    whole = write_all(source(found, 4), Wish()).read_text(encoding="utf-8")
+    assert "All 4 users." in whole and "left out:" not in whole
+    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
+    torn = write_all(source(found, 4), Wish()).read_text(encoding="utf-8")
+    told = "3 users; the report scores 4. 1 line of the results is left out: damaged, or of a task that has changed."
+    assert told in torn and "All " not in torn.split("<script>")[0]
+
+
+def test_sample_says_how_many_of_the_drawn_lines_are_no_users(tmp_path: Path) -> None:
+    """A whole run with a damaged line is no sample, and no other page would show more."""
+    found = records(tmp_path / "a", 4)
+    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
+    text = write_page(source(found, 4), Wish()).read_text(encoding="utf-8")
+    assert "3 users; the report scores 4. 1 line of the results is left out: damaged, or" in text
+    assert "A sample of" not in text
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("become", [a_folder, a_pipe])
+def test_results_that_cannot_be_read_are_told_in_a_sentence(
+    own: Path, become: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the machine's doing, exit code 4, and no defect; a pipe is not waited for."""
+    become(own / "recency/inference_results_weibo.jsonl")
+    assert again(own, "--name", "recency") == 4
+    assert "inference_results_weibo.jsonl: " in (told := capsys.readouterr().err)
+    assert told.count("cannot read") == 1
+
+
+def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first read of results or responses, the second, and so on."""
+    found = source(records(tmp_path / "a", 3), 3)
+    lines = [{"user_id": f"u{at}", "request": "r", "completion": {"text": "好"}} for at in range(3)]
+    found.files.responses.write_bytes(b"".join(map(seal, lines)))
+    opened, left = os.open, 1_000
+
+    def failing(path: Any, *how: Any, **more: Any) -> int:
+        nonlocal left
+        left -= str(path).endswith(".jsonl")
+        if not left:
+            raise OSError(5, "Input/output error")
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(os, "open", failing)
+    write_page(found, Wish())
+    opens = 1_000 - left
+    assert opens == 4 + 3  # results, found and read; responses and failures; the replies of each user
+    for number in range(1, opens + 1):
+        left = number
+        with pytest.raises(MachineError, match=r"cannot read .*jsonl: Input/output error"):
+            write_page(found, Wish())
 
 
 def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> None:
@@ -446,10 +563,74 @@ def test_page_is_the_same_when_it_is_made_again(own: Path, command: str) -> None
 
 
 def test_reeval_makes_no_page_where_it_is_told_not_to(own: Path) -> None:
-    """The old one stays."""
+    """The old one stays where it is still true."""
     (own / PAGE).write_bytes(b"old")
     assert main(["reeval", "--results-dir", str(own), "--no-html"]) == 0
     assert (own / PAGE).read_bytes() == b"old"
+    assert not list((own / "recency").glob("*.html.before-*"))
+
+
+def other_report(folder: Path) -> None:
+    """As an earlier version made it."""
+    path = folder / "eval_report_weibo.json"
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "odd": 1}))
+
+
+def other_records(folder: Path) -> None:
+    """A text that no figure depends on."""
+    path = folder / "inference_results_weibo.jsonl"
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    data = unseal(first.rstrip())
+    data["steps"][0]["metrics"] |= {"Odd": 1.0}
+    path.write_bytes(seal(data) + b"".join(others))
+
+
+@pytest.mark.parametrize("change", [other_report, other_records])
+def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(
+    own: Path, change: Callable[[Path], None]
+) -> None:
+    """With `--no-html` neither page stands there any more; both are kept under other names."""
+    folder = own / "recency"
+    (folder / "users_weibo.html").write_bytes(b"all")
+    change(folder)
+    old = (own / PAGE).read_bytes()
+    assert main(["reeval", "--results-dir", str(own), "--no-html"]) == 0
+    assert not (own / PAGE).exists() and not (folder / "users_weibo.html").exists()
+    assert [path.read_bytes() for path in folder.glob("eval_report_weibo.html.before-*")] == [old]
+    assert [path.read_bytes() for path in folder.glob("users_weibo.html.before-*")] == [b"all"]
+
+
+def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None:
+    """A death in between leaves results without a page, never with one of others; the same results keep theirs."""
+
+    class FullDisk(Disk):
+        def replace(self, path: Path, taken: Path) -> None:
+            if taken == found.results:
+                raise OSError(28, "No space left on device")
+            super().replace(path, taken)
+
+    found = records(tmp_path / "a", 1)
+    old, page = found.results.read_bytes(), found.report("html")
+    page.write_bytes(b"old")
+    replace_results(found.results, iter([log.unseal(old.rstrip())]), "s", shown_by=found.pages)
+    assert page.exists()
+    with pytest.raises(MachineError, match="No space"):
+        replace_results(found.results, iter([{"n": 1}]), "s", FullDisk(), shown_by=found.pages)
+    assert not page.exists() and found.results.read_bytes() == old
+    assert page.with_name(f"{page.name}.before-s").read_bytes() == b"old"
+
+
+def test_old_pages_are_gone_before_the_new_report_stands(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends `reeval` in between, and also where the new page cannot be made."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(pages, "write_page", broken)
+    (own / "recency/users_weibo.html").write_bytes(b"all")
+    other_report(own / "recency")
+    assert main(["reeval", "--results-dir", str(own)]) == 0
+    assert not (own / PAGE).exists() and not (own / "recency/users_weibo.html").exists()
 
 
 # report
@@ -496,6 +677,57 @@ def test_report_over_all_runs_links_to_each(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "elsewhere.html"
     assert again(made, "--out", str(out)) == 0
     assert "eval_report" not in out.read_text(encoding="utf-8")
+
+
+def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path) -> None:
+    """Its bytes are the address, and its label is readable; other runs are there too."""
+    odd = own / os.fsdecode(b"bad\xff")
+    odd.mkdir()
+    (odd / "eval_report_weibo.json").write_bytes((own / "recency/eval_report_weibo.json").read_bytes())
+    assert again(own) == 0
+    text = (own / "index.html").read_text(encoding="utf-8")
+    assert '<a href="bad%FF/eval_report_weibo.json">bad\\xff · weibo</a>' in text
+    assert 'href="recency/eval_report_weibo.html"' in text
+    assert again(own, "--platform", "weibo") == 0
+
+
+def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -> None:
+    """In pictures too, where nobody looks at the table; a whole run beside it is not marked."""
+    part = own / "part"
+    part.mkdir()
+    data = report([user(a_step(1, 0.5, 0.5))], facts(2)).data
+    (part / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
+    assert again(own) == 0
+    found = read(own / "index.html")
+    charts = [block for kind, block in found.data(id="pictures")[0] if kind == "Chart"]
+    assert {tuple(chart["x"]) for chart in charts} == {("part *", "recency")}
+    texts = " ".join(found.texts)
+    assert texts.count("* INCOMPLETE: not all of its users are scored;") == len(charts)
+    assert texts.count("synthetic tasks") == 1
+
+
+@pytest.mark.parametrize("options", [["--users", "all"], ["--users", "50"], ["--with-posts"]])
+def test_what_is_for_the_page_of_a_run_is_refused_without_one(
+    own: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page over all runs shows no users: nothing is written, where nobody would see what they asked for."""
+    assert again(own, *options) == 2
+    assert "--name" in capsys.readouterr().err
+    assert not (own / "index.html").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "recency"], ["--model", "baseline/recency"]])
+@pytest.mark.parametrize("damage", [b"[1", b'{"benchmark": "streamprofile", "model": "baseline/recency"}'])
+def test_a_report_that_is_none_is_named_once(
+    own: Path, options: list[str], damage: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its path, in a user's words."""
+    (own / "recency/eval_report_weibo.json").write_bytes(damage)
+    assert again(own, *options) == 2
+    told = capsys.readouterr().err
+    assert told.count("recency/eval_report_weibo.json") == 1
+    assert "is not a report as this version makes it: `reeval` makes it anew" in told
+    assert "Error" not in told
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import hashlib
 import io
 import os
 import re
@@ -19,10 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import benchmarks
+from harness.benchmarks import streamprofile
 from harness.benchmarks.streamprofile.published import published
 from harness.cli import main
 from harness.commands.scored import Scored, Value, read
-from harness.commands.tables import AVERAGE, LAYOUTS, Table, tables
+from harness.commands.tables import AVERAGE, LAYOUTS, MetricTable, tables
 from harness.report.grid import Grid, Number, Place, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 
@@ -52,7 +54,14 @@ REPORT: dict[str, Any] = {
     },
     "release_code": {"F1^NS": 0.25},
     "fwt": {"Error_Peer": {"value": -0.015, "ci95": [-0.02, 0.01], "users": 31}},
-    "run": {"ratio": 1.0, "persona": True, "tasks_sha256": "ab" * 32, "created": "2026-01-01", "harness": "0.1.0"},
+    "run": {
+        "ratio": 1.0,
+        "persona": True,
+        "tasks_sha256": "ab" * 32,
+        "files": {"prompt_own.txt": "cd" * 32},
+        "created": "2026-01-01",
+        "harness": "0.1.0",
+    },
     "usage": {"requests": 210, "prompt_tokens": 1_234_567, "completion_tokens": 8_900, "untold": 2},
     "notes": ["这些任务是 synthetic 的"],
 }
@@ -83,6 +92,7 @@ def scored(
         persona=True,
         ratio=1.0,
         synthetic=False,
+        files=(),
         begun="",
         harness="",
         expected=40,
@@ -94,11 +104,11 @@ def scored(
     )
 
 
-def table(*reports: Scored, with_published: bool = False) -> Table:
+def table(*reports: Scored, with_published: bool = False) -> MetricTable:
     return tables(reports, with_published=with_published)[0]
 
 
-def places(made: Table, column: str = "weibo") -> dict[str, Place | None]:
+def places(made: MetricTable, column: str = "weibo") -> dict[str, Place | None]:
     return {row.name: made.places.get((number, column)) for number, row in enumerate(made.rows)}
 
 
@@ -125,6 +135,36 @@ def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[st
     """The highest figure is no best where it stands for something else."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
     assert places(made) == {"a": None, "b": Place.BEST, "c": Place.SECOND}
+
+
+def ranks(results: Path, capsys: Told) -> dict[str, str]:
+    """Of each run the place of its Recall."""
+    assert main(["stats", "--results-dir", str(results), "--format", "csv", "--metric", "Recall"]) == 0
+    return {line["run"]: line["place"] for line in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+
+
+@pytest.mark.parametrize("prompt", ["p.txt", "agent a.py"])
+def test_two_prompts_or_agents_of_one_name_are_not_ranked_against_each_other(
+    prompt: str, tmp_path: Path, capsys: Told
+) -> None:
+    """A name says nothing of what is in a file: its SHA-256 does, and where a report has none, nobody knows."""
+    for run, digest in {"a": "1" * 64, "b": "2" * 64, "c": "1" * 64}.items():
+        write(tmp_path, run, {"prompt": prompt}, run={"files": {f"prompt_{prompt}": digest}})
+    for run in ("d", "e"):
+        write(tmp_path, run, {"prompt": prompt}, run={"files": {}})
+    assert ranks(tmp_path, capsys) == {"a": "best", "b": "", "c": "best", "d": "", "e": ""}
+
+
+def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
+    """From the run on: tables read it there, and show its beginning."""
+    prompt = tmp_path / "p.txt"
+    prompt.write_bytes((Path(streamprofile.__file__).parent / "prompt.txt").read_bytes() + "请\n".encode())
+    where = ["--prompt", str(prompt), "--results-dir", str(tmp_path / "results"), "--no-html"]
+    assert main(["run", "--demo", "--model", "baseline/recency", "--platform", "weibo", "--name", "a", *where]) == 0
+    found = read(tmp_path / "results" / "a" / "eval_report_weibo.json")
+    digest = hashlib.sha256(prompt.read_bytes()).hexdigest()
+    assert found is not None and found.files == (digest,)
+    assert found.about == f"baseline/recency, p.txt ({digest[:8]}) prompt, synthetic tasks"
 
 
 def test_one_run_alone_is_not_the_best() -> None:
@@ -489,12 +529,27 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
     ]
 
 
+def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -> None:
+    """Its interval, over how many of how many users it is, and its place; an average has a place only."""
+    for run in ("a", "b"):
+        for subset in PLATFORMS:
+            write(tmp_path, run, {"subset": subset})
+    write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
+    assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
+    told = orjson.loads(capsys.readouterr().out)["Recall"]
+    complete = {"complete": True, "expected": 40}
+    assert told["a"]["weibo"] == {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "place": "best", **complete}
+    assert told["b"]["weibo"] == {"value": 0.1, "ci95": None, "users": 38, "place": "second", **complete}
+    average = {"ci95": None, "users": None, "expected": None, "complete": True, "place": "best"}
+    assert told["a"][AVERAGE] == {"value": pytest.approx(0.34625), **average}
+
+
 def test_json_keeps_published_scores_apart_from_runs(tmp_path: Path, capsys: Told) -> None:
     """A run may bear the very name of a published model."""
     write(tmp_path, "GPT-5.1")
     assert main(["stats", "--json", "--published", "--results-dir", str(tmp_path)]) == 0
     told = orjson.loads(capsys.readouterr().out)
-    assert told["Recall"]["GPT-5.1"]["weibo"] == {"value": 0.34625, "complete": True}
+    assert told["Recall"]["GPT-5.1"]["weibo"]["value"] == 0.34625
     assert told["published"]["Recall"]["GPT-5.1"]["weibo"] == 38.65
     assert set(told["published"]) == {"source", "Recall", "F1^NS"}
 

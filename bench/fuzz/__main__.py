@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from bench.fuzz.kept import Kept
+from bench.fuzz.kept import NOTHING, Before, Kept
 
 NOT_TARGETS = ("__init__", "__main__", "child", "kept", "mutate", "scratch")
 TARGETS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in NOT_TARGETS))
@@ -39,14 +39,15 @@ MEMORY_FOLDER = Path("/dev/shm")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in executions.
+    """What came of a target: `coverage` in branches, as the fuzzer counts them; `grown_at` in executions of this run.
 
-    `before` are the executions of earlier runs that the corpus is from.
+    `before` is of the earlier runs that the corpus is from.
     """
 
     target: str
+    before: Before = NOTHING
     executions: int = 0
-    before: int = 0
+    code: str = ""
     coverage: int = 0
     grown_at: int = 0
     seconds: float = 0.0
@@ -65,10 +66,21 @@ class Outcome:
                 self.coverage, self.grown_at = int(found[3]), int(found[1])
         elif found := RAN.match(line):
             self.executions = max(self.executions, int(found[1]))
+        elif line.startswith("code "):
+            self._begin(line[5:].strip())
         elif line.startswith("find "):
             self.finds.append(line[5:].strip())
         elif line.startswith(("SUMMARY:", "ALARM:", "Traceback")) or " ERROR: " in line:
             self.finds.append(f"the fuzzer stopped: {line.strip()}")
+
+    def _begin(self, code: str) -> None:
+        """Goes on where the last run of the same code ended."""
+        self.code = code
+        if code == self.before.code:
+            self.coverage, self.grown_at = self.before.coverage, -self.before.stale
+
+    def after(self) -> Before:
+        return Before(self.before.executions + self.executions, self.coverage, self.stale, self.code)
 
     def told(self) -> dict[str, Any]:
         return {**asdict(self), "stale": self.stale, "seconds": round(self.seconds, 1)}
@@ -86,7 +98,7 @@ def fuzz(target: str, out: Path, corpus: Path | None, bounds: Bounds) -> Outcome
     """Runs one target to its end; inputs of finds are under `out`. With a `corpus` folder, from what is kept there."""
     with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None) as scratch:
         kept = Kept(corpus or Path(scratch) / "corpus", target)
-        outcome = Outcome(target, before=kept.executions)
+        outcome = Outcome(target, kept.before)
         environment = {**os.environ, "TMPDIR": scratch}
         fuzzer = [
             *(sys.executable, "-m", "bench.fuzz.child", target, str(out)),
@@ -114,19 +126,18 @@ def fuzz(target: str, out: Path, corpus: Path | None, bounds: Bounds) -> Outcome
         process.stderr.close()
         process.wait()
         outcome.seconds = perf_counter() - start
-        kept.grown(outcome.executions)
+        kept.note(outcome.after())
     return outcome
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
     rows = [
-        "| target | executions | before, for its corpus | coverage | executions since it grew | finds |",
+        "| target | executions | in earlier runs | coverage | executions since it grew | finds |",
         "|---|---|---|---|---|---|",
     ]
-    rows += [
-        f"| {one.target} | {one.executions:,} | {one.before:,} | {one.coverage:,} | {one.stale:,} | {len(one.finds)} |"
-        for one in outcomes
-    ]
+    for one in outcomes:
+        counts = one.executions, one.before.executions, one.coverage, one.stale, len(one.finds)
+        rows.append(f"| {one.target} | {' | '.join(f'{count:,}' for count in counts)} |")
     return "\n".join(rows)
 
 

@@ -13,7 +13,7 @@ import resource
 import sys
 import tempfile
 import traceback
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -46,8 +46,8 @@ WORD = re.compile(rb"[A-Za-z_\d-]{2,24}")
 class Branches:
     """Tells the fuzzer of each branch that an input takes once, at its end, and not at each passage.
 
-    A parser in Python goes through a loop for each character, and would spend nine tenths of its time on telling. How
-    often a branch was taken is lost by that.
+    A parser in Python goes through a loop for each character, and would spend most of its time on telling. How often
+    a branch was taken is lost by that.
     """
 
     def __init__(self, fuzzer: Any) -> None:
@@ -113,15 +113,10 @@ def main(name: str, finds: Path, options: list[str]) -> None:
     """
     atheris: Any = import_module("atheris")  # not in the environment that the project's own tests have
     logging.disable(logging.CRITICAL)
-    beside = BESIDE.get(name, ())
-    without_comparisons = import_module("atheris.import_hook").HookManager(set(beside), NOT_BESIDE, True, False)
-    with without_comparisons if beside else nullcontext():
-        for package in beside:
-            import_module(package)
-    with atheris.instrument_imports(include=["harness"]):
-        target = import_module(f"bench.fuzz.{name}")
+    target = _watched_by(atheris, name)
+    print(f"code {_code(target)}", file=sys.stderr, flush=True)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    watched = Watched(target, name, finds, Branches(atheris) if beside else None)
+    watched = Watched(target, name, finds, Branches(atheris) if name in BESIDE else None)
     watched.warm_up()
     corpus = Path(options[-1])
     for number, seed in enumerate(target.SEEDS if corpus.is_dir() else ()):
@@ -140,6 +135,25 @@ def main(name: str, finds: Path, options: list[str]) -> None:
     itself = f"{sys.executable} -m bench.fuzz.child {name} {finds}"  # how a merge starts the fuzzer once more
     atheris.Setup([itself, f"-max_len={most}", f"-dict={words}", *options], watched, custom_mutator=mutate)
     atheris.Fuzz()
+
+
+def _watched_by(atheris: Any, name: str) -> Any:
+    """The target; of the harness the fuzzer is told branches and comparisons, of what is beside it branches."""
+    if beside := BESIDE.get(name):
+        with import_module("atheris.import_hook").HookManager(set(beside), NOT_BESIDE, True, trace_dataflow=False):
+            for package in beside:
+                import_module(package)
+    with atheris.instrument_imports(include=["harness"]):
+        return import_module(f"bench.fuzz.{name}")
+
+
+def _code(target: Any) -> str:
+    """A hash of what is fuzzed: the target, and the modules of the harness that it has loaded."""
+    whole = hashlib.sha256(Path(target.__file__).read_bytes())
+    for _, module in sorted(sys.modules.items()):
+        if module.__name__.startswith("harness") and module.__file__:
+            whole.update(Path(module.__file__).read_bytes())
+    return whole.hexdigest()[:16]
 
 
 def _dictionary(seeds: list[bytes]) -> str:

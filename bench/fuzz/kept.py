@@ -1,12 +1,27 @@
-"""A target's corpus as it is kept between runs: a folder of inputs, and beside it how many executions they are from."""
+"""A target's corpus as it is kept between runs: a folder of inputs, and beside it what came of the runs before."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """`executions` of all earlier runs; of the last one the `coverage`, the executions since it grew, and a hash of the
+    code: while that is the same, the next run goes on counting them."""
+
+    executions: int = 0
+    coverage: int = 0
+    stale: int = 0
+    code: str = ""
+
+
+NOTHING = Before()
 
 
 class Kept:
@@ -16,7 +31,7 @@ class Kept:
         self.inputs = folder / target
         self.inputs.mkdir(parents=True, exist_ok=True)
         self._note = folder / f"{target}.json"
-        self.executions: int = orjson.loads(self._note.read_bytes())["executions"] if self._note.exists() else 0
+        self.before = Before(**orjson.loads(self._note.read_bytes())) if self._note.exists() else NOTHING
 
     def __len__(self) -> int:
         return sum(1 for _ in self.inputs.iterdir())
@@ -34,10 +49,8 @@ class Kept:
         _empty(fewer)
         fewer.rmdir()
 
-    def grown(self, executions: int) -> None:
-        """Notes that this many more have been spent on it."""
-        self.executions += executions
-        self._note.write_bytes(orjson.dumps({"executions": self.executions, "inputs": len(self)}))
+    def note(self, before: Before) -> None:
+        self._note.write_bytes(orjson.dumps(asdict(before)))
 
 
 def _empty(folder: Path) -> None:

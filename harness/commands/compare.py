@@ -11,19 +11,11 @@ from typing import NamedTuple
 
 import orjson
 
-from harness.commands import options, sides
-from harness.commands.contrast import (
-    FOR_EACH_TEST,
-    SEED,
-    Stratum,
-    compared,
-    correct,
-    coverage,
-    most_different,
-    verdicts,
-    warnings,
-)
-from harness.commands.sides import Side, Subset
+from harness.commands import compared_runs, options
+from harness.commands.caveats import coverage, warnings
+from harness.commands.compared_runs import Side, Subset
+from harness.commands.comparison import FOR_EACH_TEST, SEED, Stratum, compared, correct, most_different
+from harness.commands.verdicts import verdicts
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.report import compare, text, xlsx
@@ -90,8 +82,8 @@ class _Pair(NamedTuple):
 
 def _data(args: argparse.Namespace) -> JSON:
     """All that is told; raises `BadInput` where no two runs have anything in common."""
-    folders = sides.folders(args.runs, args.results_dir)
-    found = {run: sides.subsets(run, folder, args.platform) for run, folder in folders.items()}
+    folders = compared_runs.folders(args.runs, args.results_dir)
+    found = {run: compared_runs.subsets(run, folder, args.platform) for run, folder in folders.items()}
     for run, subsets in found.items():
         if not subsets:
             raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
@@ -134,8 +126,8 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    figures = {name: sides.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
-    read = cache(lambda run, subset: sides.read(found[run][subset], figures[subset]))
+    figures = {name: compared_runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
+    read = cache(lambda run, subset: compared_runs.read(found[run][subset], figures[subset]))
     pairs = []
     for a, b in combinations(found, 2):
         alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
@@ -156,17 +148,17 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
 
 def _told(pair: _Pair, resamples: int, permutations: int) -> JSON:
     """Everything about two runs but what depends on the other pairs: corrected p-values and verdicts."""
-    a, b = ([side.of for side in sides_of] for sides_of in (pair.a, pair.b))
+    a, b = pair.a[0].of, pair.b[0].of
     strata = [Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)]
     there = [stratum for stratum in strata if stratum.users]
     return {
-        "a": a[0].run,
-        "b": b[0].run,
-        "benchmark": a[0].benchmark,
+        "a": a.run,
+        "b": b.run,
+        "benchmark": a.benchmark,
         "main": list(pair.figures.main),
         "coverage": [coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
         "left_out": [*_alone(pair.alone), *_nobody(pair)],
-        "warnings": warnings(a, b),
+        "warnings": warnings(pair.a, pair.b),
         "figures": compared(there, pair.figures, resamples, permutations) if there else [],
         "most_different": most_different(there, pair.figures),
     }

@@ -10,6 +10,7 @@ import orjson
 from harness.model import Benchmark, Report, Where
 from harness.report import text
 from harness.store import atomic
+from harness.store.aside import set_aside_any
 from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex, open_index
 
@@ -25,10 +26,25 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
 
 
 def write_report(files: RunFiles, report: Report) -> None:
-    atomic.write(files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n")
+    """Where it is another one than stood there, the pages of that one are set aside first.
+
+    So no page ever stands beside a report that it is not of, whatever ends the process in between.
+    """
+    path, data = files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
+    if _content(path) != data:
+        set_aside_any(files.pages, stamp())
+    atomic.write(path, data)
     atomic.write(files.report("txt"), text.render(report).encode())
     for name, content in report.files.items():
         atomic.write(files.folder / name, content)
+
+
+def _content(path: Path) -> bytes | None:
+    """None where it cannot be told."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def now() -> str:

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from harness.commands.tables import Figure, Row, Table, notes, title
+from harness.commands.tables import Figure, MetricTable, Row, notes, title
 from harness.model import JSON
 from harness.report import grid
 from harness.report.grid import Grid, Number, Place
@@ -27,7 +27,7 @@ CSV_COLUMNS = (
 )
 
 
-def text(form: str, chosen: Sequence[Table]) -> str:
+def text(form: str, chosen: Sequence[MetricTable]) -> str:
     """Tables as `markdown`, `latex` or `csv`, ending with a line end."""
     if form == "csv":
         return _csv(chosen)
@@ -35,7 +35,7 @@ def text(form: str, chosen: Sequence[Table]) -> str:
     return grid.markdown(grids, [*said, *runs]) if form == "markdown" else grid.latex(grids, said, runs)
 
 
-def about(shown: Sequence[Table]) -> list[str]:
+def about(shown: Sequence[MetricTable]) -> list[str]:
     """What each run is, once."""
     of: dict[str, list[Row]] = {}
     for table in shown:
@@ -45,7 +45,7 @@ def about(shown: Sequence[Table]) -> list[str]:
     return [f"{name}: {'; '.join(dict.fromkeys(row.about for row in rows))}" for name, rows in of.items()]
 
 
-def _grid(table: Table) -> Grid:
+def _grid(table: MetricTable) -> Grid:
     lines = [
         (row.is_published, (row.label, tuple(number(table, at, row, column) for column in table.columns)))
         for at, row in enumerate(table.rows)
@@ -54,14 +54,14 @@ def _grid(table: Table) -> Grid:
     return Grid(title(table), "run", table.columns, tuple(group for group in groups if group))
 
 
-def number(table: Table, at: int, row: Row, column: str) -> Number | None:
+def number(table: MetricTable, at: int, row: Row, column: str) -> Number | None:
     figure = row.figures[column]
     if figure is None:
         return None
     return Number(f"{figure.percent:.2f}", table.places.get((at, column)), not figure.complete)
 
 
-def _csv(shown: Sequence[Table]) -> str:
+def _csv(shown: Sequence[MetricTable]) -> str:
     """A line a figure, so that every benchmark and metric has the same columns."""
     content = io.StringIO()
     lines = csv.writer(content, lineterminator="\n")
@@ -74,7 +74,7 @@ def _csv(shown: Sequence[Table]) -> str:
     return content.getvalue()
 
 
-def _csv_line(table: Table, row: Row, column: str, figure: Figure, place: Place | None) -> list[str]:
+def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure, place: Place | None) -> list[str]:
     interval = figure.value.interval
     return [
         table.benchmark,
@@ -95,12 +95,14 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def plain(found: Sequence[Table]) -> JSON:
-    """Fractions by metric, run and column; what was published under a key of its own."""
+def plain(found: Sequence[MetricTable]) -> JSON:
+    """Figures by metric, run and column, in fractions; what was published under a key of its own."""
     made: JSON = {
         table.metric: {
-            row.name: {column: _plain_figure(figure) for column, figure in row.figures.items()}
-            for row in table.rows
+            row.name: {
+                column: _plain_figure(figure, table.places.get((at, column))) for column, figure in row.figures.items()
+            }
+            for at, row in enumerate(table.rows)
             if not row.is_published
         }
         for table in found
@@ -111,5 +113,14 @@ def plain(found: Sequence[Table]) -> JSON:
     return made
 
 
-def _plain_figure(figure: Figure | None) -> JSON | None:
-    return None if figure is None else {"value": figure.value.value, "complete": figure.complete}
+def _plain_figure(figure: Figure | None, place: Place | None) -> JSON | None:
+    if figure is None:
+        return None
+    return {
+        "value": figure.value.value,
+        "ci95": figure.value.interval,
+        "users": figure.value.users,
+        "expected": figure.expected,
+        "complete": figure.complete,
+        "place": place.value if place else None,
+    }

@@ -6,12 +6,17 @@ page of a million users costs a pass over the files and some bytes of each.
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import stat
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -19,7 +24,7 @@ from numpy.typing import NDArray
 
 from harness import benchmarks
 from harness.benchmarks.records import ODD_SHAPE
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import (
     JSON,
     Benchmark,
@@ -47,6 +52,7 @@ LONG = 20_000
 """Characters of one text of a card at most."""
 EXAMPLE = 300
 """Characters of an example."""
+UNREADABLE = "is not a report as this version makes it: `reeval` makes it anew"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
 """Bytes of responses that a run's end looks through at most; `report` always does."""
@@ -93,7 +99,8 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     blocks = (*made.blocks, *_failures(source, cards, reader, examples), *cards.together(drawn))
     bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
     shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
-    browser = html.Browser(cards.user, cards.columns, shown, _told(source, cards, reader, len(drawn), len(shown)))
+    told = _told(source, cards, reader, wish, len(drawn))
+    browser = html.Browser(cards.user, cards.columns, shown, told)
     place = path or source.files.report("html")
     _write(
         place,
@@ -108,8 +115,11 @@ def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
 
     made, cards, reader = _opened(source, wish)
     reader.find_replies(None, patient=True)
-    users = source.data["coverage"]["scored_users"]
-    told = f"All {users} {cards.user}s. {cards.missing(source.index is not None)}".strip()
+
+    def told(shown: int) -> str:
+        said = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
+        return " ".join(filter(None, said))
+
     browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), told)
     place = path or source.files.all_users
     _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
@@ -128,11 +138,8 @@ def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
         made: Page = module.page(source.data)
         marks = {kind: module.mark(kind) for kind in _invalid(source.data)}
         cards: Cards = module.UserCards(source.benchmark, source.data["run"], wish.posts)
-    except ODD_SHAPE as error:
-        raise BadInput(
-            f"{source.files.report('json')} is not a report as this version makes it ({type(error).__name__}: "
-            f"{error}): `reeval` makes it anew"
-        ) from None
+    except ODD_SHAPE:
+        raise BadInput(f"{source.files.report('json')} {UNREADABLE}") from None
     return made, cards, _Reader(source, marks)
 
 
@@ -141,16 +148,38 @@ def _invalid(data: JSON) -> list[str]:
     return list(data["diagnostics"]["invalid"])
 
 
-def _told(source: Source, cards: Cards, reader: _Reader, drawn: int, shown: int) -> str:
-    """Which users can be picked."""
+def _told(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
+    """Says which users can be picked, from how many of those that were drawn have found a place."""
+    users, lines = source.data["coverage"]["scored_users"], min(len(reader), wish.users)
+
+    def told(shown: int) -> str:
+        of = f"A sample of {shown} of the {users} {cards.user}s, drawn with seed {source.seed}"
+        whole = lines == len(reader) and shown == drawn
+        said = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
+        said.append(_left_out(lines - drawn))
+        if shown < drawn:
+            said.append(
+                f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB: rather "
+                f"those with much text, and those late in the results, so that what is shown leans to the others."
+            )
+        if reader.impatient:
+            said.append("Their replies were not looked for among so many; `report` does that.")
+        said.append(cards.missing(source.index is not None))
+        return " ".join(filter(None, said))
+
+    return told
+
+
+def _all(source: Source, cards: Cards, shown: int) -> str:
     users = source.data["coverage"]["scored_users"]
-    of = f"A sample of {shown} of the {users} {cards.user}s, drawn with seed {source.seed}"
-    told = [f"All {shown} {cards.user}s." if shown == users else f"{of}; `report --users all` writes them all."]
-    if shown < drawn:
-        told.append(f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB.")
-    if reader.impatient:
-        told.append("Their replies were not looked for among so many; `report` does that.")
-    return " ".join([*told, cards.missing(source.index is not None)]).strip()
+    return f"All {users} {cards.user}s." if shown == users else f"{shown} {cards.user}s; the report scores {users}."
+
+
+def _left_out(lines: int) -> str:
+    if not lines:
+        return ""
+    which = "1 line of the results is" if lines == 1 else f"{lines} lines of the results are"
+    return f"{which} left out: damaged, or of a task that has changed."
 
 
 def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> list[Card]:
@@ -215,7 +244,7 @@ class _Reader:
     def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
         if not len(self):
             return
-        with self._source.files.results.open("rb") as file:
+        with _reading(self._source.files.results) as file:
             for number in numbers:
                 file.seek(int(self._starts[number]))
                 line = file.readline().rstrip(b"\n")
@@ -251,7 +280,7 @@ class _Reader:
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
         if not len(places):
             return []
-        with self._source.files.responses.open("rb") as file:
+        with _reading(self._source.files.responses) as file:
             return [one for at in places if (one := _completion(file, int(at), user)) is not None]
 
     def carded(self, cards: Cards) -> Callable[[JSON], Card]:
@@ -278,27 +307,50 @@ class _Reader:
 def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64], dict[str, int]]:
     """Where each line begins, and where each mark stands first."""
     found, ends, offset, tail = dict[str, int](), [np.zeros(1, np.int64)], 0, b""
-    try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1)
-                looked = tail + block
-                for kind, mark in marks.items():
-                    if kind not in found and (at := looked.find(mark)) >= 0:
-                        found[kind] = offset - len(tail) + at
-                offset += len(block)
-                tail = looked[-64:]
-    except FileNotFoundError:
-        return np.empty(0, np.int64), {}
+    with _reading(path) as file:
+        while block := file.read(BLOCK):
+            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1)
+            looked = tail + block
+            for kind, mark in marks.items():
+                if kind not in found and (at := looked.find(mark)) >= 0:
+                    found[kind] = offset - len(tail) + at
+            offset += len(block)
+            tail = looked[-64:]
     starts = np.concatenate(ends)
     return starts[starts < offset], found
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    """A file of the run, as an empty one where it is not there. Raises `MachineError`."""
+    try:
+        with _opened_if_there(path) as file:
+            yield file
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _opened_if_there(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb", opener=_regular)
+    except FileNotFoundError:
+        return io.BytesIO()
+
+
+def _regular(path: str, flags: int) -> int:
+    """Opens a file without waiting for it, as one would for a pipe's writer."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return fd
 
 
 def _start_of_response(user: str) -> bytes:
     return b'{"user_id":' + orjson.dumps(user)
 
 
-def _completion(file: Any, at: int, user: str) -> Completion | None:
+def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
     file.seek(at)
     line = file.readline().rstrip(b"\n")
     data = log.told(line) if log.sound(line) else {}

@@ -76,7 +76,8 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark.scorer(job.subset))
         state, manifest.state = manifest.state, RUNNING
         manifest.save(run.files.manifest)  # a death from here on leaves no hash of results that have gone
-        sha256 = replace_results(run.files.results, _scored(again.records(), scores), stamp())
+        records = _scored(again.records(), scores)
+        sha256 = replace_results(run.files.results, records, stamp(), shown_by=run.files.pages)
         manifest.state = state
         if manifest.state == COMPLETE and len(job.owed):
             manifest.state = INCOMPLETE
@@ -161,7 +162,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
         with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
             found = _Theirs(files, benchmark, index, lock)
             scores = ReportScores(benchmark.scorer(files.subset))
-            replace_results(files.results, found.records(scores), stamp())
+            replace_results(files.results, found.records(scores), stamp(), shown_by=files.pages)
             report = scores.report(found.facts())
             write_report(files, report)
             _tell(files, report, found.notes(), screen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.commands import earlier, options, pages
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
-from harness.commands.pages import SAMPLE, Source, Wish
+from harness.commands.pages import SAMPLE, UNREADABLE, Source, Wish
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Benchmark, Block, Chart, Heading, Page, Paragraph, Series, Table
 from harness.store import atomic
@@ -28,7 +29,7 @@ from harness.ui.console import console
 from harness.ui.streams import tell
 
 ALL = "all"
-UNREADABLE = "not a report as this version makes it: `reeval` makes it anew"
+INCOMPLETE = "* INCOMPLETE: not all of its users are scored; the table says on which subset."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--users",
         type=users,
-        default=SAMPLE,
         metavar="N",
         help=f"users to be looked at singly (default: {SAMPLE}); `all` writes a second page with every user",
     )
@@ -52,12 +52,23 @@ def users(text: str) -> Any:
 def execute(args: argparse.Namespace) -> int:
     found = [files for files in _reports(args.results_dir) if _is_named(files, args)]
     if not (args.name or args.model or args.platform):
+        if args.with_posts or args.users is not None:
+            raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         return _over_all(found, args)
     if not found:
         raise earlier.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return earlier.each(found, lambda files: _again(files, args), lambda files: str(files.report("json")))
+    return earlier.each(found, lambda files: _again(files, args), _label)
+
+
+def _label(files: RunFiles) -> str:
+    """A run's name on pages and in messages; a folder's name may be no text."""
+    return f"{_shown(files.folder.name)}, {files.subset}"
+
+
+def _shown(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _reports(results: Path) -> list[RunFiles]:
@@ -84,7 +95,7 @@ def _data(files: RunFiles) -> JSON:
     except (OSError, ValueError):
         data = None
     if type(data) is not dict or data.get("benchmark") not in benchmarks.names():
-        raise BadInput(f"{files.report('json')}: {UNREADABLE}")
+        raise BadInput(f"{files.report('json')} {UNREADABLE}")
     return data
 
 
@@ -94,14 +105,14 @@ def _data(files: RunFiles) -> JSON:
 def _again(files: RunFiles, args: argparse.Namespace) -> int:
     data, manifest = _data(files), load(files.manifest)
     seed = manifest.selection["sample_seed"] if manifest else config.SAMPLE_SEED
-    wish = Wish(SAMPLE if args.users == ALL else args.users, args.with_posts, patient=True)
+    wish = Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
         try:
             benchmark, index = _at_hand(files, manifest, args)
             held.callback(index.close)
             source = Source(files, data, seed, benchmark, index)
         except HarnessError as error:
-            tell(f"{files.folder.name}, {files.subset}: without its tasks ({error})")
+            tell(f"{_label(files)}: without its tasks ({error})")
             source = Source(files, data, seed)
         made = [pages.write_page(source, wish, args.out)]
         if args.users == ALL:
@@ -137,8 +148,12 @@ class _Run:
     page: Page
 
     @property
+    def name(self) -> str:
+        return _shown(self.files.folder.name)
+
+    @property
     def label(self) -> str:
-        return f"{self.files.folder.name} · {self.files.subset}"
+        return f"{self.name} · {self.files.subset}"
 
     @property
     def address(self) -> str:
@@ -146,14 +161,14 @@ class _Run:
         made = next(
             (path for path in map(self.files.report, ("html", "txt")) if path.exists()), self.files.report("json")
         )
-        return f"{quote(made.parent.name)}/{quote(made.name)}"
+        return f"{quote(os.fsencode(made.parent.name))}/{quote(os.fsencode(made.name))}"
 
 
 def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     from harness.report import html
 
     runs: list[_Run] = []
-    code = earlier.each(found, lambda files: _add(files, runs), lambda files: files.folder.name)
+    code = earlier.each(found, lambda files: _add(files, runs), _label)
     if not runs:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
     place = args.out or args.results_dir / "index.html"
@@ -172,7 +187,7 @@ def _add(files: RunFiles, runs: list[_Run]) -> int:
     try:
         runs.append(_Run(files, data, benchmarks.page_module(data["benchmark"]).page(data)))
     except ODD_SHAPE:
-        raise BadInput(f"{files.report('json')}: {UNREADABLE}") from None
+        raise BadInput(f"{files.report('json')} {UNREADABLE}") from None
     return 0
 
 
@@ -188,6 +203,8 @@ def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
     yield _table(metrics, runs)
     for metric in metrics:
         yield _chart(metric, runs)
+        if incomplete:
+            yield Paragraph(INCOMPLETE)
 
 
 def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
@@ -197,7 +214,7 @@ def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
         of = run.data["coverage"]
         users = f"{of['scored_users']} of {of['expected_users']}"
         coverage = f"INCOMPLETE: {users}" if run.page.warning else users
-        about = f"{run.data['prompt']}{_share(run.data)}"
+        about = f"{run.data['prompt']}{_share(run.data)}{_synthetic(run.data)}"
         figures = [_figure(run.data["metrics"].get(metric) or {}) for metric in metrics]
         rows.append((run.label, coverage, *figures, about, str(run.data["model"])))
     return Table(("run", "users", *(f"{metric}, %" for metric in metrics), "prompt", "model"), tuple(rows))
@@ -217,15 +234,22 @@ def _share(data: JSON) -> str:
     return "" if ratio == 1.0 else f", share {ratio:g}"
 
 
+def _synthetic(data: JSON) -> str:
+    """By the note that the benchmark puts into reports of such tasks."""
+    return ", synthetic tasks" if any("synthetic" in str(note) for note in data["notes"]) else ""
+
+
 def _chart(metric: str, runs: Sequence[_Run]) -> Chart:
-    """A row a run, a dot a subset."""
-    names = tuple(dict.fromkeys(run.files.folder.name for run in runs))
+    """A row a run, a dot a subset; a run of which anything is incomplete has a star."""
+    names = tuple(dict.fromkeys(run.name for run in runs))
+    starred = {run.name for run in runs if run.page.warning}
+    rows = tuple(f"{name} *" if name in starred else name for name in names)
     subsets = tuple(dict.fromkeys(run.files.subset for run in runs))
-    found = {(run.files.folder.name, run.files.subset): run.data["metrics"].get(metric) or {} for run in runs}
+    found = {(run.name, run.files.subset): run.data["metrics"].get(metric) or {} for run in runs}
 
     def series(subset: str) -> Series:
         of = [found.get((name, subset), {}) for name in names]
         bounds = [one.get("ci95") or (None, None) for one in of]
         return Series(subset, tuple(one.get("value") for one in of), *map(tuple, zip(*bounds, strict=True)))
 
-    return Chart("intervals", f"{metric}, with 95 % intervals", names, "%", "", tuple(map(series, subsets)))
+    return Chart("intervals", f"{metric}, with 95 % intervals", rows, "%", "", tuple(map(series, subsets)))

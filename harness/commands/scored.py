@@ -14,6 +14,8 @@ from harness.model import JSON
 
 FORMAT = 1
 """Of the reports that can be read, whatever their benchmark."""
+KNOWN = ("own", "authors")
+"""Prompts whose name says which they are; any other is the name of a file of the user's."""
 LARGEST = 1e9
 """What no fraction or share comes near: beyond it sums and percents have no end."""
 
@@ -32,8 +34,9 @@ class Scored:
     """A report of one run on one subset.
 
     `complete` says that all users of the tasks file are scored, so a share of them never is. A metric without a value
-    is None. `usage` is empty where no request was counted. `tasks` (their SHA-256), `begun` and `harness` are empty
-    where the report does not know them, as for results of the authors' runner.
+    is None. `usage` is empty where no request was counted. `tasks` (their SHA-256), `files` (those of the prompt's or
+    agent's files, in the order of their names), `begun` and `harness` are empty where the report does not know them, as
+    for results of the authors' runner.
     """
 
     benchmark: str
@@ -46,6 +49,7 @@ class Scored:
     ratio: float
     synthetic: bool
     tasks: str
+    files: tuple[str, ...]
     begun: str
     harness: str
     expected: int
@@ -66,7 +70,14 @@ class Scored:
 
     @property
     def prompt_told(self) -> str:
-        return self.prompt if self.prompt.startswith("agent ") else f"{self.prompt} prompt"
+        """A user's own with the beginning of its SHA-256, since two files may bear one name."""
+        digest = "" if self.prompt in KNOWN or not self.files else f" ({'+'.join(each[:8] for each in self.files)})"
+        return f"{self.prompt}{digest}{'' if self.prompt.startswith('agent ') else ' prompt'}"
+
+    @property
+    def is_prompt_known(self) -> bool:
+        """Whether a name or a hash says what was asked."""
+        return bool(self.files) or self.prompt in KNOWN
 
 
 def read(path: Path) -> Scored | None:
@@ -101,6 +112,7 @@ def _scored(data: JSON, path: Path) -> Scored:
         ratio=ratio,
         synthetic=any("synthetic" in str(note) for note in data["notes"]),
         tasks=_text(run.get("tasks_sha256") or ""),
+        files=tuple(_text(digest) for _, digest in sorted(run.get("files", {}).items())),
         begun=_text(run.get("created") or ""),
         harness=_text(run.get("harness") or ""),
         expected=_count(coverage["expected_users"]),

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from harness.commands import earlier, forms, options
 from harness.commands.scored import Scored, read
-from harness.commands.tables import LAYOUTS, Row, Table, notes, tables, title
+from harness.commands.tables import LAYOUTS, MetricTable, Row, notes, tables, title
 from harness.commands.workbooks import workbooks
 from harness.errors import BadInput, MachineError
 from harness.report import xlsx
@@ -94,7 +94,7 @@ def _add(path: Path, reports: list[Scored]) -> int:
     return 0
 
 
-def _chosen(found: Sequence[Table], names: Sequence[str] | None) -> list[Table]:
+def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
     """The tables of the metrics that are named, in that order; the main ones where none is."""
     if names is None:
         main = [(name, metric) for name, layout in LAYOUTS.items() for metric in layout.main]
@@ -106,7 +106,7 @@ def _chosen(found: Sequence[Table], names: Sequence[str] | None) -> list[Table]:
     return [there[name] for name in dict.fromkeys(name.casefold() for name in names)]
 
 
-def _write_all(found: Sequence[Table], reports: Sequence[Scored], out: Path) -> MachineError | None:
+def _write_all(found: Sequence[MetricTable], reports: Sequence[Scored], out: Path) -> MachineError | None:
     """Writes the Excel files, or returns why they cannot be: an archive's tables are worth a look all the same."""
     try:
         for name, sheets in workbooks(found, reports):
@@ -116,7 +116,9 @@ def _write_all(found: Sequence[Table], reports: Sequence[Scored], out: Path) -> 
     return None
 
 
-def _print(args: argparse.Namespace, chosen: Sequence[Table], found: Sequence[Table], out: Path | None) -> None:
+def _print(
+    args: argparse.Namespace, chosen: Sequence[MetricTable], found: Sequence[MetricTable], out: Path | None
+) -> None:
     if args.json:
         plain = forms.plain(chosen if args.metric else found)
         show(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
@@ -128,7 +130,7 @@ def _print(args: argparse.Namespace, chosen: Sequence[Table], found: Sequence[Ta
         show(forms.text(args.format, chosen).rstrip("\n"))
 
 
-def _show(chosen: Sequence[Table], out: Path | None) -> None:
+def _show(chosen: Sequence[MetricTable], out: Path | None) -> None:
     screen = console()
     for table in chosen:
         screen.print(title(table), style="italic", highlight=False)
@@ -142,12 +144,12 @@ def _show(chosen: Sequence[Table], out: Path | None) -> None:
         screen.print(f"every metric: {out}", soft_wrap=True)
 
 
-def _visible_notes(chosen: Sequence[Table], screen: Console) -> list[str]:
+def _visible_notes(chosen: Sequence[MetricTable], screen: Console) -> list[str]:
     """Without those on best and second best where nothing can be set in bold."""
     return notes(chosen if screen.is_terminal else [replace(table, places={}) for table in chosen])
 
 
-def _columns(table: Table) -> Columns:
+def _columns(table: MetricTable) -> Columns:
     made = Columns(box=None, pad_edge=False)
     made.add_column("run", overflow="fold", min_width=NAME_LEAST)
     for column in table.columns:
@@ -166,7 +168,7 @@ def _least(columns: Columns) -> int:
     return NAME_LEAST + sum(GAP + width for width in widest)
 
 
-def _cell(table: Table, at: int, row: Row, column: str) -> Text:
+def _cell(table: MetricTable, at: int, row: Row, column: str) -> Text:
     number = forms.number(table, at, row, column)
     if number is None:
         return Text("")

@@ -1,13 +1,14 @@
 """Reports side by side: of each metric a table, a row a run and a column a subset, with the best marked.
 
-Where figures of different runs may be ranked is decided here: complete ones, of the same prompt in the same version, on
-the same tasks file.
+Where figures of different runs may be ranked is decided here: complete ones, of the same prompt in the same version
+(of a prompt or agent of the user's, of files of the same SHA-256), on the same tasks file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from harness.benchmarks.streamprofile.published import Published, published
 from harness.commands.scored import Scored, Value
@@ -48,7 +49,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value of a table, and whether it covers all users of the tasks file.
+    """A value of a table, and whether it covers all users of the tasks file, `expected` in number where it is of one.
 
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing.
     """
@@ -56,6 +57,7 @@ class Figure:
     value: Value
     complete: bool
     alike: tuple[str, ...] | None
+    expected: int | None = None
 
     @property
     def percent(self) -> float:
@@ -85,7 +87,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MetricTable:
     """`rows` are the runs by name, then what was published; `places` are by row number and column."""
 
     benchmark: str
@@ -107,7 +109,7 @@ class Table:
         return self.layout.is_lower_better(self.metric)
 
 
-def tables(reports: Sequence[Scored], *, with_published: bool) -> list[Table]:
+def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
     """Of every benchmark and metric that has any, in the order of `LAYOUTS` and of the reports."""
     made = []
     for name, layout in LAYOUTS.items():
@@ -122,12 +124,12 @@ def tables(reports: Sequence[Scored], *, with_published: bool) -> list[Table]:
     return made
 
 
-def _table(benchmark: str, metric: str, runs: Mapping[str, Sequence[Scored]], source: Published | None) -> Table:
+def _table(benchmark: str, metric: str, runs: Mapping[str, Sequence[Scored]], source: Published | None) -> MetricTable:
     layout = LAYOUTS[benchmark]
     told = source if source and metric in source.figures else None
     rows = [_row(name, metric, layout, of) for name, of in runs.items() if any(metric in each.values for each in of)]
     rows += _published(told, metric) if told else []
-    return Table(benchmark, metric, tuple(rows), _places(rows, layout, metric), told)
+    return MetricTable(benchmark, metric, tuple(rows), _places(rows, layout, metric), told)
 
 
 def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
@@ -140,8 +142,8 @@ def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> R
 
 def _figure(report: Scored, metric: str) -> Figure | None:
     value = report.values.get(metric)
-    alike = (report.prompt, report.prompt_version, report.tasks)
-    return None if value is None else Figure(value, report.complete, alike)
+    alike = (report.prompt, report.prompt_version, report.tasks, *report.files) if report.is_prompt_known else None
+    return None if value is None else Figure(value, report.complete, alike, report.expected)
 
 
 def _average(figures: Sequence[Figure | None]) -> Figure | None:
@@ -150,7 +152,8 @@ def _average(figures: Sequence[Figure | None]) -> Figure | None:
     if len(there) < len(figures):
         return None
     mean = sum(figure.value.value for figure in there) / len(there)
-    return Figure(Value(mean), True, tuple(word for figure in there for word in figure.alike or ()))
+    alike = [figure.alike for figure in there if figure.alike is not None]
+    return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None)
 
 
 def _published(source: Published, metric: str) -> list[Row]:
@@ -181,11 +184,11 @@ def _ranked(group: Sequence[tuple[int, float]], *, lower: bool) -> list[tuple[in
     return [(number, best[value]) for number, value in group if value in best] if len(group) > 1 else []
 
 
-def title(table: Table) -> str:
+def title(table: MetricTable) -> str:
     return f"{table.metric}, %{' (lower is better)' if table.is_lower_better else ''}"
 
 
-def notes(shown: Sequence[Table]) -> list[str]:
+def notes(shown: Sequence[MetricTable]) -> list[str]:
     """What a reader of these tables must know, of what occurs in them."""
     figures = [figure for table in shown for row in table.rows for figure in row.figures.values() if figure]
     said = []

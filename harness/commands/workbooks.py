@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from harness.commands.scored import Scored
-from harness.commands.tables import LAYOUTS, Figure, Row, Table, notes, title
+from harness.commands.tables import LAYOUTS, Figure, MetricTable, Row, notes, title
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Sheet
 
@@ -18,7 +18,7 @@ RUNS_NOTES = (
 Content = Cell | str | None
 
 
-def workbooks(tables: Sequence[Table], reports: Sequence[Scored]) -> Iterator[tuple[str, list[Sheet]]]:
+def workbooks(tables: Sequence[MetricTable], reports: Sequence[Scored]) -> Iterator[tuple[str, list[Sheet]]]:
     """Name of the file, without its suffix, and its sheets."""
     for table in tables:
         yield re.sub(r"[^\w ^().,+-]", "_", table.metric)[:100], [_metric_sheet(table)]
@@ -29,7 +29,7 @@ def workbooks(tables: Sequence[Table], reports: Sequence[Scored]) -> Iterator[tu
     yield SUMMARY, [_runs_sheet(reports), *(_summary_sheet(table, about) for table in tables)]
 
 
-def _metric_sheet(table: Table) -> Sheet:
+def _metric_sheet(table: MetricTable) -> Sheet:
     """A row a run and a column a platform, as in the tables of papers."""
     rows = [
         (row.label, *(_cell(table, number, row, column) for column in table.columns), row.about or None)
@@ -38,11 +38,11 @@ def _metric_sheet(table: Table) -> Sheet:
     return Sheet(table.metric, ("run", *table.columns, "what"), rows, _notes(table))
 
 
-def _notes(table: Table) -> list[str]:
+def _notes(table: MetricTable) -> list[str]:
     return [f"{title(table)}.", *notes([table])]
 
 
-def _cell(table: Table, number: int, row: Row, column: str) -> Cell | None:
+def _cell(table: MetricTable, number: int, row: Row, column: str) -> Cell | None:
     figure, place = row.figures[column], table.places.get((number, column))
     if figure is None:
         return None
@@ -59,7 +59,7 @@ About = Mapping[tuple[str, str], list[Content]]
 """Of each benchmark and run the cells for `ABOUT`."""
 
 
-def _summary_sheet(table: Table, about: About) -> Sheet:
+def _summary_sheet(table: MetricTable, about: About) -> Sheet:
     """The same figures with their intervals, and what they are of."""
     columns = ["run"]
     for column in table.columns:
@@ -85,7 +85,7 @@ ABOUT = (
 )
 
 
-def _summary_row(table: Table, number: int, row: Row, about: About) -> list[Content]:
+def _summary_row(table: MetricTable, number: int, row: Row, about: About) -> list[Content]:
     """Nothing of what a published row is of: its table does not say."""
     cells: list[Content] = [row.label]
     for column in table.columns:

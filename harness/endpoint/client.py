@@ -33,8 +33,9 @@ from harness.model import Completion
 
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
-STOOD_STILL = 1.0
-"""Seconds after the end of its time at which a connection that ran out of it was looked at too late."""
+CROSSING_SECONDS = 0.25
+"""The longest that a request and the end of its idle connection can be under way at once: a packet's way, with room.
+A server that hangs up later has had the request."""
 LONGEST_STREAM = 10.0
 """Times the time-out: what a stream may take that never pauses for long."""
 LINGER_SECONDS = 0.1
@@ -102,7 +103,8 @@ class Client:
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             connector_owner=self._beside is None,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._patience),
+            # For all addresses of a host together, with finding them; `sock_connect` would be for each in turn.
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._of_session,
         )
@@ -129,7 +131,7 @@ class Client:
         begun = self._deadlines.began(task)
         streamed, first_token = None, None
         try:
-            async with await self._posted(body, task) as response:
+            async with await self._posted(body, task, begun) as response:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
@@ -143,15 +145,16 @@ class Client:
                 self.on_exhausted(wait)
         except self._errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
-            late = self._clock() - begun > self._patience + STOOD_STILL
-            raise self._scrubbed(self._mapped(error, late)) from None
+            unwatched = self._deadlines.stood_still(begun)
+            raise self._scrubbed(self._mapped(error, unwatched)) from None
         except asyncio.CancelledError:
             passed = self._deadlines.passed(task)
             if passed is None:
                 raise
             if passed == "stalled":
                 raise TransportFault("stalled", f"the stream stood still for {self._stall:g} s") from None
-            raise self._mapped(TimeoutError()) from None
+            over = aiohttp.ConnectionTimeoutError() if self._connector.waits(task) else TimeoutError()
+            raise self._mapped(over, self._deadlines.stood_still(begun)) from None
         finally:
             self._deadlines.end(task)
         try:
@@ -169,17 +172,25 @@ class Client:
             completion = self._vetted(completion)
         return Received(completion, self._address.shown, first_token)
 
-    async def _posted(self, body: bytes, task: asyncio.Task[object]) -> aiohttp.ClientResponse:
-        """A reply to its head. Sent anew where the server hung up on a connection that it may have found idle."""
-        while True:
-            try:
-                return await self._session.post(
-                    self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
-                )
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                if not (hung_up(error) and self._connector.reuses(task)):
-                    raise
-                error.__traceback__ = None  # as below
+    async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> aiohttp.ClientResponse:
+        """A reply to its head. Sent once more where the server hung up on a connection that it may have found idle.
+
+        Only then: what a server has had belongs to the tries that are counted, paced and limited.
+        """
+        try:
+            return await self._post(body)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            crossed = self._clock() - begun <= CROSSING_SECONDS
+            if not (crossed and hung_up(error) and self._connector.reuses(task)):
+                raise
+            error.__traceback__ = None  # as above
+        self._connector.renew(task)
+        return await self._post(body)
+
+    async def _post(self, body: bytes) -> aiohttp.ClientResponse:
+        return await self._session.post(
+            self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
+        )
 
     async def _streamed(
         self, response: aiohttp.ClientResponse, task: asyncio.Task[object]
@@ -218,8 +229,8 @@ class Client:
         self._served = model
         return completion
 
-    def _mapped(self, error: Exception, late: bool = False) -> HarnessError:
-        """An error of the transport in the harness's words; `late` says that this machine stood still meanwhile.
+    def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
+        """An error of the transport in the harness's words; `unwatched`: this machine stood still meanwhile.
 
         A connection that ran out of time then says nothing of its address: nobody looked.
         """
@@ -234,9 +245,9 @@ class Client:
                     "connections: raise its limit (ulimit -n) or take a lower --concurrency"
                 )
             case aiohttp.ConnectionTimeoutError():
-                return TransportFault(
-                    "connect", f"{self._public} takes no connection within {self._patience:g} s", unreachable=not late
-                )
+                way = ", through its proxy" if self._way.via else ""
+                told = f"{self._public} takes no connection within {self._patience:g} s{way}"
+                return TransportFault("connect", told, unreachable=not unwatched)
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
             case ssl.SSLCertVerificationError():  # aiohttp's is one

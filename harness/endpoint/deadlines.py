@@ -17,6 +17,8 @@ from typing import Literal
 
 SWEEPS, LONGEST_SWEEP = 8, 0.5
 """Looks within one request's time, and seconds between two at most."""
+STOOD_STILL = 1.0
+"""Seconds by which a look comes late only where this machine, or its loop, stood still meanwhile."""
 
 Passed = Literal["timeout", "stalled"]
 """What was too long: the time until the reply (of a stream: until its first byte), or a silence in a stream."""
@@ -30,6 +32,8 @@ class Deadlines:
         self._seconds = seconds
         self._stall = stall
         self._clock = clock
+        self._looked = -math.inf
+        self._unwatched = (-math.inf, -math.inf)
         self._begun: dict[asyncio.Task[object], float] = {}
         self._touched: dict[asyncio.Task[object], float] = {}
         self._ended: dict[asyncio.Task[object], Passed] = {}
@@ -63,9 +67,24 @@ class Deadlines:
         """Which deadline a cancellation that the task has caught is of; None for one that is somebody else's, too."""
         return self._ended.get(task) if task.cancelling() <= 1 else None
 
+    def stood_still(self, since: float) -> bool:
+        """Whether nobody looked for so long since then that what ran out of time meanwhile may have been answered.
+
+        However long it took: what was watched all the time did run out of it. The last such stretch tells for all
+        requests, as `since` is a time at which the loop ran.
+        """
+        stretches = (self._unwatched, (self._looked, self._clock()))
+        return any(self._long(max(start, since), end) for start, end in stretches)
+
+    def _long(self, start: float, end: float) -> bool:
+        return end - start > self.interval + STOOD_STILL
+
     def sweep(self) -> None:
         """Cancels the requests whose time is over, each once."""
         now = self._clock()
+        if self._long(self._looked, now):
+            self._unwatched = (self._looked, now)
+        self._looked = now
         self._end_before(now - self._seconds, self._begun, "timeout")
         self._end_before(now - self._stall, self._touched, "stalled")
 

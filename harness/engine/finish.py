@@ -81,6 +81,7 @@ def described(job: Job, manifest: Manifest) -> JSON:
     return {
         **identity["settings"],
         **{name: value for name, value in identity["sampling"].items() if value not in (None, {})},
+        "files": identity["files"],
         "tasks": Path(manifest.tasks["path"]).name,
         "tasks_sha256": manifest.tasks["sha256"],
         "users_in_tasks": manifest.tasks["users"],

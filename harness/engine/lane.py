@@ -208,7 +208,7 @@ class Lane:
                 job.store.event("asked_otherwise", user_id=task.key, unused_responses=conversation.unused)
         finally:
             self.progress.replayed += conversation.replayed
-            self.progress.user_ended(busy)
+            self.progress.user_ended(busy, conversation.asked - conversation.replayed, steps)
 
     def _advance(self, part: Part, steps: int) -> None:
         part.steps_done += steps
@@ -221,8 +221,7 @@ class Lane:
         failure = Failure(key, boundary, error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
         part.job.failed += 1
-        self.progress.user_failed(error.kind)
-        self.progress.warn(f"{key}: {error}")
+        self.progress.user_failed(key, error.kind, str(error))
         if isinstance(error, Rejected):
             self.progress.rejected += 1
             if self.progress.rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
@@ -236,8 +235,7 @@ class Lane:
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
         job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)
-        self.progress.try_failed(fault.kind)
-        self.progress.warn(f"{fault.kind}: {fault.detail}")
+        self.progress.try_failed(fault.kind, fault.detail)
 
     def _note(self, reason: HarnessError) -> None:
         """Writes down why the lane ends, where this machine still can."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from harness.endpoint.caller import Caller
 from harness.engine.job import Job
 from harness.engine.live import LiveScores
-from harness.engine.recent import Counts, Latency, Rates, Warnings
-from harness.model import JSON, AtRisk, Snapshot, SubsetProgress
+from harness.engine.recent import WARNINGS, Counts, Latency, Rates, Warnings
+from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 
-STEPS_TO_PROJECT = 20
-"""Steps answered before anything is made of the tokens that one takes."""
+REPLIES_TO_PROJECT = 20
+"""Replies of users that have ended, before anything is made of how many the rest will take."""
 
 
 @dataclass(slots=True)
@@ -76,6 +76,22 @@ class Ahead:
     over: bool = False
 
 
+@dataclass(slots=True)
+class Ended:
+    """Users that have ended in this session: the replies that they took, and the steps counted for them before.
+
+    Both are the same but for replies asked for again, and for agents: those ask as often as they like, and every one is
+    counted with the same number of steps.
+    """
+
+    replies: int = 0
+    steps: int = 0
+
+    @property
+    def replies_per_step(self) -> float | None:
+        return self.replies / self.steps if self.replies >= REPLIES_TO_PROJECT else None
+
+
 class Progress:
     """Counts and clocks of one lane. `requested` is the concurrency that was asked for, None for auto; `power` says
     that records are synced before they count."""
@@ -97,11 +113,14 @@ class Progress:
         self._answered = 0
         self._faults: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
-        self._warnings = Warnings()
+        self._warnings = Warnings(WARNINGS)
+        self._last_fault = Warnings(1)
+        self._ended = Ended()
         self._power = power
         self._parts = parts
         self._caller = caller
         self._requested = requested
+        self._steps_before = self._steps_done()
         self._clock = clock
         self._started = clock()
         self._rates = Rates(self._started, self._counts())
@@ -111,7 +130,7 @@ class Progress:
         self._slots_since = self._started
 
     def warn(self, text: str) -> None:
-        """What the display tells until newer ones take its place."""
+        """Something found out, which the display tells until newer ones take its place."""
         self._warnings.add(self._clock(), text)
 
     def answered(self, seconds: float) -> None:
@@ -119,14 +138,18 @@ class Progress:
         self._answered += 1
         self.latency.add(seconds)
 
-    def try_failed(self, kind: str) -> None:
+    def try_failed(self, kind: str, detail: str) -> None:
         self._faults[kind] += 1
+        self._last_fault.add(self._clock(), f"{kind}: {detail}")
 
-    def user_failed(self, kind: str) -> None:
+    def user_failed(self, key: str, kind: str, told: str) -> None:
         self._failures[kind] += 1
+        self._last_fault.add(self._clock(), f"{key}: {told}")
 
-    def user_ended(self, busy_seconds: float) -> None:
-        """A user's requests took so long on the wire, together."""
+    def user_ended(self, busy_seconds: float, replies: int, steps: int) -> None:
+        """A user's requests took so long on the wire, together; `steps` were counted for its `replies`."""
+        self._ended.replies += replies
+        self._ended.steps += steps
         self._work += busy_seconds
         self._longest_chain = max(self._longest_chain, busy_seconds)
 
@@ -160,7 +183,7 @@ class Progress:
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.outage.lasted(now)
-        eta, chain_bound = time_to_go(ahead, rate, self.latency.mean, outage > 0)
+        eta, chain_bound = time_to_go(ahead, rate, self._step_seconds(), outage > 0)
         return Snapshot(
             name=self.name,
             model=self._parts[0].job.sampling.model,
@@ -189,7 +212,7 @@ class Progress:
             faults=tuple(self._faults.most_common()),
             failures=tuple(self._failures.most_common()),
             projected_tokens=self._projected_tokens(ahead.steps),
-            warnings=self._warnings.told(now),
+            warnings=self._heard(now),
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
             over=ahead.over,
@@ -197,15 +220,28 @@ class Progress:
 
     def _counts(self) -> Counts:
         traffic = self._caller.traffic
-        steps = sum(part.steps_done for part in self._parts)
-        return Counts(steps, traffic.prompt_tokens, traffic.completion_tokens)
+        return Counts(self._steps_done(), traffic.prompt_tokens, traffic.completion_tokens)
+
+    def _steps_done(self) -> int:
+        return sum(part.steps_done for part in self._parts)
+
+    def _heard(self, now: float) -> tuple[Warned, ...]:
+        heard = [*self._warnings.told(now), *self._last_fault.told(now)]
+        return tuple(sorted(heard, key=lambda warned: warned.age))
+
+    def _step_seconds(self) -> float | None:
+        """A counted step of a chain at the last replies' latency; until users have ended, a step is a reply."""
+        mean, per_step = self.latency.mean, self._ended.replies_per_step
+        return mean if mean is None or per_step is None else mean * per_step
 
     def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
-        """Tokens of this session at its end, if the remaining steps take as many as those answered did."""
-        traffic, answered = self._caller.traffic, self._answered
-        if answered < STEPS_TO_PROJECT or not traffic.prompt_tokens:
+        """Tokens of this session at its end, if all its users take as many replies a step as those who have ended, and
+        a reply as many tokens as so far; `steps` remain."""
+        traffic, per_step = self._caller.traffic, self._ended.replies_per_step
+        if per_step is None or not traffic.prompt_tokens:
             return None
-        grown = 1 + steps / answered
+        replies = per_step * (self._steps_done() - self._steps_before + steps)
+        grown = max(1.0, replies / self._answered)
         return round(traffic.prompt_tokens * grown), round(traffic.completion_tokens * grown)
 
     def _at_risk(self) -> AtRisk:
@@ -214,14 +250,15 @@ class Progress:
         return AtRisk(users, seconds, self._power)
 
 
-def time_to_go(ahead: Ahead, rate: float, latency: float | None, outage: bool) -> tuple[float | None, bool]:
+def time_to_go(ahead: Ahead, rate: float, step_seconds: float | None, outage: bool) -> tuple[float | None, bool]:
     """Seconds to go, and whether it is the longest chain that takes them: its steps come one after another.
 
-    `rate` in steps and `latency` of a reply in seconds. Nobody can tell in an outage, or before the first steps.
+    `rate` in steps a second, `step_seconds` on the wire for a step of a chain. Nobody can tell in an outage, or before
+    the first steps.
     """
     if not ahead.steps:
         return 0.0, False
     if outage or not rate:
         return None, False
-    chain, work = ahead.longest * (latency or 0.0), ahead.steps / rate
+    chain, work = ahead.longest * (step_seconds or 0.0), ahead.steps / rate
     return max(chain, work), chain > work

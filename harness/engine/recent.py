@@ -16,6 +16,7 @@ RATE_SECONDS, RATE_STEPS = 30.0, 20
 """Rates are those of the last half minute, or further back where fewer steps than this were done in it."""
 
 WARNINGS = 3
+"""Kept of what was found out; of faults, which are many, the last one is, and their kinds are counted."""
 
 
 class Latency:
@@ -77,13 +78,14 @@ class Rates:
 class Warnings:
     """The last few different ones, each with when it last came and how many times it has in a row of those kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._kept: dict[str, tuple[float, int]] = {}
 
     def add(self, now: float, text: str) -> None:
         _, times = self._kept.pop(text, (now, 0))
         self._kept[text] = now, times + 1
-        if len(self._kept) > WARNINGS:
+        if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
 
     def told(self, now: float) -> tuple[Warned, ...]:

@@ -1,6 +1,7 @@
 """What `compare` found, as blocks for terminal and page and as sheets. Made of its JSON alone.
 
-What must be known first comes first: who has which users, then what else differs than the model, then figures.
+What must be known first comes first: how many users each has, what else differs than the model, whose users are
+missing or alone; then figures.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def method(data: JSON) -> Iterator[str]:
 def _pair(pair: JSON) -> Iterator[Block]:
     yield Heading(f"{pair['a']} (A) and {pair['b']} (B)")
     yield _coverage(pair)
-    yield from map(Paragraph, coverage_told(pair))
     yield from map(Paragraph, pair["warnings"])
+    yield from map(Paragraph, coverage_told(pair))
     yield from map(Paragraph, pair["verdicts"])
     yield from _charts(pair)
     platforms = dict.fromkeys(entry["platform"] for entry in pair["figures"])
@@ -88,6 +89,8 @@ def _scored(of: JSON) -> str:
 def coverage_told(pair: JSON) -> Iterator[str]:
     """What the numbers of users mean for the comparison."""
     yield from pair["left_out"]
+    for side in ("a", "b"):
+        yield from _share_of(pair[side], [(of["platform"], of[side]) for of in pair["coverage"]])
     for of in pair["coverage"]:
         for side in ("a", "b"):
             yield from _missing(of["platform"], pair[side], of[side])
@@ -98,6 +101,17 @@ def coverage_told(pair: JSON) -> Iterator[str]:
             )
         for side, other in (("a", "b"), ("b", "a")):
             yield from _alone(pair, of, side, other)
+
+
+def _share_of(name: str, platforms: Sequence[tuple[str, JSON]]) -> Iterator[str]:
+    """That a run was given a share of the users only."""
+    parts = [
+        f"{platform} {has['expected']} of {_users_of(has['users_in_tasks'])} (share {has['ratio']:g})"
+        for platform, has in platforms
+        if has["ratio"] not in (None, 1)
+    ]
+    if parts:
+        yield f"{name} was run on a share of its tasks: {', '.join(parts)}."
 
 
 def _missing(platform: str, name: str, has: JSON) -> Iterator[str]:
@@ -231,8 +245,8 @@ def _verdict_sheet(data: JSON) -> Sheet:
         (pair["a"], pair["b"], kind, words)
         for pair in data["pairs"]
         for kind, sentences in (
-            ("coverage", coverage_told(pair)),
             ("warning", pair["warnings"]),
+            ("coverage", coverage_told(pair)),
             ("verdict", pair["verdicts"]),
         )
         for words in sentences
@@ -261,8 +275,9 @@ def _figure_sheet(data: JSON) -> Sheet:
 
 
 def _coverage_sheet(data: JSON) -> Sheet:
-    numbers = ("scored", "expected", "failed")
-    columns = ("A", "B", "platform", *(f"{side} {name}" for side in "AB" for name in numbers))
+    numbers = ("scored", "expected", "failed", "users_in_tasks")
+    titles = [name.replace("_", " ") for name in numbers]
+    columns = ("A", "B", "platform", *(f"{side} {title}" for side in "AB" for title in titles))
     rows = [
         (
             pair["a"],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -31,13 +31,14 @@ UNSAFE = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(
 class Browser:
     """The browser of users: their cards, made one after the other as the page is written.
 
-    `user` is the word for one, `columns` the heads of the cards' figures, `told` says which users there are.
+    `user` is the word for one, `columns` the heads of the cards' figures. `told` says which users there are, from the
+    number of cards, once they are made.
     """
 
     user: str
     columns: tuple[str, ...]
     cards: Iterable[Card]
-    told: str
+    told: Callable[[int], str]
 
 
 def page(
@@ -81,6 +82,7 @@ def pieces(
         browser=browser,
         pictures=_json(_kinds(pictures)),
         cards=cards(),
+        told=lambda: browser.told(len(listed)) if browser else "",
         listed=lambda: _json(listed),
         **assets,
     )

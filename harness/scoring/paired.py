@@ -9,6 +9,7 @@ their mean weighs each the same. Formulas, sources and the simulations behind th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -47,6 +48,10 @@ class Figures(Protocol):
 
     def contributions(self, records: Sequence[Record]) -> Array:
         """Of up to 256 users: users x K, without NaN."""
+        ...
+
+    def outcomes(self, records: Sequence[Record]) -> Sequence[Counter[str]]:
+        """Each user's answers by outcome: `valid`, or the kind of an invalid one."""
         ...
 
     def values(self, totals: Array) -> Array: ...
@@ -105,25 +110,35 @@ def _chunks(users: int, rows: int) -> Iterator[int]:
         yield min(at_once, rows - start)
 
 
-def interval(differences: Array, observed: float, users: int, strata: int = 1) -> tuple[float, float] | None:
-    """The 95 % interval of one figure's difference: the expanded percentile interval, centred.
+def interval(differences: Array, observed: float, users: Sequence[int]) -> tuple[float, float] | None:
+    """The 95 % interval of one figure's difference, a mean over strata: bootstrap quantiles, centred and widened.
 
-    The resampled differences are shifted so that their mean is the observed one, which takes the bias off that
-    resampling adds to a divergence and leaves means as they are; and the level is widened as Student's t is wider than
-    the normal, which makes up for the narrowness of resamples of few users. None where fewer than two users a stratum
-    leave nothing to go by, or nothing is defined.
+    `differences` are the resampled ones, strata x R, and `users` how many of each stratum have the figure. Each
+    stratum's are centred, which takes the bias off that resampling adds to a divergence and leaves means as they are,
+    and spread as those of so few users must be; the quantiles of their mean are then taken as far as Student's t
+    reaches beyond the normal, with the degrees of freedom of the strata that the spread comes from. None where a
+    stratum has fewer than two users, which leave nothing to go by, or nothing is defined.
     """
-    from scipy.special import ndtr, stdtrit  # a fifth of a second, which other commands need not pay
+    from scipy.special import ndtri, stdtrit  # a fifth of a second, which other commands need not pay
 
-    defined = differences[~np.isnan(differences)]
-    free = users - strata
-    if free < strata or not defined.size or math.isnan(observed):
+    defined = differences[:, ~np.isnan(differences).any(axis=0)]
+    if min(users) < 2 or not defined.size or math.isnan(observed):
         return None
-    if np.ptp(defined) < ROUNDING:
+    sizes = np.array(users, dtype=np.float64)
+    centred = defined - defined.mean(axis=1, keepdims=True)
+    spread = (centred * np.sqrt(sizes / (sizes - 1))[:, None]).mean(axis=0)
+    if np.ptp(spread) < ROUNDING:
         return observed, observed
-    tail = float(ndtr(math.sqrt(users / free) * stdtrit(free, (1 - LEVEL) / 2)))
-    low, high = np.quantile(defined, [tail, 1 - tail]) - defined.mean() + observed
+    tail = (1 - LEVEL) / 2
+    reach = stdtrit(_freedom(centred.var(axis=1), sizes), tail) / ndtri(tail)
+    low, high = observed + reach * np.quantile(spread, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def _freedom(variances: Array, sizes: Array) -> float:
+    """Welch and Satterthwaite's degrees of freedom of the sum of strata's variances, which resampling has given."""
+    errors = variances * sizes / (sizes - 1)
+    return float(errors.sum() ** 2 / (errors**2 / (sizes - 1)).sum())
 
 
 # The permutation test
@@ -211,8 +226,8 @@ def effects(pair: Pair, values: Values) -> Array:
 
 
 def alike(pair: Pair, uses: Mask) -> Mask:
-    """Whether a user adds exactly the same to a figure on both sides: users x M."""
-    different = (pair.a != pair.b).astype(np.float64)
+    """Whether a user adds the same to a figure on both sides, but for rounding: users x M."""
+    different = (np.abs(pair.a - pair.b) > ROUNDING).astype(np.float64)
     same: Mask = different @ uses.T.astype(np.float64) == 0
     return same
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, count
 from pathlib import Path
 
@@ -19,8 +19,13 @@ from harness.store.atomic import replacing, sync_folder
 from harness.store.disk import DISK, Disk
 
 
-def replace_results(path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK) -> str:
-    """Writes records anew and returns the file's SHA-256; an old file with other content is kept set aside."""
+def replace_results(
+    path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
+) -> str:
+    """Writes records anew and returns the file's SHA-256; an old file with other content is kept set aside.
+
+    So are the pages that it is `shown_by`, before the new content takes the place.
+    """
     whole = hashlib.sha256()
     with replacing(path, disk=disk) as file:
         for data in records:
@@ -30,6 +35,7 @@ def replace_results(path: Path, records: Iterator[JSON], stamp: str, disk: Disk 
         with path.open("rb") as old:
             if hashlib.file_digest(old, "sha256").digest() != whole.digest():
                 keep_old(path, stamp, disk)
+                set_aside_any(shown_by, stamp, disk)
     return whole.hexdigest()
 
 
@@ -49,6 +55,13 @@ def _copy(path: Path, kept: Path, disk: Disk) -> None:
             shutil.copyfileobj(old, copy, 1 << 20)
     except (OSError, MachineError) as error:
         raise MachineError(f"cannot keep {path}: {error}") from error
+
+
+def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
+    """Those of some files that are there."""
+    for path in paths:
+        if path.exists():
+            set_aside(path, stamp, disk)
 
 
 def set_aside(path: Path, stamp: str, disk: Disk) -> None:

@@ -42,8 +42,12 @@ class RunFiles:
     @property
     def reports(self) -> tuple[Path, ...]:
         """All that is written with a report, and true only as long as that is."""
-        made = self.report("txt"), self.report("json"), self.report("html"), self.all_users
-        return *made, self.folder / f"generated_{self.subset}.json"
+        return self.report("txt"), self.report("json"), *self.pages, self.folder / f"generated_{self.subset}.json"
+
+    @property
+    def pages(self) -> tuple[Path, ...]:
+        """What shows both the report and the records, and is true only as long as neither changes."""
+        return self.report("html"), self.all_users
 
     @property
     def all_users(self) -> Path:

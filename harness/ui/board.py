@@ -18,13 +18,15 @@ from harness.model import Snapshot, Snapshots, SubsetProgress, Warned
 from harness.ui import table, words
 from harness.ui.screen import Screen, to_left
 from harness.ui.table import BAR, Column
-from harness.ui.words import Part
+from harness.ui.words import Piece
 
 LABEL = 10
 """Cells in front of a run's traffic."""
 
 BAR_BETWEEN = " | "
 WARNINGS = 3
+"""And one more for each further run: a run tells one fault at most, so that two of them are what was found out."""
+
 PARAGRAPH = 6
 """Lines on a run's traffic, at least."""
 
@@ -253,13 +255,13 @@ def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
 
 def _summary(s: Snapshot, screen: Screen) -> list[Line]:
     of = f" of {'auto' if s.requested is None else s.requested}" if s.requested != s.limit else ""
-    flight = Part(f"{s.in_flight}/{s.limit}{of} in flight", 22)
-    half = Part("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10)
-    tokens = Part(f"{words.count(s.prompt_tokens)} in, {words.count(s.completion_tokens)} out", 18)
-    parts = [flight, Part(words.pace(s.rate), 15), half, tokens]
-    troubles = [Part(reason, style="yellow") for reason in words.held_back(s)]
+    flight = Piece(f"{s.in_flight}/{s.limit}{of} in flight", 22)
+    half = Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10)
+    tokens = Piece(f"{words.count(s.prompt_tokens)} in, {words.count(s.completion_tokens)} out", 18)
+    parts = [flight, Piece(words.pace(s.rate), 15), half, tokens]
+    troubles = [Piece(reason, style="yellow") for reason in words.held_back(s)]
     if s.faults:
-        troubles.append(Part(words.tries_failed(s, 1), style="yellow"))
+        troubles.append(Piece(words.tries_failed(s, 1), style="yellow"))
     if s.over:
         return []
     return [*_joined("", parts, screen, HELPS), *_joined("", troubles, screen, HELPS)]
@@ -270,24 +272,24 @@ def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
     running = [s for s in snapshots if not s.over]
     into, out = (sum([getattr(s, name) for s in snapshots]) for name in ("prompt_tokens", "completion_tokens"))
     parts = [
-        Part(f"{len(snapshots) - len(running)} of {words.plural(len(snapshots), 'run')} ended"),
-        Part(f"{sum([s.in_flight for s in running])} in flight", 14),
-        Part(words.pace(sum([s.rate for s in running])), 15),
-        Part(f"{words.count(into)} in, {words.count(out)} out"),
+        Piece(f"{len(snapshots) - len(running)} of {words.plural(len(snapshots), 'run')} ended"),
+        Piece(f"{sum([s.in_flight for s in running])} in flight", 14),
+        Piece(words.pace(sum([s.rate for s in running])), 15),
+        Piece(f"{words.count(into)} in, {words.count(out)} out"),
     ]
     return _joined("", parts, screen, HELPS)
 
 
-def _labelled(label: str, parts: list[Part], screen: Screen, worth: int) -> list[Line]:
+def _labelled(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[Line]:
     """Nothing for no parts; on narrow screens without a margin."""
     return _joined(to_left(label, LABEL), parts, screen, worth) if parts else []
 
 
-def _joined(label: str, parts: list[Part], screen: Screen, worth: int) -> list[Line]:
+def _joined(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[Line]:
     """Parts with bars between them, on as few lines as hold them; only a part that is longer than a line is cut."""
     indent = cell_len(label) or 2
     room = max(1, screen.width - indent)
-    lines: list[list[Part]] = []
+    lines: list[list[Piece]] = []
     used = 0
     for part in [part for part in parts if part.text]:
         wide = max(part.room, cell_len(part.text))
@@ -303,7 +305,7 @@ def _joined(label: str, parts: list[Part], screen: Screen, worth: int) -> list[L
     ]
 
 
-def _line(label: str, parts: list[Part], room: int, screen: Screen) -> Text:
+def _line(label: str, parts: list[Piece], room: int, screen: Screen) -> Text:
     line = Text(no_wrap=True, end="").append(label, "dim")
     for place, part in enumerate(parts):
         line.append(BAR_BETWEEN if place else "", "dim")
@@ -319,7 +321,7 @@ def _warnings(snapshots: Snapshots, screen: Screen) -> list[Line]:
     ]
     heard.sort(key=lambda one: one[0].age)
     made: list[Line] = []
-    for warned, run in heard[:WARNINGS]:
+    for warned, run in heard[: WARNINGS + len(snapshots) - 1]:
         label = to_left("" if made else "warnings", LABEL)
         told = words.warned(warned.age, f"{run}{warned.text}", warned.times)
         text = Text(no_wrap=True, end="").append(label, "dim")

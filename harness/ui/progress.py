@@ -26,6 +26,9 @@ PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
 COLUMNS = 80
 """Of logs that people read."""
 
+WARNINGS = 2
+"""A run tells one fault at most, so that one of these is what was found out, where anything was."""
+
 NOTHING = ("0 waiting", "0 backing off")
 """Not worth a word in a log, where it keeps no place for another number."""
 
@@ -135,10 +138,15 @@ def _told(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
         *_labelled("failed ", words.failures(s)),
         *_labelled("tokens ", words.tokens(s)),
     ]
-    return [*subsets, words.time(s), *parts, *[f"warning {_plain(warned, encoding)}" for warned in s.warnings[:1]]]
+    return [
+        *subsets,
+        words.time(s),
+        *parts,
+        *[f"warning {_plain(warned, encoding)}" for warned in s.warnings[:WARNINGS]],
+    ]
 
 
-def _labelled(label: str, parts: list[words.Part]) -> list[str]:
+def _labelled(label: str, parts: list[words.Piece]) -> list[str]:
     told = [part.text.strip() for part in parts if part.text not in NOTHING]
     return [label + told[0], *told[1:]] if told else []
 

@@ -19,24 +19,24 @@ HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outa
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a line, `room` the cells that are kept for it, so that others do not move while its numbers grow."""
+class Piece:
+    """A part of a line, `room` the cells that are kept for it, so that others do not move while its numbers grow."""
 
     text: str
     room: int = 0
     style: str = ""
 
 
-def in_flight(s: Snapshot) -> list[Part]:
+def in_flight(s: Snapshot) -> list[Piece]:
     """What is on the wire, admitted and asked for, and why fewer are on the wire than that."""
     digits = len(str(max(s.limit, s.requested or 0)))
     asked = "auto" if s.requested is None else str(s.requested)
     parts = [
-        Part(f"{s.in_flight:>{digits}} on the wire, {s.limit:>{digits}} admitted, {asked} asked"),
-        Part(f"{s.waiting} waiting", 8 + digits),
-        Part(f"{s.backing_off} backing off", 12 + digits),
+        Piece(f"{s.in_flight:>{digits}} on the wire, {s.limit:>{digits}} admitted, {asked} asked"),
+        Piece(f"{s.waiting} waiting", 8 + digits),
+        Piece(f"{s.backing_off} backing off", 12 + digits),
     ]
-    return parts + [Part(reason, style="yellow") for reason in held_back(s)]
+    return parts + [Piece(reason, style="yellow") for reason in held_back(s)]
 
 
 def held_back(s: Snapshot) -> list[str]:
@@ -71,15 +71,15 @@ def users_left(s: Snapshot) -> int:
     return sum([subset.users - subset.done - subset.failed for subset in s.subsets])
 
 
-def speed(s: Snapshot) -> list[Part]:
+def speed(s: Snapshot) -> list[Piece]:
     into, out = s.token_rates
     return [
-        Part(pace(s.rate), 15),
-        Part(f"{count(into)} tokens/s in, {count(out)} out", 31),
+        Piece(pace(s.rate), 15),
+        Piece(f"{count(into)} tokens/s in, {count(out)} out", 31),
     ]
 
 
-def latency(s: Snapshot) -> list[Part]:
+def latency(s: Snapshot) -> list[Piece]:
     """Of replies; and how late this machine is itself."""
     if s.latency is None:
         replies = "no reply yet"
@@ -87,16 +87,16 @@ def latency(s: Snapshot) -> list[Part]:
         half, most = s.latency
         replies = f"p50 {brief(half)}, p95 {brief(most)}"
     return [
-        Part(replies, 22),
-        Part(f"event loop {1e3 * s.lag:.0f} ms late", 21),
-        Part(f"disk write {1e3 * s.slowest_write:.1f} ms", 18),
+        Piece(replies, 22),
+        Piece(f"event loop {1e3 * s.lag:.0f} ms late", 21),
+        Piece(f"disk write {1e3 * s.slowest_write:.1f} ms", 18),
     ]
 
 
-def requests(s: Snapshot) -> list[Part]:
+def requests(s: Snapshot) -> list[Piece]:
     digits = len(str(sum([subset.steps for subset in s.subsets])))
-    parts = [Part(f"{s.requests} sent", 5 + digits), Part(tries_failed(s), 15, "yellow" if s.faults else "")]
-    return [*parts, Part(f"{s.replayed} from saved")] if s.replayed else parts
+    parts = [Piece(f"{s.requests} sent", 5 + digits), Piece(tries_failed(s), 15, "yellow" if s.faults else "")]
+    return [*parts, Piece(f"{s.replayed} from saved")] if s.replayed else parts
 
 
 def tries_failed(s: Snapshot, kinds_shown: int = KINDS_SHOWN) -> str:
@@ -104,10 +104,10 @@ def tries_failed(s: Snapshot, kinds_shown: int = KINDS_SHOWN) -> str:
     return f"{failed} {'try' if failed == 1 else 'tries'} failed{kinds(s.faults, kinds_shown)}"
 
 
-def failures(s: Snapshot) -> list[Part]:
+def failures(s: Snapshot) -> list[Piece]:
     """Users given up on, by kind; nothing where none is."""
     failed = sum([subset.failed for subset in s.subsets])
-    return [Part(f"{plural(failed, 'user')}{kinds(s.failures)}", style="red")] if failed else []
+    return [Piece(f"{plural(failed, 'user')}{kinds(s.failures)}", style="red")] if failed else []
 
 
 def kinds(counted: Sequence[tuple[str, int]], number_shown: int = KINDS_SHOWN) -> str:
@@ -121,22 +121,22 @@ def kinds(counted: Sequence[tuple[str, int]], number_shown: int = KINDS_SHOWN) -
     return f": {', '.join(told)}" if told else ""
 
 
-def tokens(s: Snapshot) -> list[Part]:
+def tokens(s: Snapshot) -> list[Piece]:
     """Of this session, and what they may come to by its end."""
     if s.requests and not s.prompt_tokens and not s.completion_tokens and s.latency:
-        return [Part("the endpoint tells none")]
-    parts = [Part(f"{count(s.prompt_tokens)} in, {count(s.completion_tokens)} out", 22)]
+        return [Piece("the endpoint tells none")]
+    parts = [Piece(f"{count(s.prompt_tokens)} in, {count(s.completion_tokens)} out", 22)]
     if s.projected_tokens and s.eta:
         into, out = s.projected_tokens
-        parts.append(Part(f"by the end about {count(into)} in, {count(out)} out"))
+        parts.append(Piece(f"by the end about {count(into)} in, {count(out)} out"))
     return parts
 
 
-def at_risk(s: Snapshot) -> list[Part]:
+def at_risk(s: Snapshot) -> list[Piece]:
     """What would be lost if this process, or this machine, died now."""
     digits = len(str(max(s.limit, s.requested or 0)))
     again = f"{s.in_flight:>{digits}} to ask again" if s.in_flight else "nothing"
-    return [Part(f"if killed: {again}", 24 + digits), Part(f"by power loss: {_unsynced(s)}")]
+    return [Piece(f"if killed: {again}", 24 + digits), Piece(f"by power loss: {_unsynced(s)}")]
 
 
 def _unsynced(s: Snapshot) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from harness.benchmarks.dailymobility import scores
+from harness.benchmarks.dailymobility.day import VALID
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, SIZES
 from harness.benchmarks.records import scored
@@ -38,6 +40,9 @@ class MobilityFigures:
     def contributions(self, records: Sequence[Record]) -> Array:
         found = scored(partial(scores.score, truth=self._truth), records).rows
         return counts_by_bin(np.concatenate([np.empty((0, 9), dtype=np.uint8), *found]))
+
+    def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
+        return [Counter([record.data["invalid"] or VALID]) for record in records]
 
     def values(self, totals: Array) -> Array:
         return figures(self._truth.histograms, totals)

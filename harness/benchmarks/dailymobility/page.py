@@ -16,6 +16,7 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, Resident
 from harness.benchmarks.dailymobility.protocols import BINS, LOCATIONS, METRICS, PROPORTIONS, RADIUS
 from harness.benchmarks.dailymobility.protocols import HEADLINE as ALIGNED
 from harness.benchmarks.dailymobility.scores import FINAL
+from harness.benchmarks.quoted import quotes, said
 from harness.model import (
     JSON,
     Benchmark,
@@ -168,7 +169,7 @@ class UserCards:
         )
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        return _told(replies[-1]) if replies and data["invalid"] == kind else None
+        return said(replies[-1]) if replies and data["invalid"] == kind else None
 
     def _places(self, records: Sequence[JSON]) -> dict[str, tuple[tuple[float, float], ...]]:
         """By intention, each place once."""
@@ -225,10 +226,4 @@ def _place(aoi: int | None, task: Resident | None) -> str:
 
 def _replies(replies: Sequence[Completion]) -> Iterator[Quote]:
     for order, completion in enumerate(replies[:REPLIES_SHOWN], 1):
-        if completion.reasoning:
-            yield Quote(f"Thoughts before reply {order}", completion.reasoning)
-        yield Quote(f"Reply {order} of {len(replies)}", _told(completion))
-
-
-def _told(completion: Completion) -> str:
-    return completion.text or completion.refusal or f"(no text; finish_reason {completion.finish_reason})"
+        yield from quotes(completion, f"Reply {order} of {len(replies)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,9 @@ class ProfileFigures:
         rows = np.concatenate([np.empty((0, len(scores.COLUMNS))), *found])[:, PLACES]
         defined = ~np.isnan(rows)
         return np.hstack([np.where(defined, rows, 0.0), defined])
+
+    def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
+        return [Counter(step["outcome"] for step in record.data["steps"]) for record in records]
 
     def values(self, totals: Array) -> Array:
         sums, counts = np.hsplit(totals, 2)

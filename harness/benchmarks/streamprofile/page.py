@@ -1,6 +1,6 @@
 """The page of a report: tiles, pictures and tables from the JSON report alone, and cards of users from their records.
 
-Source: docs/design.md, sections 5 and 8. No card names a user but by the key; posts are shown only where asked for.
+Source: docs/design.md, sections 5 and 8. The key stands for a user's name; posts are shown only where asked for.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from harness.benchmarks.answers import Unreadable
+from harness.benchmarks.quoted import quotes, said
 from harness.benchmarks.streamprofile import summary
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic
+from harness.benchmarks.streamprofile.naming import unnamed, without_name
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scores import BINS
@@ -36,6 +38,7 @@ from harness.model import (
 VALID = "valid"
 HEADLINE = (F1, "Recall")
 """Metrics of a page over all runs."""
+WITHOUT_POSTS = "Posts are left out, but personas, reasoning and replies may quote them."
 KINDS = {"Error_Peer": "peer", "Error_Viral": "viral", "Error_Decay": "decayed", "Error_Random": "random"}
 """Metric of a kind of distractors -> what a tag of it is called on a page."""
 
@@ -153,25 +156,27 @@ class UserCards:
         f1 = harmonic(means["Recall_Novelty"], means["Recall_Stability"])
         invalid = sum(1 for step in steps if step["outcome"] != VALID)
         figures = (str(len(steps)), summary.percent(f1), summary.percent(means["Recall"]), str(invalid))
-        return Card(str(data["user_id"]), figures, tuple(self._blocks(steps, task, replies)))
+        hide, blocks = unnamed(data), self._blocks(steps, task, replies)
+        return Card(str(data["user_id"]), figures, tuple(without_name(block, hide) for block in blocks))
 
     def missing(self, tasks: bool) -> str:
         kinds = "" if tasks else "The tasks were not at hand: what is wrong is not told by its kind. "
-        return f"{kinds}{'' if self._posts and tasks else 'Posts are left out.'}".strip()
+        return f"{kinds}{'' if self._posts and tasks else WITHOUT_POSTS}".strip()
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
         return ()
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
         steps = data["steps"]
-        said = _by_step(steps, replies, self._retries)
-        pairs = zip(steps, said, strict=True) if said else ()
-        return next((told(mine[-1]) for step, mine in pairs if step["outcome"] == kind), None)
+        by_step = _by_step(steps, replies, self._retries)
+        pairs = zip(steps, by_step, strict=True) if by_step else ()
+        text = next((said(mine[-1]) for step, mine in pairs if step["outcome"] == kind), None)
+        return None if text is None else unnamed(data)(text)
 
     def _blocks(
         self, steps: Sequence[JSON], task: ProfileTask | None, replies: Sequence[Completion]
     ) -> Iterator[Block]:
-        said = _by_step(steps, replies, self._retries)
+        by_step = _by_step(steps, replies, self._retries)
         pairs = zip(task.given.steps, task.truth, strict=True) if task else ()
         parts = {step.step_id: (step, truth) for step, truth in pairs}
         for number, step in enumerate(steps):
@@ -185,28 +190,15 @@ class UserCards:
             yield Quote("Persona summary after this step", step["persona_summary"] or "", open=True)
             if step["reasoning"]:
                 yield Quote("Reasoning", step["reasoning"])
-            for order, completion in enumerate(said[number] if said else (), 1):
-                yield from quotes(completion, f"Reply {order}" if said and len(said[number]) > 1 else "Reply")
+            for order, completion in enumerate(by_step[number] if by_step else (), 1):
+                yield from quotes(completion, f"Reply {order}" if by_step and len(by_step[number]) > 1 else "Reply")
             if self._posts and given is not None:
                 yield Quote("Posts", given.posts_text)
-        if said is None and replies:
+        if by_step is None and replies:
             yield Heading("Replies")
             yield Paragraph("In the order in which they came; which of them is whose step cannot be told.")
             for order, completion in enumerate(replies, 1):
                 yield from quotes(completion, f"Reply {order}")
-
-
-def told(completion: Completion) -> str:
-    """The text of a completion, or what there is instead."""
-    return completion.text or completion.refusal or f"(no text; finish_reason {completion.finish_reason})"
-
-
-def quotes(completion: Completion, label: str) -> Iterator[Block]:
-    """A completion as it came."""
-    ended = "" if completion.finish_reason in (None, "stop") else f" (ended by {completion.finish_reason})"
-    if completion.reasoning:
-        yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)
-    yield Quote(f"{label}{ended}", told(completion))
 
 
 def _metrics(step: JSON) -> Iterator[Block]:

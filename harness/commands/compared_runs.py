@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import config
 from harness.benchmarks.dailymobility.figures import MobilityFigures
@@ -19,12 +20,15 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.streamprofile.figures import ProfileFigures
 from harness.commands.earlier import Earlier
 from harness.errors import BadInput
-from harness.model import JSON, Record
+from harness.model import Record
 from harness.scoring.bootstrap import Array
 from harness.scoring.paired import Figures
 from harness.store.log import lines, sound, told
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
+
+Outcomes = tuple[tuple[str, int], ...]
+"""Outcome of an answer and how many had it; users with the same share one, so that many users take little memory."""
 
 SHARD = 256
 ANEW = "score it again with `reeval`"
@@ -51,13 +55,25 @@ class Subset:
 class Side:
     """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K).
 
-    `unsound` lines of the results file are left out.
+    `outcomes` has, in the same order, how many of a user's answers ended how. `unsound` lines of the results file are
+    left out.
     """
 
     of: Subset
     tasks: Mapping[str, str]
     contributions: Array
+    outcomes: Sequence[Outcomes]
     unsound: int
+
+    def places(self, users: Sequence[str]) -> NDArray[np.intp]:
+        """The rows of these users."""
+        row = {user: row for row, user in enumerate(self.tasks)}
+        return np.array([row[user] for user in users], dtype=np.intp)
+
+
+def common(a: Side, b: Side) -> tuple[str, ...]:
+    """The users that both have, with the same task, in the order of A."""
+    return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
 
 
 def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
@@ -127,20 +143,24 @@ def read(of: Subset, figures: Figures) -> Side:
     tasks: dict[str, str] = {}
     places: dict[str, int] = {}
     parts: list[Array] = [figures.contributions([])]
+    outcomes: list[Outcomes] = []
+    alike: dict[Outcomes, Outcomes] = {}
     skipped = [0]
     records = _records(of, skipped)
     while batch := list(islice(records, SHARD)):
-        start = sum(map(len, parts))
-        for place, (record, task) in enumerate(batch, start):
+        for place, (record, task) in enumerate(batch, len(outcomes)):
             tasks[record.key], places[record.key] = task, place  # of two records the later one is the user's
-        parts.append(_contributions(of, [record for record, _ in batch], figures))
-    rows = np.concatenate(parts)[[places[key] for key in tasks]] if tasks else parts[0]
-    return Side(of, tasks, rows, skipped[0])
+        rows, counted = _contributions(of, [record for record, _ in batch], figures)
+        parts.append(rows)
+        outcomes += [alike.setdefault(one, one) for one in counted]
+    chosen = [places[key] for key in tasks]
+    rows = np.concatenate(parts)[chosen] if tasks else parts[0]
+    return Side(of, tasks, rows, [outcomes[place] for place in chosen], skipped[0])
 
 
-def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> Array:
+def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> tuple[Array, list[Outcomes]]:
     try:
-        return figures.contributions(records)
+        return figures.contributions(records), [tuple(sorted(one.items())) for one in figures.outcomes(records)]
     except ODD_SHAPE as error:  # a record that is odd only beside others
         raise BadInput(
             f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
@@ -162,19 +182,3 @@ def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
         if data.get("format") != RECORD_FORMAT:
             raise BadInput(f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {ANEW}")
         yield Record(str(user), data), task
-
-
-def covered(side: Side) -> JSON:
-    """Of how many users a run has scores. Numbers that only a manifest has are None without one."""
-    manifest = side.of.manifest
-    scored = len(side.tasks)
-    if manifest is None:
-        return {"scored": scored, "expected": None, "failed": None, "state": None, "unsound": side.unsound}
-    expected = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
-    return {
-        "scored": scored,
-        "expected": max(expected, scored),
-        "failed": manifest.counts.get("failed", 0),
-        "state": manifest.state,
-        "unsound": side.unsound,
-    }

@@ -1,0 +1,20 @@
+"""Replies as cards of users show them: what came, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.model import Completion, Quote
+
+
+def said(completion: Completion) -> str:
+    """The text of a completion, or what there is instead."""
+    return completion.text or completion.refusal or f"(no text; finish_reason {completion.finish_reason})"
+
+
+def quotes(completion: Completion, label: str) -> Iterator[Quote]:
+    """A completion as it came, the thoughts before it first."""
+    ended = "" if completion.finish_reason in (None, "stop") else f" (ended by {completion.finish_reason})"
+    if completion.reasoning:
+        yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)
+    yield Quote(f"{label}{ended}", said(completion))

@@ -1,0 +1,70 @@
+"""What the figures of two runs come to, in a sentence for each main figure (docs/statistics.md, Verdict)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from harness.model import JSON
+from harness.scoring.paired import Figures
+
+SIGNIFICANT = 0.05
+
+
+def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures) -> list[str]:
+    """A sentence for each main figure, over all platforms that the pair has. `names` are those of `a` and `b`."""
+    if not entries:
+        return ["Nothing to compare."]
+    last = entries[-1]["platform"]
+    chosen = {entry["metric"]: entry for entry in entries if entry["platform"] == last}
+    return [_verdict(chosen[metric], names) + _caution(chosen[metric]) for metric in reversed(figures.main)]
+
+
+def _caution(of: JSON) -> str:
+    """Which platforms it is not about, and what to think of an interval that few users of a platform are behind."""
+    if of["difference"] is None:
+        return ""
+    said = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
+    if of["few_users"] and of["ci95"] is not None and of["equal"] < of["users"]:
+        said += f" Too few users on {_listed(of['few_users'])} to rely on the interval: it holds less often than 95 %."
+    return said
+
+
+def _listed(few: Mapping[str, int]) -> str:
+    return ", ".join(f"{platform} ({users})" for platform, users in few.items())
+
+
+def _verdict(of: JSON, names: Mapping[str, str]) -> str:
+    a, b, metric, users = names["a"], names["b"], of["metric"], of["users"]
+    over = f"on {_count(users)} that both have"
+    if of["difference"] is None:
+        return f"{metric} is not defined for any user that both have."
+    if of["ci95"] is None:
+        lone = " and ".join(platform for platform, there in of["few_users"].items() if there < 2)
+        return f"Nothing can be said of {metric}, {over}: of {lone} there is but one."
+    low, high = (100 * bound for bound in of["ci95"])
+    if of["equal"] == users:
+        return f"{a} and {b} are the same in {metric}, {over}: every user's value is equal."
+    points, p = 100 * of["difference"], f"p = {_p(of['p_holm'])} after Holm"
+    alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_holm"] else ""
+    if of["p_holm"] < SIGNIFICANT and low * high > 0:
+        ahead = (points > 0) != of["lower_is_better"]
+        better, worse = (a, b) if ahead else (b, a)
+        span = sorted((abs(low), abs(high)))
+        return (
+            f"{better} is better than {worse} in {metric} by {abs(points):.2f} points (95 % {span[0]:.2f} to "
+            f"{span[1]:.2f}; {p}), {over}."
+        )
+    return (
+        f"No difference shown between {a} and {b} in {metric}: {points:+.2f} points (95 % {low:+.2f} to {high:+.2f}; "
+        f"{alone}{p}), {over}. One of up to {max(abs(low), abs(high)):.2f} points could hide."
+    )
+
+
+def _count(users: int) -> str:
+    return f"{users} user{'' if users == 1 else 's'}"
+
+
+def _p(p: float | None) -> str:
+    if p is None:
+        return "n/a"
+    return f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
