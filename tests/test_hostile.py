@@ -112,6 +112,8 @@ class Server:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def write(data: bytes) -> None:
+            if writer.transport.is_closing():  # the client has gone, of which uvloop makes another error
+                raise ConnectionResetError
             writer.write(data)
             await writer.drain()
 

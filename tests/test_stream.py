@@ -137,6 +137,12 @@ def test_whole_reply_under_the_name_of_a_stream_is_read_wherever_it_is_cut() -> 
         assert read(body[:place], body[place:])["choices"][0]["message"]["content"] == "a"
 
 
+def test_blank_that_is_none_in_json_begins_no_whole_reply_wherever_it_is_cut() -> None:
+    """A vertical tab before an object: what it becomes does not depend on the network."""
+    body = b"\n\x0b\n{}"
+    assert {fault_of(body[:place], body[place:]) for place in range(len(body))} == {fault_of(body)}
+
+
 def test_reply_of_one_byte_a_block_is_the_same() -> None:
     """Every boundary at once."""
     assert read(*[WHOLE[place : place + 1] for place in range(len(WHOLE))]) == MERGED

@@ -27,6 +27,8 @@ TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 Event = tuple[bytes, bytes]
 """Name (empty where none was given) and data of one event."""
 
+JSON_BLANKS = b" \t\r\n"
+
 
 class Events:
     """The events of a stream. What has no line end yet is kept in pieces and joined once, however long it is."""
@@ -120,7 +122,7 @@ class StreamedReply:
         self._size += len(block)
         if self._size > self._largest:
             raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
-        if not self._begun and (text := block.lstrip()):
+        if not self._begun and (text := block.lstrip(JSON_BLANKS)):
             self._begun = True
             self._plain = [] if text.startswith(b"{") else None  # a whole reply under the name of a stream
         if self._plain is not None:
