@@ -471,6 +471,20 @@ def test_markdown_shows_names_as_they_are_and_the_best_in_bold() -> None:
     ]
 
 
+@pytest.mark.parametrize("form", ["table", "markdown", "latex"])
+def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table that is pasted into a paper beside published scores still says so, and of which runs."""
+    write(tmp_path, "made-up")
+    for runs, said in ((1, "All runs: synthetic tasks"), (2, "made-up: synthetic tasks")):
+        if runs == 2:
+            write(tmp_path, "real", {"notes": []})
+        assert main(["stats", "--results-dir", str(tmp_path), "--format", form, "--metric", "Recall"]) == 0
+        shown = "\n".join(line for line in capsys.readouterr().out.splitlines() if not line.startswith("%"))
+        assert f"{said}, which say nothing of real users." in " ".join(shown.split())
+
+
 def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
     """No character of a name means anything to LaTeX, nor do two hyphens become a dash."""
     lines = [line.strip() for line in latex([GRID], ["100 %"], ["model\n\\input{x}"]).splitlines()]

@@ -201,4 +201,8 @@ def notes(shown: Sequence[MetricTable]) -> list[str]:
             "Bold is best, underlined second best, of complete runs with the same prompt on the same tasks; "
             "the command compare tells what is more than chance."
         )
+    runs = {row.name: row.reports for table in shown for row in table.rows if not row.is_published}
+    if synthetic := [name for name, reports in runs.items() if any(report.synthetic for report in reports)]:
+        which = "All runs" if len(synthetic) == len(runs) else ", ".join(synthetic)
+        said.append(f"{which}: synthetic tasks, which say nothing of real users.")
     return said + list(dict.fromkeys(table.source.note for table in shown if table.source))

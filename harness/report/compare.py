@@ -56,6 +56,7 @@ def _pair(pair: JSON) -> Iterator[Block]:
     yield _coverage(pair)
     yield from map(Paragraph, pair["warnings"])
     yield from map(Paragraph, coverage_told(pair))
+    yield Heading(f"{pair['a']} and {pair['b']}, in words")
     yield from map(Paragraph, pair["verdicts"])
     yield from _charts(pair)
     platforms = dict.fromkeys(entry["platform"] for entry in pair["figures"])

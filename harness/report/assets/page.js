@@ -158,13 +158,14 @@
         Plot.dot(mine, { x: "value", y: "x", dy, r: 4, fill: colour(at), title: (row) => title(chart, row) }),
       ];
     });
+    const nothing = rows.some((row) => (row.low ?? row.value) < 0) ? [Plot.ruleX([0])] : []; // of differences
     return plot(width, {
       height: chart.x.length * (16 + 11 * most) + 60,
       marginLeft: left,
       marginBottom: 40,
       x: { label: chart.x_label, grid: true, nice: true, zero: chart.percent, labelArrow: "none" },
       y: { label: null, domain: chart.x },
-      marks: [Plot.axisY({ tickSize: 0, textOverflow: "ellipsis", lineWidth: left / 12 }), ...marks],
+      marks: [Plot.axisY({ tickSize: 0, textOverflow: "ellipsis", lineWidth: left / 12 }), ...nothing, ...marks],
     });
   }
 
