@@ -15,7 +15,7 @@ import pytest
 from harness.benchmarks.dailymobility.synth import files
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands import comparison
+from harness.commands.comparing import figures
 from harness.model import JSON, Chart
 from harness.report import compare
 from harness.serve import residents
@@ -95,7 +95,7 @@ def told(root: Path, capsys: Told, *words: str) -> JSON:
     return found
 
 
-def entry(pair: JSON, metric: str, platform: str = comparison.ALL) -> JSON:
+def entry(pair: JSON, metric: str, platform: str = figures.ALL) -> JSON:
     found: JSON = next(of for of in pair["figures"] if (of["metric"], of["platform"]) == (metric, platform))
     return found
 
@@ -515,7 +515,7 @@ def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: 
 def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> None:
     """Seeds are fixed."""
     first, again = (told(played, capsys, "recency", "random-1") for _ in range(2))
-    assert first == again and first["seed"] == comparison.SEED
+    assert first == again and first["seed"] == figures.SEED
 
 
 def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: Told) -> None:
@@ -524,7 +524,7 @@ def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: To
     charts = [block for block in compare.blocks(data) if isinstance(block, Chart)]
     assert [chart.x for chart in charts] == [
         tuple(dict.fromkeys(of["metric"] for of in data["pairs"][0]["figures"])),
-        (*PLATFORMS, comparison.ALL),
+        (*PLATFORMS, figures.ALL),
     ]
     recall = entry(data["pairs"][0], "Recall")
     assert charts[1].series[0].values[-1] == recall["difference"]

@@ -23,8 +23,8 @@ from harness import benchmarks
 from harness.benchmarks import streamprofile
 from harness.benchmarks.streamprofile.published import published
 from harness.cli import main
-from harness.commands.scored import Scored, Value, read
-from harness.commands.tables import AVERAGE, LAYOUTS, MetricTable, tables
+from harness.commands.tabling.scored import Scored, Value, read
+from harness.commands.tabling.tables import AVERAGE, LAYOUTS, MetricTable, tables
 from harness.report.grid import Grid, Number, Place, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 

@@ -22,8 +22,8 @@ from harness.cli import main
 from harness.commands import earlier
 from harness.commands.files import index_file
 from harness.commands.plan import sampling_again
-from harness.commands.proof import Check
-from harness.commands.replayed import Player, Replies
+from harness.commands.proving.proof import Check
+from harness.commands.proving.replayed import Player, Replies
 from harness.store.log import seal, unseal
 from harness.store.manifest import RUNNING, load
 from tests.scripted import Script, baseline, serving

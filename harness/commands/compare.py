@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import orjson
 
-from harness.commands import compared_runs, options
-from harness.commands.caveats import coverage, warnings
-from harness.commands.compared_runs import Side, Subset
-from harness.commands.comparison import FOR_EACH_TEST, SEED, Stratum, compared, correct, most_different
-from harness.commands.verdicts import verdicts
+from harness.commands import options
+from harness.commands.comparing import runs
+from harness.commands.comparing.caveats import coverage, warnings
+from harness.commands.comparing.figures import FOR_EACH_TEST, SEED, Stratum, compared, correct, most_different
+from harness.commands.comparing.runs import Side, Subset
+from harness.commands.comparing.verdicts import verdicts
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.report import compare, text, xlsx
@@ -82,8 +83,8 @@ class _Pair(NamedTuple):
 
 def _data(args: argparse.Namespace) -> JSON:
     """All that is told; raises `BadInput` where no two runs have anything in common."""
-    folders = compared_runs.folders(args.runs, args.results_dir)
-    found = {run: compared_runs.subsets(run, folder, args.platform) for run, folder in folders.items()}
+    folders = runs.folders(args.runs, args.results_dir)
+    found = {run: runs.subsets(run, folder, args.platform) for run, folder in folders.items()}
     for run, subsets in found.items():
         if not subsets:
             raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
@@ -126,8 +127,8 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    figures = {name: compared_runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
-    read = cache(lambda run, subset: compared_runs.read(found[run][subset], figures[subset]))
+    figures = {name: runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
+    read = cache(lambda run, subset: runs.read(found[run][subset], figures[subset]))
     pairs = []
     for a, b in combinations(found, 2):
         alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}

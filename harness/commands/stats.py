@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from harness.commands import earlier, forms, options
-from harness.commands.scored import Scored, read
-from harness.commands.tables import LAYOUTS, MetricTable, Row, notes, tables, title
-from harness.commands.workbooks import workbooks
+from harness.commands import earlier, options
+from harness.commands.tabling import forms
+from harness.commands.tabling.scored import Scored, read
+from harness.commands.tabling.tables import LAYOUTS, MetricTable, Row, notes, tables, title
+from harness.commands.tabling.workbooks import workbooks
 from harness.errors import BadInput, MachineError
 from harness.report import xlsx
 from harness.report.grid import Place

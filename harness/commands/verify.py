@@ -13,12 +13,13 @@ from pathlib import Path
 
 import orjson
 
-from harness.commands import earlier, options, replayed
+from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
 from harness.commands.plan import sampling_again
-from harness.commands.proof import Check
-from harness.commands.replayed import Player, Replies
+from harness.commands.proving import replayed
+from harness.commands.proving.proof import Check
+from harness.commands.proving.replayed import Player, Replies
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Benchmark
 from harness.store.lock import RunLock, held

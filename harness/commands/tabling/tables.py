@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from harness.benchmarks.streamprofile.published import Published, published
-from harness.commands.scored import Scored, Value
+from harness.commands.tabling.scored import Scored, Value
 from harness.report.grid import Place
 
 AVERAGE = "Avg."

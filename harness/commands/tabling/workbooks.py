@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from harness.commands.scored import Scored
-from harness.commands.tables import LAYOUTS, Figure, MetricTable, Row, notes, title
+from harness.commands.tabling.scored import Scored
+from harness.commands.tabling.tables import LAYOUTS, Figure, MetricTable, Row, notes, title
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Sheet
 

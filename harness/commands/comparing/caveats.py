@@ -12,8 +12,8 @@ import orjson
 
 from harness.benchmarks import invalid
 from harness.benchmarks.files import content
-from harness.commands.compared_runs import Side, Subset, common
-from harness.commands.comparison import number
+from harness.commands.comparing.figures import number
+from harness.commands.comparing.runs import Side, Subset, common
 from harness.model import JSON
 from harness.scoring.paired import Figures, Pair
 from harness.store.manifest import differences, shown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.commands.compared_runs import Side, common
+from harness.commands.comparing.runs import Side, common
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.paired import (

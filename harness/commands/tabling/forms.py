@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from harness.commands.tables import Figure, MetricTable, Row, notes, title
+from harness.commands.tabling.tables import Figure, MetricTable, Row, notes, title
 from harness.model import JSON
 from harness.report import grid
 from harness.report.grid import Grid, Number, Place

@@ -19,7 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from harness.commands.plan import sampling_again
-from harness.commands.replayed import MISSHAPEN, TORN, Player, Replies, counted, kept, opened, unlike
+from harness.commands.proving.replayed import MISSHAPEN, TORN, Player, Replies, counted, kept, opened, unlike
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
 from harness.errors import MachineError

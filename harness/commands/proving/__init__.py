@@ -1,0 +1,1 @@
+"""What `verify` checks of a run's folder."""
