@@ -406,7 +406,7 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("failures", "max_retries"), [(1, 8), (3, 8), (3, 1)])
+@pytest.mark.parametrize(("failures", "max_retries"), [pytest.param(1, 8, marks=pytest.mark.slow), (3, 8), (3, 1)])
 async def test_failed_request_leaves_nothing_that_only_a_search_for_garbage_finds(
     failures: int, max_retries: int
 ) -> None:

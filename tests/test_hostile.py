@@ -43,7 +43,7 @@ from harness.serve.app import MODELS
 
 KEY = "sk-test-0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
-SOON = 0.3  # seconds until a deadline that a test waits for
+SOON = 0.2  # seconds until a deadline that a test waits for
 PATIENCE = 0.1  # seconds for connecting: less than aiohttp waits before it tries the next address beside
 MEGABYTE = 2**20
 BOTH_LOOPS = pytest.mark.parametrize(

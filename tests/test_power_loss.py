@@ -107,7 +107,7 @@ def losses(disk: RecordingDisk, few: bool = False) -> Iterator[Loss]:
                 yield Loss(held, frozenset(power.acknowledged))
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
+@pytest.mark.parametrize("power", [pytest.param(False, marks=pytest.mark.slow), True], ids=["process", "power"])
 def test_every_loss_of_power_in_a_small_run_is_survived(tmp_path: Path, power: bool) -> None:
     """With either durability the run ends as if nothing had happened; with `power` nothing told to be saved is lost."""
     bench = Bench(tmp_path, ONE, power)
@@ -163,7 +163,7 @@ def survives_any(folder: Path, users: Mapping[str, int], power: bool, examples: 
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 def test_losses_of_power_and_deaths_in_any_order_are_survived(tmp_path: Path, power: bool) -> None:
     """Processes that are killed, and losses of power that take any part of what they had not synced."""
-    survives_any(tmp_path, USERS, power, examples=60)
+    survives_any(tmp_path, USERS, power, examples=25)
 
 
 @pytest.mark.slow
