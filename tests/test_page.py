@@ -526,19 +526,34 @@ def test_run_makes_a_page_unless_it_is_told_not_to(tasks: Path, made: Path, tmp_
     assert not (tmp_path / PAGE).exists()
 
 
-def test_page_that_cannot_be_made_changes_nothing_of_how_a_run_ends(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (MachineError("cannot write it"), 0, "recency, weibo: the page could not be made: cannot write it;"),
+        (ZeroDivisionError("odd"), 70, "a defect of the harness itself (ZeroDivisionError: odd)"),
+    ],
+    ids=["this machine", "a defect"],
+)
+def test_page_that_cannot_be_made_harms_nothing_of_the_run(
+    error: Exception,
+    code: int,
+    said: str,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is told in a sentence; exit code, report and manifest are those of the run."""
+    """It is told in a sentence, and report and manifest are those of the run; only a defect has an exit code of its
+    own."""
 
     def broken(*_: object) -> None:
-        raise ZeroDivisionError("odd")
+        raise error
 
     monkeypatch.setattr(pages, "write_page", broken)
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
-    assert main(["run", "--model", "baseline/recency", *where]) == 0
+    assert main(["run", "--model", "baseline/recency", *where]) == code
     told = capsys.readouterr()
-    assert "recency, weibo: the page could not be made (ZeroDivisionError: odd)" in told.out + told.err
+    assert said in told.out + told.err
     assert orjson.loads((tmp_path / "recency/run_weibo.json").read_bytes())["state"] == "complete"
     assert not (tmp_path / PAGE).exists()
 
@@ -624,7 +639,7 @@ def test_old_pages_are_gone_before_the_new_report_stands(own: Path, monkeypatch:
     """Whatever ends `reeval` in between, and also where the new page cannot be made."""
 
     def broken(*_: object) -> None:
-        raise ZeroDivisionError("odd")
+        raise MachineError("cannot write it")
 
     monkeypatch.setattr(pages, "write_page", broken)
     (own / "recency/users_weibo.html").write_bytes(b"all")

@@ -79,11 +79,14 @@ class Wish:
 
 
 def attempt(write: Callable[[], object], label: str) -> bool:
-    """Makes a page; what fails is told, and changes nothing of how a run ends: its own files are written."""
+    """Makes a page; what this machine or the run's files keep it from is told, and changes nothing of how the run ends.
+
+    A defect of the harness passes through, as one: the run's own files are written by then.
+    """
     try:
         write()
-    except Exception as error:  # a picture of a run must not fail the run, whatever is wrong with it
-        tell(f"{label}: the page could not be made ({type(error).__name__}: {error}); `report` tries again")
+    except HarnessError as error:
+        tell(f"{label}: the page could not be made: {error}; `report` tries again")
         return False
     return True
 
