@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
@@ -790,3 +791,44 @@ def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, t
     assert main(["reeval", *where]) == 0
     assert len(keys(folder / "eval_report_weibo.html")) == USERS
     assert main(["report", "--name", "them", *where]) == 0
+
+
+@pytest.mark.parametrize("texts", [{}, {"reasoning": ["想"], "persona_summary": 7, "ground_truth": None}])
+def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
+    tasks: Path, tmp_path: Path, texts: dict[str, Any]
+) -> None:
+    """What else it shows comes from the tasks; a text of another type is shown as it stands."""
+    folder = tmp_path / "theirs/them"
+    folder.mkdir(parents=True)
+    task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
+    step = {"step_id": 1, "prediction": ["猫"], **texts}
+    (folder / "inference_results_weibo.jsonl").write_bytes(
+        orjson.dumps({"user_id": task["user_id"], "steps": [step]}) + b"\n"
+    )
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
+    truth = task["prediction_tasks"][0]["ground_truth"]["all_tags"]
+    for command in (["reeval"], ["report", "--name", "them"]):
+        (folder / "eval_report_weibo.html").unlink(missing_ok=True)
+        assert main([*command, *where]) == 0
+        page = (folder / "eval_report_weibo.html").read_text("utf-8")
+        assert all(tag in page for tag in truth)
+        assert not texts or '["想"]' in page.replace("\\", "").replace("&#34;", '"')
+
+
+@pytest.mark.parametrize(("name", "lost"), [("recency", "steps"), ("commuter", "intentions")])
+def test_a_sound_record_of_another_shape_is_named(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, lost: str
+) -> None:
+    """Its checksum says that nobody else changed it; the page of before stays."""
+    run = Path(shutil.copytree(made / name, tmp_path / name))
+    (path,) = run.glob("inference_results_*.jsonl")
+    (page,) = run.glob("eval_report_*.html")
+    before = page.read_bytes()
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    data = unseal(first.rstrip())
+    del data[lost]
+    path.write_bytes(seal(data) + b"".join(others))
+    assert main(["report", "--results-dir", str(tmp_path), "--name", name]) == 2
+    told = capfd.readouterr().err
+    assert f"user {data['user_id']}: the saved record has another shape" in told
+    assert page.read_bytes() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile.benchmark import ProfileAnswer, StreamProfile, authors_outcome, configure
 from harness.benchmarks.streamprofile.task import ProfileTask
 from harness.errors import BadInput
-from harness.model import JSON, Completion, Request, Usage
+from harness.model import JSON, Completion, Request, Usage, Where
 
 POOL = [f"标签{number}" for number in range(12)]  # 3 are asked for
 TASK: JSON = {
@@ -376,7 +378,9 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
 )
 def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(reasoning: Any, outcome: str) -> None:
     """The texts are those of Python's `json` and of the `openai` package; an API's own message may speak of JSON."""
-    assert authors_outcome(authors_step(1, reasoning)) == outcome
+    line = json.dumps({"user_id": "u", "steps": [authors_step(1, reasoning)]}).encode()
+    (step,) = authors.record(line, Where("results", 1))["steps"]
+    assert authors_outcome(step) == outcome
     assert authors_outcome(authors_step(1, reasoning, POOL[:1])) == "valid", "it predicted something"
 
 

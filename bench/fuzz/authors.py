@@ -1,4 +1,4 @@
-"""A line of the benchmark authors' own results: what is let in can be scored and written again."""
+"""A line of the benchmark authors' own results: what is let in can be scored, written again and shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import orjson
 
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.page import UserCards
 from harness.errors import BadInput
 from harness.model import Record, Where
 
@@ -43,3 +44,5 @@ def run(data: bytes) -> None:
     orjson.dumps(record)
     again = orjson.loads(orjson.dumps(BENCHMARK.rescore(TASK, record)))
     SCORER.score([Record(str(again["user_id"]), again)])
+    for task in (TASK, None):
+        UserCards(BENCHMARK, {}, posts=True).card(again, task, ())

@@ -12,7 +12,7 @@ from harness.model import Record
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What code that relies on a record's shape ends in where it has another."""
 
-Scores = TypeVar("Scores")
+Made = TypeVar("Made")
 
 
 @contextmanager
@@ -27,12 +27,15 @@ def read_of(key: str) -> Iterator[None]:
         ) from None
 
 
-def scored(score: Callable[[Sequence[Record]], Scores], shard: Sequence[Record]) -> Scores:
-    """The scores of a shard. Raises `BadInput` naming the first user whose record is odd."""
+def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record]) -> Made:
+    """What is made of several records, as the scores of a shard.
+
+    Raises `BadInput` naming the first user whose record is odd.
+    """
     try:
-        return score(shard)
+        return make(shard)
     except ODD_SHAPE:
         for record in shard:
             with read_of(record.key):
-                score([record])
+                make([record])
         raise

@@ -23,7 +23,7 @@ import orjson
 from numpy.typing import NDArray
 
 from harness import benchmarks
-from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import (
     JSON,
@@ -36,6 +36,7 @@ from harness.model import (
     Page,
     Paragraph,
     Quote,
+    Record,
     Table,
 )
 from harness.store import log
@@ -99,7 +100,7 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     drawn = reader.drawn(source.seed, wish.users)
     examples = reader.first(_invalid(source.data))
     reader.find_replies({str(data["user_id"]) for data in (*drawn, *examples.values())}, wish.patient)
-    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *cards.together(drawn))
+    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *_together(cards, drawn))
     bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
     shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
     told = _told(source, cards, reader, wish, len(drawn))
@@ -194,6 +195,11 @@ def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> l
     return kept
 
 
+def _together(cards: Cards, drawn: Sequence[JSON]) -> tuple[Block, ...]:
+    records = [Record(str(data["user_id"]), data) for data in drawn]
+    return made_of(lambda shard: cards.together([record.data for record in shard]), records)
+
+
 def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
     """Failures and invalid answers by kind, each with an example."""
     kinds, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
@@ -213,7 +219,7 @@ def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[s
     for kind, count in source.data["diagnostics"]["invalid"].items():
         yield Paragraph(f"Invalid answers of the kind {kind}: {count}.")
         data = examples.get(kind)
-        text = None if data is None else cards.example(data, reader.replies(str(data["user_id"])), kind)
+        text = None if data is None else reader.example(cards, data, kind)
         if text is not None:
             yield Quote(f"An example of {kind}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
 
@@ -287,13 +293,21 @@ class _Reader:
             return [one for at in places if (one := _completion(file, int(at), user)) is not None]
 
     def carded(self, cards: Cards) -> Callable[[JSON], Card]:
-        """Makes cards of records."""
+        """Makes cards of records. Raises `BadInput` naming the user whose record is odd."""
 
         def card(data: JSON) -> Card:
-            made = cards.card(data, self._task(data), self.replies(str(data["user_id"])))
+            user = str(data["user_id"])
+            with read_of(user):
+                made = cards.card(data, self._task(data), self.replies(user))
             return replace(made, blocks=tuple(map(_cut, made.blocks)))
 
         return card
+
+    def example(self, cards: Cards, data: JSON, kind: str) -> str | None:
+        """What a user's model said where its answer was invalid in this way."""
+        user = str(data["user_id"])
+        with read_of(user):
+            return cards.example(data, self.replies(user), kind)
 
     def _task(self, data: JSON) -> Any:
         """The task that a record was made of; None where that is not at hand."""

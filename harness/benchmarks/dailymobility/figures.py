@@ -12,7 +12,7 @@ from harness.benchmarks.dailymobility import scores
 from harness.benchmarks.dailymobility.day import VALID
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, SIZES
-from harness.benchmarks.records import scored
+from harness.benchmarks.records import made_of
 from harness.model import Record
 from harness.scoring.bootstrap import Array
 from harness.scoring.divergence import divergence
@@ -38,7 +38,7 @@ class MobilityFigures:
         self._truth = truth
 
     def contributions(self, records: Sequence[Record]) -> Array:
-        found = scored(partial(scores.score, truth=self._truth), records).rows
+        found = made_of(partial(scores.score, truth=self._truth), records).rows
         return counts_by_bin(np.concatenate([np.empty((0, 9), dtype=np.uint8), *found]))
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:

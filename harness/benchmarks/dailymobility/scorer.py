@@ -10,7 +10,7 @@ from harness.benchmarks.dailymobility import scores, summary
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import aligned_histograms, per_slot
 from harness.benchmarks.dailymobility.scores import ShardScores
-from harness.benchmarks.records import scored
+from harness.benchmarks.records import made_of
 from harness.model import Record, Report, RunFacts
 
 
@@ -24,7 +24,7 @@ class MobilityScorer:
     lists_limit: int = 50_000
 
     def score(self, shard: Sequence[Record]) -> ShardScores:
-        return scored(partial(scores.score, truth=self.truth), shard).within(self.lists_limit)
+        return made_of(partial(scores.score, truth=self.truth), shard).within(self.lists_limit)
 
     def merge(self, a: ShardScores, b: ShardScores) -> ShardScores:
         return scores.merge(a, b).within(self.lists_limit)

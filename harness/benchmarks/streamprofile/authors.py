@@ -19,11 +19,13 @@ TOLD = {
     "authors_api_failure": "API failures",
     "authors_no_json": "replies without JSON",
 }
+TEXTS = ("reasoning", "persona_summary")
 FIRST = "Answers of the benchmark authors' runner, scored as it scores: an error counts as an empty prediction."
 
 
 def record(line: bytes, where: Where) -> JSON:
-    """One user's line. A prediction that is one string is one tag, and numbers in it are their text.
+    """One user's line. A prediction that is one string is one tag, and numbers in it are their text. Texts that a step
+    lacks are empty.
 
     Raises `BadInput` with file, line and field.
     """
@@ -54,7 +56,12 @@ def _step(step: object, at: str, where: Where) -> JSON:
         tags = [tags]
     if type(tags) is not list or any(type(tag) not in (str, int, float) for tag in tags):
         raise BadInput(f"{where}: field {at}.prediction: expected a list of strings")
-    return {**step, "prediction": [str(tag) for tag in tags]}
+    return {**step, "prediction": [str(tag) for tag in tags], **{name: _text(step.get(name)) for name in TEXTS}}
+
+
+def _text(value: object) -> str:
+    """Nothing depends on what the model said beside its tags: what is no text is shown as it stands there."""
+    return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
 
 
 def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ class StreamProfile:
             measured = measure_step(truth, step, prediction)
             again = {**saved, "prediction": prediction, "metrics": measured.values}
             if from_authors:
-                again |= {"outcome": authors_outcome(saved), "repairs": ()}
+                again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
             again.pop("metrics_at_asked", None)
             steps.append(again | _measured_beside(step, measured))
         return {**data, "steps": steps}
@@ -200,7 +200,7 @@ def _measured_beside(step: GivenStep, measured: StepMetrics) -> JSON:
 def authors_outcome(saved: JSON) -> str:
     """How a step of the authors' runner ended. That runner writes `Error: ...` as the reasoning of a step that
     predicted nothing: after an API failure, or after a reply in which it found no JSON."""
-    reasoning = str(saved.get("reasoning") or "")
+    reasoning: str = saved["reasoning"]
     if saved["prediction"] or not reasoning.startswith("Error:"):
         return VALID
     if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON

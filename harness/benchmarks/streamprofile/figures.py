@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.benchmarks.records import scored
+from harness.benchmarks.records import made_of
 from harness.benchmarks.streamprofile import scores
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, NAMES
 from harness.model import Record
@@ -27,7 +27,7 @@ class ProfileFigures:
     uses: Mask = np.hstack([np.eye(len(NAMES), dtype=np.bool_)] * 2)
 
     def contributions(self, records: Sequence[Record]) -> Array:
-        found = [block.rows for block in scored(scores.score, records).blocks if block.rows is not None]
+        found = [block.rows for block in made_of(scores.score, records).blocks if block.rows is not None]
         rows = np.concatenate([np.empty((0, len(scores.COLUMNS))), *found])[:, PLACES]
         defined = ~np.isnan(rows)
         return np.hstack([np.where(defined, rows, 0.0), defined])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.benchmarks.records import scored
+from harness.benchmarks.records import made_of
 from harness.benchmarks.streamprofile import scores, summary
 from harness.benchmarks.streamprofile.metrics import F1
 from harness.benchmarks.streamprofile.scores import ShardScores
@@ -21,7 +21,7 @@ class ProfileScorer:
     rows_limit: int = 50_000
 
     def score(self, shard: Sequence[Record]) -> ShardScores:
-        return scored(scores.score, shard).within(self.rows_limit)
+        return made_of(scores.score, shard).within(self.rows_limit)
 
     def merge(self, a: ShardScores, b: ShardScores) -> ShardScores:
         return scores.merge(a, b).within(self.rows_limit)
