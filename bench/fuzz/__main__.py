@@ -80,6 +80,9 @@ class Outcome:
             self.coverage, self.grown_at = self.before.coverage, -self.before.stale
 
     def after(self) -> Before:
+        """Nothing is forgotten where the fuzzer died before it began."""
+        if not self.code:
+            return self.before
         return Before(self.before.executions + self.executions, self.coverage, self.stale, self.code)
 
     def told(self) -> dict[str, Any]:
@@ -118,15 +121,17 @@ def fuzz(target: str, out: Path, corpus: Path | None, bounds: Bounds) -> Outcome
             env=environment,
         )
         assert process.stderr is not None
-        for line in process.stderr:
-            outcome.hear(line.decode("utf-8", "replace"))
-            if outcome.stale >= STALE:
-                process.terminate()
-                break
-        process.stderr.close()
-        process.wait()
-        outcome.seconds = perf_counter() - start
-        kept.note(outcome.after())
+        try:
+            for line in process.stderr:
+                outcome.hear(line.decode("utf-8", "replace"))
+                if outcome.stale >= STALE:
+                    break
+        finally:
+            process.terminate()
+            process.stderr.close()
+            process.wait()
+            outcome.seconds = perf_counter() - start
+            kept.note(outcome.after())
     return outcome
 
 
