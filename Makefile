@@ -19,6 +19,7 @@ PROVIDED = $(call flag,--provider,PROVIDER)
 WHAT = $(call flag,--name,NAME) $(MODELS) $(PROVIDED) $(PLATFORMS) $(SHARE)
 SHARE = $(call flag,--ratio,RATIO)
 PACE = $(call flag,--concurrency,CONCURRENCY)
+NAMED_RUNS = $(foreach run,$(call given,RUNS),'$(run)')
 MORE = $(call given,ARGS)
 # Where nothing says which model: a baseline of the benchmark, on the synthetic tasks that ship.
 MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
@@ -33,7 +34,7 @@ takes.resume := NAME MODEL PLATFORM PROVIDER CONCURRENCY ARGS
 takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
-takes.stats := ARGS
+takes.stats := RUNS ARGS
 takes.report := $(takes.reeval)
 takes.compare := RUNS PLATFORM ARGS
 takes.sample := RATIO PLATFORM ARGS
@@ -77,10 +78,10 @@ report: .venv/run.made ## pages of reports again, or with no name one page over 
 	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))
 
 compare: .venv/run.made ## whether one run is better than another, on the users that both have: RUNS="a b" PLATFORM=
-	$(strip $(HARNESS) compare $(foreach run,$(call given,RUNS),'$(run)') $(PLATFORMS) $(MORE))
+	$(strip $(HARNESS) compare $(NAMED_RUNS) $(PLATFORMS) $(MORE))
 
-stats: .venv/run.made ## Excel tables of all runs side by side
-	$(HARNESS) stats $(MORE)
+stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
+	$(strip $(HARNESS) stats $(NAMED_RUNS) $(MORE))
 
 sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=
 	$(strip $(HARNESS) sample $(SHARE) $(PLATFORMS) $(MORE))

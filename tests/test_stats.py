@@ -519,6 +519,30 @@ def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tm
     assert (tmp_path / "excel" / "Recall.xlsx").is_file()
 
 
+def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, capsys: Told) -> None:
+    """Tables of some runs take no place of those of all: Excel files are written where --out says."""
+    for name, recall in (("好", 0.9), ("中", 0.5), ("低", 0.1)):
+        write(tmp_path, name, metrics={"Recall": {"value": recall, "ci95": None, "users": 40}})
+    words = ["stats", "中", "低", "--results-dir", str(tmp_path)]
+    assert main([*words, "--format", "markdown", "--metric", "Recall"]) == 0
+    shown = capsys.readouterr().out
+    assert "**50.00**" in shown and "<ins>10.00</ins>" in shown and "好" not in shown
+    assert main(words) == 0
+    assert "every metric:" not in capsys.readouterr().out and not (tmp_path / "metric_excels").exists()
+    assert main([*words, "--out", str(tmp_path / "excel")]) == 0
+    assert Page((tmp_path / "excel" / "Recall.xlsx").read_bytes()).row(3)[:2] == ["低", 10.0]
+
+
+@pytest.mark.parametrize("name", ["no", "../好", "*", "x" * 5000])
+def test_named_run_that_is_not_there_is_told_with_those_that_are(name: str, tmp_path: Path, capsys: Told) -> None:
+    """Also where the published scores could be shown alone."""
+    write(tmp_path, "好")
+    write(tmp_path, "b")
+    assert main(["stats", "好", name, "--published", "--results-dir", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert "there are b, 好" in told.err and not told.out
+
+
 def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told) -> None:
     """UTF-8 without a mark at its beginning; names with commas are quoted."""
     write(tmp_path, "a,b", coverage={"complete": False})

@@ -1,4 +1,4 @@
-"""`stats`: tables of all runs, a row a run and a column a platform, on the terminal, as text, and as Excel files."""
+"""`stats`: tables of runs, a row a run and a column a platform, on the terminal, as text, and as Excel files."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        type=options.filled,
+        metavar="RUN",
+        help="names of runs, to be ranked among themselves alone (default: all; Excel files of some need --out)",
+    )
     options.add_folders(parser)
     options.add_json(parser)
     parser.add_argument(
@@ -68,12 +75,12 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    code = earlier.each(paths, lambda path: _add(path, reports), str)
+    code = earlier.each(_of(paths, args), lambda path: _add(path, reports), str)
     if not reports and not args.published:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
     found = tables(reports, with_published=args.published)
     chosen = _chosen(found, args.metric)
-    if args.format != "table" and not args.out:
+    if (args.runs or args.format != "table") and not args.out:
         _print(args, chosen, found, None)
         return code
     out = args.out or args.results_dir / "metric_excels"
@@ -82,6 +89,15 @@ def execute(args: argparse.Namespace) -> int:
     if unwritten:
         raise MachineError(f"{unwritten} (--out DIR puts the Excel files elsewhere)") from unwritten
     return code
+
+
+def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
+    """The reports of the runs that are named, of all where none is."""
+    there = {path.parent.name for path in paths}
+    if missing := [name for name in args.runs if name not in there]:
+        known = f": there are {', '.join(sorted(there))}" if there else ""
+        raise BadInput(f"no report of {', '.join(missing)} under {args.results_dir}{known}")
+    return [path for path in paths if not args.runs or path.parent.name in args.runs]
 
 
 def _add(path: Path, reports: list[Scored]) -> int:
