@@ -22,8 +22,10 @@ from harness.cli import main
 from harness.commands import earlier
 from harness.commands.files import index_file
 from harness.commands.plan import sampling_again
+from harness.commands.proving.lines import LinesCheck
 from harness.commands.proving.proof import Check
 from harness.commands.proving.replayed import Player, Replies
+from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.manifest import RUNNING, load
 from tests.scripted import Script, baseline, serving
@@ -122,7 +124,7 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
             assert manifest is not None
             if state is not None:
                 manifest.state, manifest.results_sha256 = state, None
-            replies = Replies(run.files.responses, index, lambda: None)
+            replies = Replies(run.files.responses, index.find, lambda: None)
             player = Player(benchmark, sampling_again(manifest), loop)
             check = Check(run.files, manifest, benchmark, index, replies, player, lambda: None)
             return next(check.findings(), None) or next(iter(check.notes), None)
@@ -511,6 +513,71 @@ def test_tasks_that_cannot_be_used_are_a_bad_input(complete: Path, tasks: Path, 
     found = proof(complete, capsys, "--tasks-dir", str(moved))
     assert found["code"] == 2
     assert f"{path}, line {USERS}" in found["told"]
+
+
+# Without the tasks
+
+OF_LINES = {
+    what: PLANTED[what]
+    for what in PLANTED
+    if any(word in what for word in ("doubled", "cut", "last line end", "no results", "no prompt", "swapped"))
+}
+
+
+@pytest.mark.parametrize(("name", "state"), [("complete", "complete"), ("incomplete", "incomplete")])
+def test_lines_alone_can_be_checked_where_the_tasks_are_not(
+    name: str, state: str, results: Path, tasks: Path, capsys: Told
+) -> None:
+    """Where asked for: else the command says how to, and proves nothing. What was not checked is noted."""
+    tasks.rename(tasks.with_name("away"))
+    try:
+        refused, found = proof(results / name, capsys), proof(results / name, capsys, "--without-tasks")
+        assert main(["verify", "--without-tasks", "--name", name, "--results-dir", str(results)]) == 0
+    finally:
+        tasks.with_name("away").rename(tasks)
+    assert refused["code"] == 2 and "--without-tasks" in refused["told"] and "findings" not in refused
+    records = len(lines(results / name / RECORDS))
+    assert (found["code"], found["state"], found["findings"]) == (0, state, [])
+    assert (found["users"], found["records"]) == (None, records)
+    assert "not that no user is missing" in found["notes"][0]
+    assert f"{name}, weibo: {records} users, {state}: sound lines" in capsys.readouterr().out
+
+
+def test_tasks_that_are_named_are_not_left_out(complete: Path, tasks: Path, capsys: Told) -> None:
+    found = proof(complete, capsys, "--without-tasks", "--tasks-dir", str(tasks))
+    assert found["code"] == 2 and "--tasks-dir" in found["told"]
+
+
+@pytest.mark.parametrize("what", OF_LINES)
+def test_planted_corruption_of_a_line_is_found_without_the_tasks(what: str, results: Path, capsys: Told) -> None:
+    name, spoil, said = PLANTED[what]
+    said = "SHA-256 differs" if what == "records swapped" else said
+    spoil(results / name)
+    found = proof(results / name, capsys, "--without-tasks")
+    assert found["code"] == 1
+    assert any(said in finding for finding in found["findings"]), found["findings"]
+
+
+@pytest.mark.parametrize(("name", "every"), [(RECORDS, 97), (RESPONSES, 197), (FAILURES, 11), (EVENTS, 53)])
+def test_any_byte_of_a_log_that_flips_is_found_without_the_tasks(name: str, every: int, complete: Path) -> None:
+    """By the checksum of its line alone, as in a run that died."""
+    manifest = load(complete / MANIFEST)
+    assert manifest is not None
+    manifest.state, manifest.results_sha256 = RUNNING, None
+
+    def found() -> list[str]:
+        return list(LinesCheck(RunFiles(complete, "weibo"), manifest, lambda: None).findings())
+
+    assert found() == []
+    assert [at for at in flipped(complete / name, every) if not found()] == []
+
+
+def test_fewer_records_than_a_finished_run_has_are_found_without_the_tasks(complete: Path, capsys: Told) -> None:
+    """Also where the hash of the whole file was adjusted."""
+    write(complete / RECORDS, lines(complete / RECORDS)[1:])
+    _named_by_the_manifest(complete)
+    found = proof(complete, capsys, "--without-tasks")
+    assert found["findings"] == [f"{MANIFEST}: counts.done is {USERS}, and there are {USERS - 1}"]
 
 
 # Where records cannot be played again

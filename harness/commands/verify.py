@@ -18,6 +18,7 @@ from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
 from harness.commands.plan import sampling_again
 from harness.commands.proving import replayed
+from harness.commands.proving.lines import ALONE, LinesCheck
 from harness.commands.proving.proof import Check
 from harness.commands.proving.replayed import Player, Replies
 from harness.errors import BadInput, MachineError
@@ -38,9 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser, of_earlier_runs=True)
     options.add_json(parser)
+    parser.add_argument(
+        "--without-tasks",
+        action="store_true",
+        help="check only that every line is as it was written, for a folder whose tasks are elsewhere",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.without_tasks and args.tasks_dir:
+        raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
     found = earlier.find(args)
     if not found:
         raise earlier.nothing_found(args)
@@ -55,32 +63,47 @@ def execute(args: argparse.Namespace) -> int:
 
 def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
     """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
-    tasks, subset = run.tasks(args.tasks_dir), run.files.subset
+    tasks = None if args.without_tasks else _tasks(run, args)
     with _locked(run) as beat:
         manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
         if manifest is None:
             raise BadInput(f"{run.files.manifest} has gone")
-        try:
-            benchmark, unplayed = replayed.benchmark_of(Earlier(run.files, manifest), args.tasks_dir)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
-        with closing(_index(benchmark, subset, tasks, args.results_dir)) as index, asyncio.Runner() as loop:
-            replies = Replies(run.files.responses, index, beat)
-            player = Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
-            check = Check(run.files, manifest, benchmark, index, replies, player, beat)
-            findings = list(check.findings())
-    proofs.append(
-        {
-            "name": run.name,
-            "subset": subset,
-            "state": manifest.state,
-            "users": int(check.expected.sum()),
-            "records": int(check.done.sum()),
-            "findings": findings,
-            "notes": [*([unplayed] if unplayed else []), *check.notes],
-        }
-    )
-    return 1 if findings else 0
+        now = Earlier(run.files, manifest)
+        proof = _of_lines(now, beat) if tasks is None else _whole(now, tasks, args, beat)
+    proofs.append({"name": run.name, "subset": run.files.subset, "state": manifest.state, **proof})
+    return 1 if proof["findings"] else 0
+
+
+def _tasks(run: Earlier, args: argparse.Namespace) -> Path:
+    try:
+        return run.tasks(args.tasks_dir)
+    except BadInput as error:
+        raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
+
+
+def _of_lines(run: Earlier, beat: Callable[[], None]) -> JSON:
+    check = LinesCheck(run.files, run.manifest, beat)
+    findings = list(check.findings())
+    return {"users": None, "records": check.records, "findings": findings, "notes": [ALONE]}
+
+
+def _whole(run: Earlier, tasks: Path, args: argparse.Namespace, beat: Callable[[], None]) -> JSON:
+    manifest = run.manifest
+    try:
+        benchmark, unplayed = replayed.benchmark_of(run, args.tasks_dir)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
+    with closing(_index(benchmark, run.files.subset, tasks, args.results_dir)) as index, asyncio.Runner() as loop:
+        replies = Replies(run.files.responses, index.find, beat)
+        player = Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        check = Check(run.files, manifest, benchmark, index, replies, player, beat)
+        findings = list(check.findings())
+    return {
+        "users": int(check.expected.sum()),
+        "records": int(check.done.sum()),
+        "findings": findings,
+        "notes": [*([unplayed] if unplayed else []), *check.notes],
+    }
 
 
 @contextmanager
@@ -122,8 +145,9 @@ def _show(proofs: list[JSON]) -> None:
     screen = console()
     for proof in proofs:
         findings = proof["findings"]
-        verdict = f"{len(findings)} findings" if findings else "sound"
-        users = f"{proof['records']} of {proof['users']} users"
+        sound = "sound lines" if proof["users"] is None else "sound"
+        verdict = f"{len(findings)} findings" if findings else sound
+        users = f"{proof['records']}{'' if proof['users'] is None else ' of {users}'.format(**proof)} users"
         told = f"{proof['name']}, {proof['subset']}: {users}, {proof['state']}: {verdict}"
         more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
         notes = [f"  note: {note}" for note in proof["notes"]]

@@ -19,7 +19,8 @@ import orjson
 from numpy.typing import NDArray
 
 from harness.commands.plan import sampling_again
-from harness.commands.proving.replayed import MISSHAPEN, TORN, Player, Replies, counted, kept, opened, unlike
+from harness.commands.proving.lines import failures, kept_files, torn, unlike_manifest
+from harness.commands.proving.replayed import MISSHAPEN, TORN, Player, Replies, counted, opened, unlike
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
 from harness.errors import MachineError
@@ -70,9 +71,9 @@ class Check:
 
     def findings(self) -> Iterator[str]:
         yield from self._tasks()
-        yield from self._kept_files()
-        yield from self._unsound(self._files.events)
-        yield from self._failures()
+        yield from kept_files(self._files, self._manifest)
+        yield from torn(self._files.events, self._beat)
+        yield from failures(self._files.failures, self._beat, self._saw_failure)
         yield from self._replies.findings()
         yield from self._results()
         yield from self._records()
@@ -94,32 +95,11 @@ class Check:
         if manifest.tasks.get("truth", "") != self._benchmark.truth:
             yield "the ground truth is not the one that the report was made with: `reeval` makes it anew"
 
-    def _kept_files(self) -> Iterator[str]:
-        for name, path in kept(self._files, self._manifest.identity["files"]).items():
-            if path is None:
-                yield f"{name} is not the file that this run was made with, or has gone"
-
-    def _unsound(self, path: Path) -> Iterator[str]:
-        for number, line in enumerate(lines(path), 1):
-            self._beat()
-            if opened(line) is None:
-                yield f"{path.name}, line {number}: {TORN}"
-
-    def _failures(self) -> Iterator[str]:
-        """Unsound and doubled lines (each tells its time); takes up who has failed, as their tasks now stand."""
-        path, seen = self._files.failures, set()
-        for number, line in enumerate(lines(path), 1):
-            self._beat()
-            data = opened(line)
-            if data is None:
-                yield f"{path.name}, line {number}: {TORN}"
-                continue
-            if line.text in seen:
-                yield f"{path.name}, line {number}: this failure stands there twice"
-            seen.add(line.text)
-            position = self._position(data)
-            if position is not None:
-                self._failed[position] = True
+    def _saw_failure(self, data: JSON) -> None:
+        """Takes up who has failed, as their tasks now stand."""
+        position = self._position(data)
+        if position is not None:
+            self._failed[position] = True
 
     def _position(self, data: JSON) -> int | None:
         """Of the task that a line is about, None where that is not there or has another content by now."""
@@ -147,10 +127,7 @@ class Check:
                 outside += 1
         if outside:
             self.notes.append(f"{outside} records are of users or contents that the tasks file does not have")
-        if complete and whole.hexdigest() != self._manifest.results_sha256:
-            yield f"{path.name} is not the file that the manifest names (SHA-256 differs)"
-        if not complete and self._manifest.results_sha256 is not None:
-            yield f"{self._files.manifest.name} names a finished results file, and says {self._manifest.state}"
+        yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
 
     def _misplaced(self, position: int, complete: bool) -> str | None:
         in_order, self._last = position > self._last, position

@@ -22,7 +22,7 @@ from harness.errors import BadInput
 from harness.model import JSON, Benchmark, Completion, Usage
 from harness.store.log import Line, lines, sound, unseal
 from harness.store.run import RunFiles
-from harness.store.tasks import TaskIndex, key_hash
+from harness.store.tasks import key_hash
 
 MISSHAPEN = (BadInput, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What comes of a line that has a right checksum and is no line of ours."""
@@ -107,11 +107,11 @@ def counted(data: JSON, saved: Mapping[tuple[str, int], Completion]) -> str | No
 
 
 class Replies:
-    """The saved responses of a run. A response takes 32 bytes of memory."""
+    """The saved responses of a run, by the position of their user, which `find` gives. One takes 32 bytes of memory."""
 
-    def __init__(self, path: Path, index: TaskIndex, beat: Callable[[], None]) -> None:
+    def __init__(self, path: Path, find: Callable[[str], int | None], beat: Callable[[], None]) -> None:
         self._path = path
-        self._index = index
+        self._find = find
         self._beat = beat
         self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
 
@@ -124,7 +124,7 @@ class Replies:
             if data is None:
                 yield f"{self._path.name}, line {number}: {TORN}"
                 continue
-            position = self._index.find(str(data.get("user_id")))
+            position = self._find(str(data.get("user_id")))
             numbers.append(number)
             positions.append(-1 if position is None else position)
             offsets.append(line.offset)
