@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
+from itertools import product
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -201,9 +202,17 @@ ERRORS = [
 ]
 
 
+def _seldom(caught: str, error: Exception) -> Any:
+    """All of them are caught alike: most pairs are for the slow tests."""
+    often = caught == "BaseException" or error is ERRORS[0]
+    marks = () if often else (pytest.mark.slow,)
+    return pytest.param(caught, error, id=f"{caught}-{type(error).__name__}", marks=marks)
+
+
 @LOOPS
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("caught", ["Exception", "BaseException", ""])
+@pytest.mark.parametrize(
+    ("caught", "error"), [_seldom(*pair) for pair in product(["Exception", "BaseException", ""], ERRORS)]
+)
 def test_a_failing_api_is_no_occasion_for_a_fallback(
     tmp_path: Path, run: Runner, error: Exception, caught: str
 ) -> None:

@@ -266,7 +266,12 @@ def is_sent(seen: str) -> bool:
     return any(spelt in seen for spelt in spellings(KEY)) or b64encode(f"user:{KEY}".encode()).decode() in seen
 
 
-@pytest.mark.parametrize("name", WAYS)
+OFTEN = ("OPENAI_API_KEY", "provider's header", "--api-key", "credentials", "proxy")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in WAYS]
+)
 def test_secret_is_in_no_file_and_no_output(
     name: str, server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Told
 ) -> None:
@@ -401,7 +406,11 @@ def of_process(process: subprocess.Popen[bytes], what: str) -> dict[str, bytes]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc here")
 @pytest.mark.parametrize(
     ("name", "files"),
-    [("--api-key-file", ("cmdline", "environ")), ("--api-key", ("cmdline",)), ("credentials", ("cmdline",))],
+    [
+        pytest.param("--api-key-file", ("cmdline", "environ"), marks=pytest.mark.slow),
+        ("--api-key", ("cmdline",)),
+        pytest.param("credentials", ("cmdline",), marks=pytest.mark.slow),
+    ],
 )
 def test_process_list_and_killed_run_show_no_key(
     name: str,
