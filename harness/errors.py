@@ -14,6 +14,19 @@ HarnessError                 what a user is shown in one sentence; `exit_code` i
 
 from __future__ import annotations
 
+import reprlib
+
+
+def shown(value: object) -> str:
+    """A value in a sentence: on one line, of bearable length, however long or deep it is and whatever it holds."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number beyond 64 bits"  # whose digits Python may refuse to write
+    return _SHOWN.repr(value)
+
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxother = 60
+
 
 class HarnessError(Exception):
     exit_code = 1

@@ -55,6 +55,9 @@ class Completion:
     reasoning: str | None = None
 
 
+LARGEST_COUNT = 2**40
+"""Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
+
 NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
 """Finish reasons of requests that no model may have seen, so that no tokens are missing from what is told."""
 

@@ -356,7 +356,7 @@ def test_one_spoilt_report_keeps_no_other_from_the_tables(content: bytes, result
     (results / "bad" / "eval_report_weibo.json").write_bytes(content)
     assert main(["stats", "--json", "--results-dir", str(results)]) == 2
     shown = capsys.readouterr()
-    assert "bad/eval_report_weibo.json: not a report of this harness" in shown.err
+    assert "bad/eval_report_weibo.json: not a report as this version makes it" in shown.err
     assert list(orjson.loads(shown.out)["Recall"]) == ["whole"]
 
 

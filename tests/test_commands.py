@@ -284,7 +284,8 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
     lines = []
     for user, reason in zip(made, reasons, strict=True):
-        step = user["prediction_tasks"][0]
+        user["prediction_tasks"] = user["prediction_tasks"][:1]
+        (step,) = user["prediction_tasks"]
         saved = {
             "step_id": step["step_id"],
             "prediction": step["ground_truth"]["all_tags"] if reason == "fine" else [],
@@ -294,6 +295,7 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
             "persona_summary": "",
         }
         lines.append(json.dumps({key: user[key] for key in ("user_id", "platform", "username")} | {"steps": [saved]}))
+    (tasks / "weibo_inference_tasks.jsonl").write_bytes(b"\n".join(map(orjson.dumps, made)) + b"\n")
     folder = tmp_path / "out" / "Qwen3-8B"
     folder.mkdir(parents=True)
     (folder / RESULTS).write_text("\n".join(lines) + "\n")

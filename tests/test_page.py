@@ -801,9 +801,9 @@ def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
     task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
-    step = {"step_id": 1, "prediction": ["猫"], **texts}
+    steps = [{"step_id": step["step_id"], "prediction": ["猫"], **texts} for step in task["prediction_tasks"]]
     (folder / "inference_results_weibo.jsonl").write_bytes(
-        orjson.dumps({"user_id": task["user_id"], "steps": [step]}) + b"\n"
+        orjson.dumps({"user_id": task["user_id"], "steps": steps}) + b"\n"
     )
     where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
     truth = task["prediction_tasks"][0]["ground_truth"]["all_tags"]

@@ -272,7 +272,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         shown = capsys.readouterr()
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
-            "not a report of this harness: make it anew with `reeval`",
+            "not a report as this version makes it: `reeval` makes it anew",
             *(f"a report of format {odd!r}, not 1: make it anew with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"no table has a place for {odd} on weibo" for odd in ODD),
@@ -507,7 +507,7 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tmp_path: Path, capsys: Told) -> None:
     """What is written is what would be printed; with --out the Excel files come, too."""
-    results, into = tmp_path / "results", tmp_path / "表"
+    results, into = tmp_path / "results", tmp_path / "表.md"
     write(results, "one")
     words = ["stats", "--results-dir", str(results), "--format", form]
     assert main(words) == 0
@@ -620,7 +620,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns: str, tmp_path: Path, cap
     ("words", "told"),
     [
         (["--metric", "Recal"], "no run has the metric 'Recal'; there are Recall, Error_Peer,"),
-        (["--into", "x"], "--into takes what --format markdown, latex or csv makes"),
+        (["--into", "x.csv"], "--into takes what --format markdown, latex or csv makes"),
         (["--json", "--format", "csv"], "--json prints JSON: leave out --format csv"),
     ],
 )

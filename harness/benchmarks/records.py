@@ -6,13 +6,35 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from harness.errors import BadInput
-from harness.model import Record
+from harness.errors import BadInput, shown
+from harness.model import LARGEST_COUNT, Record
 
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What code that relies on a record's shape ends in where it has another."""
 
+TOLD = 120
+"""Characters of an error in a sentence."""
+
+LARGEST_SUM = 1000 * LARGEST_COUNT
+"""Of a user, who has fewer replies than a thousand."""
+
 Made = TypeVar("Made")
+
+
+def text(value: object) -> str:
+    """A name that is counted. Raises `TypeError` for anything else: a table of counts would not be written."""
+    if type(value) is not str:
+        raise TypeError(f"expected a name, got {shown(value)}")
+    return value
+
+
+def count(value: object) -> int:
+    """What is added up; nothing counts as 0. Raises `ValueError` for what would overflow a sum of many users."""
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value < LARGEST_SUM:
+        raise ValueError(f"expected a whole number from 0, got {shown(value)}")
+    return value
 
 
 @contextmanager
@@ -23,8 +45,14 @@ def read_of(key: str) -> Iterator[None]:
     except ODD_SHAPE as error:
         raise BadInput(
             f"user {key}: the saved record has another shape than this harness gives it "
-            f"({type(error).__name__}: {error}): take its line out of the results file, and the user is owed again"
+            f"({_told(error)}): take its line out of the results file, and the user is owed again"
         ) from None
+
+
+def _told(error: Exception) -> str:
+    """The error, which may hold a value of any length from the record."""
+    words = "".join(filter(str.isprintable, " ".join(str(error).split())))
+    return f"{type(error).__name__}: {words if len(words) <= TOLD else words[:TOLD] + '…'}"
 
 
 def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record]) -> Made:

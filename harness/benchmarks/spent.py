@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from harness.benchmarks.records import count
 from harness.model import JSON
 
 USAGE = ("prompt_tokens", "completion_tokens", "requests", "untold")
 """What is counted of each user, by the names that records have; a record without `untold` has none."""
+
+
+def counted(record: JSON) -> dict[str, int]:
+    """What a user's record says of it. Raises `ValueError` for what is no count."""
+    usage = record.get("usage") or {}
+    return {name: count(usage.get(name)) for name in USAGE}
 
 
 def tokens(usage: JSON) -> str:

@@ -43,14 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of the bootstrap, and permutations (default: {RESAMPLES})",
     )
     options.add_json(parser)
-    parser.add_argument("--out", type=Path, metavar="FILE.xlsx", help="write an Excel file too")
-    parser.add_argument("--html", type=Path, metavar="FILE.html", help="write a page too")
+    parser.add_argument("--out", type=options.file_of(".xlsx"), metavar="FILE.xlsx", help="write an Excel file too")
+    parser.add_argument("--html", type=options.file_of(".html"), metavar="FILE.html", help="write a page too")
 
 
 def execute(args: argparse.Namespace) -> int:
-    for option, path, ending in (("--out", args.out, ".xlsx"), ("--html", args.html, ".html")):
-        if path is not None and path.suffix.lower() != ending:
-            raise BadInput(f"{option} {path}: expected the name of an {ending} file")
     data = _data(args)
     if args.out is not None:
         xlsx.write(args.out, compare.sheets(data))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from harness import benchmarks
 from harness.commands.options import run_name
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import Benchmark
 from harness.store.manifest import Manifest, differences, load
 from harness.store.run import RunFiles, runs, shown
@@ -88,7 +88,7 @@ class Earlier:
         if not copies or allowed.issuperset(self.changed):
             return Path(named)
         for copy in self._kept:
-            if sha256(copy.read_bytes()).hexdigest() != self.manifest.identity["files"][copy.name]:
+            if sha256(_content(copy)).hexdigest() != self.manifest.identity["files"][copy.name]:
                 raise BadInput(f"{copy} is not what the run was given: it was changed since")
         return copies[0]
 
@@ -114,6 +114,13 @@ def _original(copy: Path, named: Path) -> Path:
     return named if named.name in (copy.name, own) else named.with_name(own)
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
 def _same(one: Path, other: Path) -> bool:
     try:
         return one.read_bytes() == other.read_bytes()
@@ -130,6 +137,10 @@ def find(args: Namespace) -> list[Earlier]:
     platforms = {name.lower() for name in args.platform or ()}
     found = []
     for files in runs(args.results_dir):
+        if not is_text(files.folder.name):
+            tell(f"{files.folder}: the name of this folder is not text in UTF-8: give it another")
+            args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
+            continue
         if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
             continue
         try:
@@ -141,6 +152,15 @@ def find(args: Namespace) -> list[Earlier]:
         if manifest is not None and (not args.model or args.model in _names(manifest)):
             found.append(Earlier(files, manifest))
     return found
+
+
+def is_text(name: str) -> bool:
+    """Whether the name of a file is text, which reports and manifests can hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _names(manifest: Manifest) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import orjson
 
+from harness.benchmarks.files import content
 from harness.model import Benchmark, Report, Where
 from harness.report import text
 from harness.store import atomic
@@ -35,14 +36,14 @@ def write_report(files: RunFiles, report: Report) -> None:
         set_aside_any(files.pages, stamp())
     atomic.write(path, data)
     atomic.write(files.report("txt"), text.render(report).encode())
-    for name, content in report.files.items():
-        atomic.write(files.folder / name, content)
+    for name, made in report.files.items():
+        atomic.write(files.folder / name, made)
 
 
 def _content(path: Path) -> bytes | None:
     """None where it cannot be told."""
     try:
-        return path.read_bytes()
+        return content(path)
     except OSError:
         return None
 

@@ -22,9 +22,10 @@ from harness.commands.plan import Plan
 from harness.commands.session import Played, few_collections, play
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.engine.finish import finish
-from harness.errors import HarnessError, MachineError, RunStopped
+from harness.errors import BadInput, HarnessError, MachineError, RunStopped
 from harness.model import Report
 from harness.store.manifest import COMPLETE
+from harness.ui.streams import tell
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 WARNINGS_SHOWN = 5
@@ -82,13 +83,17 @@ def _write_pages(ended: Sequence[Source], console: Console) -> None:
 
 def _close_plan(opened: Opened, played: Played, seconds: float, console: Console, ended: list[Source]) -> int:
     """Brings each subset of a plan to its end, and those that have a report to `ended`; returns the exit code."""
-    plan, owing = opened.plan, opened.owing
+    plan, owing, code = opened.plan, opened.owing, COMPLETE_EXIT
     for run in opened.runs:
         if run in owing or run.changed or run.manifest.state != COMPLETE:
-            ended += _close(plan, run, played, seconds, console)
+            try:
+                ended += _close(plan, run, played, seconds, console)
+            except BadInput as error:  # of one subset's records, which keeps no other from its report
+                tell(f"{run.job.store.files.results}: {error}")
+                code = error.exit_code
         else:
             console.print(f"{run.label}: complete; report: {run.job.store.files.report('txt')}", **PLAIN)
-    return _ended(opened, played.ending, console)
+    return max(code, _ended(opened, played.ending, console))
 
 
 def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Console) -> list[Source]:

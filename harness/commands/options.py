@@ -12,7 +12,7 @@ from typing import Any
 from harness import config
 from harness.commands import fields
 from harness.config import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
-from harness.errors import BadInput
+from harness.errors import BadInput, shown
 from harness.model import JSON
 
 NAME_BYTES = 200
@@ -186,7 +186,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {_shown(text)}")
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {shown(text)}")
         return number
 
     return parse
@@ -210,28 +210,28 @@ def finite(text: str) -> float:
 def positive_float(text: str) -> float:
     number = finite(text)
     if not number > 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {_shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {shown(text)}")
     return number
 
 
 def not_negative(text: str) -> float:
     number = finite(text)
     if not number >= 0:
-        raise argparse.ArgumentTypeError(f"expected a number from 0, got {_shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected a number from 0, got {shown(text)}")
     return number
 
 
 def seconds(text: str) -> float:
     number = finite(text)
     if not 0 < number <= SECONDS_MOST:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0 and at most a year, got {_shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected seconds above 0 and at most a year, got {shown(text)}")
     return number
 
 
 def share(text: str) -> float:
     number = finite(text)
     if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {_shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {shown(text)}")
     return number
 
 
@@ -251,8 +251,21 @@ def folder(text: str) -> Path:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot use {_shown(text)}: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"cannot use {shown(text)}: {error.strerror}") from None
     return Path(text)
+
+
+def file_of(*endings: str) -> Callable[[str], Path]:
+    """A file to be written, by the endings that its name may have: none of them a record's, a task's or a log's, so
+    that a slip of the pen replaces nothing that cannot be made again."""
+
+    def path(text: str) -> Path:
+        made = Path(filled(text))
+        if made.suffix.lower() not in endings or "\0" in text:
+            raise argparse.ArgumentTypeError(f"expected the name of an {' or '.join(endings)} file, got {shown(text)}")
+        return made
+
+    return path
 
 
 def folder_name(text: str) -> str:
@@ -279,7 +292,7 @@ def ca_file(text: str) -> str:
     """The path of a file, as it is found from any folder."""
     path = Path(filled(text)).absolute()
     if not path.is_file():
-        raise argparse.ArgumentTypeError(f"there is no file {_shown(text)}")
+        raise argparse.ArgumentTypeError(f"there is no file {shown(text)}")
     return str(path)
 
 
@@ -287,14 +300,7 @@ def run_name(name: str | None, model: str) -> str:
     """The folder's name: as given, or the last part of the model's name, as the authors' runner has it."""
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
     if not chosen.strip() or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
-        raise BadInput(f"{_shown(chosen)} cannot name a run's folder: give another with --name")
+        raise BadInput(f"{shown(chosen)} cannot name a run's folder: give another with --name")
     if len(chosen.encode()) > NAME_BYTES:
-        raise BadInput(
-            f"{_shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name"
-        )
+        raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
     return chosen
-
-
-def _shown(text: str) -> str:
-    """What was given, on one line of bearable length."""
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."

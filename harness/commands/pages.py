@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from harness import benchmarks
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
+from harness.commands.tabling.scored import NONE_OF_OURS
 from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import (
     JSON,
@@ -42,6 +43,7 @@ from harness.model import (
 from harness.store import log
 from harness.store.atomic import replacing
 from harness.store.files import RunFiles
+from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
@@ -53,7 +55,6 @@ LONG = 20_000
 """Characters of one text of a card at most."""
 EXAMPLE = 300
 """Characters of an example."""
-UNREADABLE = "is not a report as this version makes it: `reeval` makes it anew"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
 """Bytes of responses that a run's end looks through at most; `report` always does."""
@@ -143,7 +144,7 @@ def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
         marks = {kind: module.mark(kind) for kind in _invalid(source.data)}
         cards: Cards = module.UserCards(source.benchmark, source.data["run"], wish.posts)
     except ODD_SHAPE:
-        raise BadInput(f"{source.files.report('json')} {UNREADABLE}") from None
+        raise BadInput(f"{source.files.report('json')} is {NONE_OF_OURS}") from None
     return made, cards, _Reader(source, marks)
 
 
@@ -371,11 +372,7 @@ def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
     file.seek(at)
     line = file.readline().rstrip(b"\n")
     data = log.told(line) if log.sound(line) else {}
-    try:
-        made = Completion(**data["completion"])
-    except ODD_SHAPE:
-        return None
-    return made if data.get("user_id") == user and type(made.text) is str else None
+    return completion_of(data) if data.get("user_id") == user else None
 
 
 def _cut(block: Block) -> Block:

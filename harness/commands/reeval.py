@@ -18,6 +18,7 @@ import orjson
 from rich.console import Console
 
 from harness import benchmarks, config
+from harness.benchmarks.records import read_of
 from harness.benchmarks.streamprofile import authors
 from harness.commands import earlier, options, pages, plan
 from harness.commands.earlier import Earlier
@@ -34,6 +35,7 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
+from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +79,12 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         state, manifest.state = manifest.state, RUNNING
         manifest.save(run.files.manifest)  # a death from here on leaves no hash of results that have gone
         records = _scored(again.records(), scores)
-        sha256 = replace_results(run.files.results, records, stamp(), shown_by=run.files.pages)
+        try:
+            sha256 = replace_results(run.files.results, records, stamp(), shown_by=run.files.pages)
+        except BadInput:  # the old results stand as they did
+            manifest.state = state
+            manifest.save(run.files.manifest)
+            raise
         manifest.state = state
         if manifest.state == COMPLETE and len(job.owed):
             manifest.state = INCOMPLETE
@@ -132,10 +139,14 @@ class _Again:
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
-    """The records on their way to a file, scored as they will be read from it."""
+    """The records on their way to a file, scored as they will be read from it: all of them before it is in place."""
     for data in records:
-        scores.add(Record(str(data["user_id"]), orjson.loads(orjson.dumps(data))))
+        key = str(data["user_id"])
+        with read_of(key):  # what can be read may be nested too deep to be written
+            again = orjson.loads(orjson.dumps(data))
+        scores.add(Record(key, again))
         yield data
+    scores.flush()
 
 
 def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
@@ -144,8 +155,13 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
     found = []
     for path in sorted(args.results_dir.glob(f"{earlier.folder_named(args) or '*'}/inference_results_*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
-        if path not in ours and not files.manifest.exists() and (not platforms or files.subset in platforms):
+        if path in ours or files.manifest.exists() or (platforms and files.subset not in platforms):
+            continue
+        if earlier.is_text(path.parent.name):
             found.append(files)
+        else:
+            tell(f"{path.parent}: the name of this folder is not text in UTF-8: give it another")
+            args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
     return found
 
 
@@ -182,10 +198,11 @@ class _Theirs:
         self._index = index
         self._lock = lock
         self._unknown = 0
+        self._cut = 0
         self._outcomes: Counter[str] = Counter()
 
     def records(self, scores: ReportScores) -> Iterator[JSON]:
-        """Known users' records with the metrics measured again, and scored; unknown ones as they are."""
+        """Known users' records with the metrics measured again, and scored; unknown and incomplete ones as they are."""
         seen = np.zeros(len(self._index), np.bool_)
         for number, line in enumerate(lines(self._files.results), 1):
             self._lock.beat()
@@ -201,20 +218,29 @@ class _Theirs:
             if seen[position]:
                 raise BadInput(f"{where}: field user_id: this user stands there twice")
             seen[position] = True
-            again = self._measured(data, position)
+            task = self._benchmark.load(self._index.read(position), self._files.subset)
+            if authors.is_cut(task, data):
+                self._cut += 1
+                yield data
+                continue
+            again = self._measured(task, data, position)
             scores.add(Record(str(data["user_id"]), orjson.loads(orjson.dumps(again))))
             yield again
+        scores.flush()
 
     def facts(self) -> RunFacts:
         name = self._files.folder.name
         return RunFacts(self._files.subset, name, name, "authors", len(self._index), 0, self.notes())
 
     def notes(self) -> tuple[str, ...]:
-        unknown = (f"{self._unknown} of its users are not in the tasks file and are not scored.",)
-        return (*authors.notes(self._outcomes), *(unknown if self._unknown else ()))
+        left_out = (
+            (self._unknown, "are not in the tasks file and are not scored."),
+            (self._cut, "lack steps of their tasks and are not scored."),
+        )
+        said = (f"{number} of its users {why}" for number, why in left_out if number)
+        return (*authors.notes(self._outcomes), *said)
 
-    def _measured(self, data: JSON, position: int) -> JSON:
-        task = self._benchmark.load(self._index.read(position), self._files.subset)
+    def _measured(self, task: Any, data: JSON, position: int) -> JSON:
         again = self._benchmark.rescore(task, data)
         self._outcomes.update(step["outcome"] for step in again["steps"])
         return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}

@@ -14,11 +14,14 @@ from urllib.parse import quote
 import orjson
 
 from harness import benchmarks, config
+from harness.benchmarks.files import content
 from harness.benchmarks.records import ODD_SHAPE
 from harness.commands import earlier, options, pages
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
-from harness.commands.pages import SAMPLE, UNREADABLE, Source, Wish
+from harness.commands.pages import SAMPLE, Source, Wish
+from harness.commands.tabling import scored
+from harness.commands.tabling.scored import NONE_OF_OURS
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Benchmark, Block, Chart, Heading, Page, Paragraph, Series, Table
 from harness.store import atomic
@@ -42,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"users to be looked at singly (default: {SAMPLE}); `all` writes a second page with every user",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the page (default: with the report)")
+    parser.add_argument(
+        "--out",
+        type=options.file_of(".html"),
+        metavar="FILE.html",
+        help="where to write the page (default: with the report)",
+    )
 
 
 def users(text: str) -> Any:
@@ -90,12 +98,17 @@ def _is_named(files: RunFiles, args: argparse.Namespace) -> bool:
 
 
 def _data(files: RunFiles) -> JSON:
+    """Its report. Raises `BadInput` for one that `stats` could not take either."""
+    path = files.report("json")
     try:
-        data = orjson.loads(files.report("json").read_bytes())
+        data: JSON = orjson.loads(content(path))
+        scored.checked(data, path)
     except (OSError, ValueError):
-        data = None
-    if type(data) is not dict or data.get("benchmark") not in benchmarks.names():
-        raise BadInput(f"{files.report('json')} {UNREADABLE}")
+        raise BadInput(f"{path} is {NONE_OF_OURS}") from None
+    except BadInput as error:
+        raise BadInput(f"{path} is {error}") from None
+    if data["benchmark"] not in benchmarks.names():
+        raise BadInput(f"{path} is {NONE_OF_OURS}")
     return data
 
 
@@ -187,7 +200,7 @@ def _add(files: RunFiles, runs: list[_Run]) -> int:
     try:
         runs.append(_Run(files, data, benchmarks.page_module(data["benchmark"]).page(data)))
     except ODD_SHAPE:
-        raise BadInput(f"{files.report('json')} {UNREADABLE}") from None
+        raise BadInput(f"{files.report('json')} is {NONE_OF_OURS}") from None
     return 0
 
 

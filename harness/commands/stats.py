@@ -18,7 +18,7 @@ from harness.commands.tabling import forms
 from harness.commands.tabling.scored import Scored, read
 from harness.commands.tabling.tables import LAYOUTS, MetricTable, Row, notes, tables, title
 from harness.commands.tabling.workbooks import workbooks
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
 from harness.report.grid import Place
 from harness.store import atomic
@@ -64,7 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for the Excel files (default: metric_excels in the results folder)",
     )
     parser.add_argument(
-        "--into", type=options.filled, metavar="FILE", help="write Markdown, LaTeX or CSV into this file instead"
+        "--into",
+        type=options.file_of(".md", ".tex", ".csv"),
+        metavar="FILE",
+        help="write Markdown, LaTeX or CSV into this file instead",
     )
 
 
@@ -96,7 +99,7 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     there = {path.parent.name for path in paths}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
-        raise BadInput(f"no report of {', '.join(missing)} under {args.results_dir}{known}")
+        raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
     return [path for path in paths if not args.runs or path.parent.name in args.runs]
 
 
@@ -142,7 +145,7 @@ def _print(
     elif args.format == "table":
         _show(chosen, out)
     elif args.into:
-        atomic.write(Path(args.into), forms.text(args.format, chosen).encode())
+        atomic.write(args.into, forms.text(args.format, chosen).encode())
     else:
         show(forms.text(args.format, chosen).rstrip("\n"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from harness import benchmarks, config
@@ -35,7 +36,7 @@ def execute(args: argparse.Namespace) -> int:
     screen = console()
     _make(args.out)
     for platform in args.platform or PLATFORMS:
-        path = args.out / f"{platform}_inference_tasks.jsonl"
+        path = _free(args.out / f"{platform}_inference_tasks.jsonl")
         with replacing(path) as file:
             file.writelines(generate(platform, args.users, args.seed, args.steps or MEAN_STEPS))
         screen.print(f"{path}: {args.users} synthetic users", soft_wrap=True)
@@ -48,12 +49,19 @@ def _mobility(args: argparse.Namespace, folder: Path) -> int:
         if getattr(args, option) is not None:
             raise BadInput(f"--{option} is an option of StreamProfileBench, and this is DailyMobility")
     for name, content in mobility.files(args.users, args.seed).items():
-        path = folder / name
+        path = _free(folder / name)
         _make(path.parent)
         with replacing(path) as file:
             file.write(content)
     console().print(f"{folder}: a synthetic city with {args.users} residents", soft_wrap=True)
     return 0
+
+
+def _free(path: Path) -> Path:
+    """Refuses to take the place of tasks that are there, which may be real ones."""
+    if os.path.lexists(path):
+        raise BadInput(f"{path} is there already: name a folder without tasks with --out, or move it away")
+    return path
 
 
 def _make(folder: Path) -> None:

@@ -36,7 +36,7 @@ from harness.endpoint.words import (
 )
 from harness.endpoint.words import one_line as one_line  # who shows foreign words finds it here
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
-from harness.model import Completion
+from harness.model import LARGEST_COUNT, Completion
 
 RETRIED = frozenset({402, 408, 409, 425, 429})
 """402 is here for what is left of it once an empty account has been told apart."""
@@ -51,9 +51,6 @@ REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-rema
 
 DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
 DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,9})?")
-
-LARGEST_COUNT = 2**40
-"""Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
 
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 

@@ -23,14 +23,16 @@ class ReportScores:
     def add(self, record: Record) -> None:
         self._shard.append(record)
         if len(self._shard) == SHARD_USERS:
-            self._flush()
+            self.flush()
 
     def report(self, facts: RunFacts) -> Report:
-        if self._shard or self._merged is None:
-            self._flush()
+        self.flush()
         return self._scorer.summarise(self._merged, facts)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Scores what no shard was full of. Raises `BadInput` for a record that cannot be, as `add` does."""
+        if not self._shard and self._merged is not None:
+            return
         scores = self._scorer.score(self._shard)
         self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
         self._shard = []

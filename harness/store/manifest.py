@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from harness.benchmarks.files import content
+from harness.config import BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
@@ -63,6 +64,9 @@ def load(path: Path) -> Manifest | None:
     return Manifest(**{name: value for name, value in data.items() if name in known})
 
 
+LARGEST = 1e15
+"""What no moment, number of users or limit comes near, and beyond which numbers are no longer whole."""
+
 MISSING: Any = object()
 """What a field holds that is not there."""
 
@@ -76,15 +80,36 @@ def _is_text_or_null(value: Any) -> bool:
 
 
 def _is_natural(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < BITS_64
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
+    return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def _is_object(value: Any) -> bool:
     return type(value) is dict
+
+
+def _are_seconds(value: Any) -> bool:
+    return _is_number(value) and 0 < value <= SECONDS_MOST
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and value > 0)
+
+
+def _are_slots(value: Any) -> bool:
+    return type(value) is int and 0 < value <= CONCURRENCY_MOST
+
+
+def _is_schedule(value: Any) -> bool:
+    """What `Progress.schedule` tells of a session, None for one that played nobody."""
+    if value is None:
+        return True
+    if type(value) is not dict or not all(_is_number(value.get(name)) for name in SCHEDULE):
+        return False
+    return (value.get("ratio") is None or _is_number(value["ratio"])) and type(value.get("runs", 1)) is int
 
 
 def _are_names(value: Any) -> bool:
@@ -101,6 +126,7 @@ class _Field:
     may_lack: bool = False
 
 
+SCHEDULE = ("seconds", "slots", "lower_bound_seconds")
 PLACES = ("provider", "providers_file", "ca_file", "address_from", "key_check")
 SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
 FIELDS = (
@@ -113,7 +139,7 @@ FIELDS = (
     _Field("identity.sampling", _is_object, "an object"),
     _Field("identity.settings", _is_object, "an object"),
     _Field("identity.files", _is_object, "an object"),
-    _Field("provenance.endpoint", _is_text, "an address"),
+    _Field("provenance.endpoint", lambda value: _is_text(value) and value != "", "an address"),
     _Field("provenance.key_from", _is_text_or_null, "a name or null"),
     _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),
     *(_Field(f"provenance.{name}", _is_text_or_null, "a name or null", True) for name in PLACES),
@@ -121,7 +147,24 @@ FIELDS = (
         _Field(f"provenance.{name}", _are_names, "a list of names", True)
         for name in ("quirks", "quirks_used", "headers")
     ),
-    _Field("tuning.learned_limit", lambda value: _is_natural(value) and value > 0, "a number from 1", may_lack=True),
+    *(
+        _Field(f"tuning.{name}", _are_slots, f"a whole number from 1 to {CONCURRENCY_MOST}", may_lack=True)
+        for name in ("learned_limit", "start", "floor", "ceiling")
+    ),
+    _Field(
+        "tuning.concurrency",
+        lambda value: value is None or _are_slots(value),
+        f"a whole number from 1 to {CONCURRENCY_MOST} or null",
+        may_lack=True,
+    ),
+    *(_Field(f"tuning.{name}", _is_limit, "a number above 0 or null", True) for name in ("rpm", "tpm")),
+    *(
+        _Field(f"tuning.{name}", _are_seconds, "seconds above 0 and at most a year", True)
+        for name in ("timeout", "stall", "max_outage")
+    ),
+    _Field("tuning.stream", lambda value: value in STREAMS, f"one of {', '.join(STREAMS)}", may_lack=True),
+    _Field("tuning.max_retries", _is_natural, "a whole number from 0", may_lack=True),
+    _Field("tuning.durability", lambda value: value in ("process", "power"), "process or power", may_lack=True),
     _Field("tasks.path", _is_text, "a path"),
     _Field("tasks.sha256", _is_text, "a hash"),
     _Field("tasks.users", _is_natural, "a number from 0"),
@@ -132,6 +175,7 @@ FIELDS = (
     _Field("times.created", _is_text, "a moment"),
     _Field("times.updated", _is_text, "a moment", may_lack=True),
     _Field("times.seconds", _is_number, "a number", may_lack=True),
+    _Field("times.schedule", _is_schedule, "what a session took, or null", may_lack=True),
 )
 
 SAMPLING: dict[str, tuple[type, ...]] = {

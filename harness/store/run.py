@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import MachineError
-from harness.model import JSON, Completion, Failure, Record
+from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record
 from harness.store import log, manifest
 from harness.store.aside import keep_old, replace_results, set_aside
 from harness.store.atomic import make_folder, replacing, sync_folder, write
@@ -133,7 +133,7 @@ class RunStore:
                 for offset, size in places:
                     file.seek(offset)
                     data = log.told(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
-                    if completion := _completion(data):
+                    if completion := completion_of(data):
                         found[data["request"], data["nth"]] = completion
         except OSError as error:
             raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
@@ -310,7 +310,7 @@ class RunStore:
 TEXTS, COUNTS = ("finish_reason", "model", "refusal", "reasoning"), ("prompt_tokens", "completion_tokens")
 
 
-def _completion(line: JSON) -> Completion | None:
+def completion_of(line: JSON) -> Completion | None:
     """The completion of a response's line; None of one that is not as the harness writes it, and so is owed again.
 
     A checksum says that nothing happened to a line, and not that it is one of ours.
@@ -323,7 +323,7 @@ def _completion(line: JSON) -> Completion | None:
     texts, counts = [told.get(name) for name in TEXTS], [told.get(name) for name in COUNTS]
     if not all(text is None or type(text) is str for text in texts):
         return None
-    if not all(count is None or (type(count) is int and count >= 0) for count in counts):
+    if not all(count is None or (type(count) is int and 0 <= count < LARGEST_COUNT) for count in counts):
         return None
     return Completion(**told)
 

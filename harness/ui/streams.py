@@ -10,6 +10,9 @@ from typing import TextIO, cast
 
 from harness.errors import MachineError
 
+LONGEST = 2000
+"""Characters of a sentence; whatever is longer holds a value that nobody would read to its end."""
+
 
 def admit_all_characters() -> None:
     """Characters that an output's encoding lacks are written as escapes, which is an error otherwise."""
@@ -19,12 +22,25 @@ def admit_all_characters() -> None:
 
 
 def tell(sentence: str) -> None:
-    """Says something to the user on stderr, where there is one that can be written."""
+    """Says something to the user on stderr, where there is one that can be written.
+
+    Sentences name values of files, which may hold anything: nothing of them reaches a terminal but as text.
+    """
+    words = sentence if sentence.isprintable() else "".join(map(_plain, sentence))
     try:
         if sys.stderr is not None:  # `print` would take stdout instead
-            print(f"harness: {sentence}", file=sys.stderr, flush=True)
+            print(f"harness: {_bounded(words)}", file=sys.stderr, flush=True)
     except OSError:
         drop(sys.stderr)
+
+
+def _plain(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
+
+
+def _bounded(words: str) -> str:
+    cut = f" … ({len(words) - LONGEST} more characters)"
+    return words if len(words) <= LONGEST + len(cut) else words[:LONGEST] + cut
 
 
 def show(text: str) -> None:

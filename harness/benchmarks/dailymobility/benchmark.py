@@ -21,7 +21,7 @@ from harness.benchmarks.dailymobility.measures import gyration_radius, intention
 from harness.benchmarks.dailymobility.scorer import MobilityScorer
 from harness.benchmarks.records import read_of
 from harness.benchmarks.template import Unplayed
-from harness.errors import AgentFailed, BadInput
+from harness.errors import AgentFailed, BadInput, shown
 from harness.model import JSON, Ask, Completion, Request, Usage, Where
 
 SUBSETS = ("beijing",)
@@ -265,7 +265,7 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
     """Raises `BadInput` for a saved day that no measure can be trusted with."""
     visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
     if unknown := [aoi for aoi in visited if aoi not in city.aois]:
-        raise BadInput(f"user {resident.key}: the map has no AOI {unknown[0]}, where the record says they were")
+        raise BadInput(f"user {resident.key}: the map has no AOI {shown(unknown[0])}, where the record says they were")
     if not visited or len(set(visited)) < len(visited):
         raise BadInput(f"user {resident.key}: field visited_aois: expected one AOI or more, each once")
     if len(places) != SLOTS or not {*places} <= {*visited, None}:

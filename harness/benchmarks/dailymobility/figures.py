@@ -12,7 +12,7 @@ from harness.benchmarks.dailymobility import scores
 from harness.benchmarks.dailymobility.day import VALID
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, SIZES
-from harness.benchmarks.records import made_of
+from harness.benchmarks.records import made_of, text
 from harness.model import Record
 from harness.scoring.bootstrap import Array
 from harness.scoring.divergence import divergence
@@ -42,7 +42,7 @@ class MobilityFigures:
         return counts_by_bin(np.concatenate([np.empty((0, 9), dtype=np.uint8), *found]))
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
-        return [Counter([record.data["invalid"] or VALID]) for record in records]
+        return [Counter([text(record.data["invalid"] or VALID)]) for record in records]
 
     def values(self, totals: Array) -> Array:
         return figures(self._truth.histograms, totals)

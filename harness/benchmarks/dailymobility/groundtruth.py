@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
 )
 from harness.benchmarks.files import content
-from harness.errors import BadInput
+from harness.errors import BadInput, shown
 from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
 from harness.scoring.divergence import Array, divergence
 
@@ -136,14 +135,8 @@ def check(field: Field, values: Array, where: str) -> None:
 
 def bad(field: Field, where: str, row: int, column: int | None, value: Any) -> BadInput:
     place = f"row {row + 1}" if column is None else f"row {row + 1}, {field.column} {column + 1}"
-    return BadInput(f"{where}: {place}: expected {field.expected}, got {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    """What was found, however long or deep it is."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return "a number beyond 64 bits"
-    return reprlib.repr(value.item() if isinstance(value, np.generic) else value)
+    found = value.item() if isinstance(value, np.generic) else value
+    return BadInput(f"{where}: {place}: expected {field.expected}, got {shown(found)}")
 
 
 # The ground truth

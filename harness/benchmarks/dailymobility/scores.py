@@ -33,7 +33,8 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     aligned_histograms,
 )
-from harness.benchmarks.spent import USAGE
+from harness.benchmarks.records import text
+from harness.benchmarks.spent import counted
 from harness.model import JSON, Record
 from harness.scoring.divergence import NORMAL_95, Array, jackknife, left_out
 
@@ -139,9 +140,9 @@ def score(shard: Sequence[Record], truth: GroundTruth) -> ShardScores:
         valid_days=_histograms(rows[valid]),
         kept=((locations, sequences),),
         counts=_counts(days),
-        modes=Counter(day["mode"] for day in days),
-        invalid=Counter(day["invalid"] for day in days if day["invalid"] is not None),
-        repaired=Counter(kind for day in days for kind in day["repairs"]),
+        modes=Counter(text(day["mode"]) for day in days),
+        invalid=Counter(text(day["invalid"]) for day in days if day["invalid"] is not None),
+        repaired=Counter(text(kind) for day in days for kind in day["repairs"]),
         warnings=Counter(_kind(warning) for day in days for warning in day["warnings"]),
     )
 
@@ -172,8 +173,7 @@ def _counts(days: Sequence[JSON]) -> Counter[str]:
         warned=sum(1 for day in days if day["warnings"]),
     )
     for day in days:
-        usage = day.get("usage") or {}
-        counts.update({name: usage.get(name) or 0 for name in USAGE})
+        counts.update(counted(day))
     return counts
 
 

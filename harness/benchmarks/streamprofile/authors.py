@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from harness.benchmarks.streamprofile.task import ProfileTask
 from harness.errors import BadInput
 from harness.model import JSON, Where
 
@@ -19,6 +20,8 @@ TOLD = {
     "authors_api_failure": "API failures",
     "authors_no_json": "replies without JSON",
 }
+OURS = ("crc", "task", "format")
+"""What an earlier `reeval` added to a line, and this one adds again if it can score it."""
 TEXTS = ("reasoning", "persona_summary")
 FIRST = "Answers of the benchmark authors' runner, scored as it scores: an error counts as an empty prediction."
 
@@ -41,7 +44,8 @@ def record(line: bytes, where: Where) -> JSON:
         raise BadInput(f"{where}: field user_id: expected a string or a whole number")
     if "usage" in data:
         raise BadInput(f"{where}: this harness wrote it, and the run's manifest (run_*.json) is missing: put it back")
-    data.pop("crc", None)
+    for name in OURS:
+        data.pop(name, None)
     steps = data.get("steps")
     if type(steps) is not list:
         raise BadInput(f"{where}: field steps: expected a list")
@@ -62,6 +66,11 @@ def _step(step: object, at: str, where: Where) -> JSON:
 def _text(value: object) -> str:
     """Nothing depends on what the model said beside its tags: what is no text is shown as it stands there."""
     return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
+
+
+def is_cut(task: ProfileTask, record: JSON) -> bool:
+    """Whether a step of the task is missing, as where the runner was broken off: such a user cannot be scored."""
+    return not {step.step_id for step in task.given.steps} <= {step["step_id"] for step in record["steps"]}
 
 
 def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.benchmarks.streamprofile.task import Given, GivenStep, ProfileTask
 from harness.benchmarks.template import Unplayed
-from harness.errors import BadInput
+from harness.errors import BadInput, shown
 from harness.model import JSON, Ask, Usage, Where
 
 SUBSETS = tuple(PLATFORMS)
@@ -164,10 +164,9 @@ class StreamProfile:
     def _rescored(self, task: ProfileTask, data: JSON) -> JSON:
         from_authors = "usage" not in data
         given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
+        _check_steps(task, data)
         steps = []
         for saved in data["steps"]:
-            if saved["step_id"] not in given:
-                raise BadInput(f"user {task.key}: step_id {saved['step_id']} of the results is not in the tasks file")
             step, truth = given[saved["step_id"]]
             prediction = tuple(dict.fromkeys(saved["prediction"]))
             measured = measure_step(truth, step, prediction)
@@ -183,6 +182,22 @@ class StreamProfile:
 
     def scorer(self, subset: str) -> ProfileScorer:
         return ProfileScorer(subset, self.prompt_version)
+
+
+def _check_steps(task: ProfileTask, data: JSON) -> None:
+    """Raises `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
+    of them twice, is no score of this user."""
+    seen = set()
+    known = {step.step_id for step in task.given.steps}
+    for saved in data["steps"]:
+        number = saved["step_id"]
+        if number not in known:
+            raise BadInput(f"user {task.key}: step_id {shown(number)} of the results is not in the tasks file")
+        if number in seen:
+            raise BadInput(f"user {task.key}: step_id {number} stands there twice")
+        seen.add(number)
+    if missing := known - seen:
+        raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
 
 
 def _who(task: ProfileTask) -> JSON:

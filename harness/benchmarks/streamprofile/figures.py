@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.benchmarks.records import made_of
+from harness.benchmarks.records import made_of, text
 from harness.benchmarks.streamprofile import scores
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, NAMES
 from harness.model import Record
@@ -33,7 +33,7 @@ class ProfileFigures:
         return np.hstack([np.where(defined, rows, 0.0), defined])
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
-        return [Counter(step["outcome"] for step in record.data["steps"]) for record in records]
+        return [Counter(text(step["outcome"]) for step in record.data["steps"]) for record in records]
 
     def values(self, totals: Array) -> Array:
         sums, counts = np.hsplit(totals, 2)

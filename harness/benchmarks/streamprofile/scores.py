@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.spent import USAGE
+from harness.benchmarks.records import count, text
+from harness.benchmarks.spent import counted
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON, Record
 from harness.scoring.bootstrap import LEVEL, Array, interval, resample_blocks, resample_users
@@ -308,7 +309,7 @@ class _Tallies:
             valid_answers=len(valid),
             repaired_steps=sum(1 for step in steps if step["repairs"]),
             out_of_pool_steps=sum(1 for step in steps if step["out_of_pool"]),
-            out_of_pool_tags=sum(step["out_of_pool"] for step in steps),
+            out_of_pool_tags=sum(count(step["out_of_pool"]) for step in steps),
             more_tags=sum(1 for extra in longer if extra > 0),
             fewer_tags=sum(1 for extra in longer if extra < 0),
             release_code_left_out=int(
@@ -316,12 +317,11 @@ class _Tallies:
             ),
         )
         for record in shard:
-            usage = record.data.get("usage") or {}
-            counts.update({name: usage.get(name) or 0 for name in USAGE})
+            counts.update(counted(record.data))
         return cls(
             counts=+counts,
-            invalid=Counter(step["outcome"] for step in steps if step["outcome"] != "valid"),
-            repaired=Counter(name for step in steps for name in step["repairs"]),
+            invalid=Counter(text(step["outcome"]) for step in steps if step["outcome"] != "valid"),
+            repaired=Counter(text(name) for step in steps for name in step["repairs"]),
         )
 
 
@@ -335,8 +335,11 @@ def _spread(rows: Array) -> Counter[tuple[str, int]]:
 
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:
-    """Steps x names, NaN where undefined."""
-    return np.array(list(map(itemgetter(*names), values)), dtype=np.float64).reshape(-1, len(names))
+    """Steps x names, NaN where undefined. Raises `ValueError` for what is no fraction."""
+    found = np.array(list(map(itemgetter(*names), values)), dtype=np.float64).reshape(-1, len(names))
+    if (np.abs(found) > 1).any():
+        raise ValueError("a metric beyond 1")
+    return found
 
 
 def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array, Array]:

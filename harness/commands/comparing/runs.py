@@ -166,6 +166,8 @@ def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> t
             f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
             f"{records[0].key} to {records[-1].key} ({type(error).__name__}): {ANEW}"
         ) from None
+    except BadInput as error:
+        raise BadInput(f"{of.files.results}: {error}") from None
 
 
 def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:

@@ -18,17 +18,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmarks.files import content
 from harness.commands.plan import sampling_again
 from harness.commands.proving.lines import failures, kept_files, torn, unlike_manifest
 from harness.commands.proving.replayed import MISSHAPEN, TORN, Player, Replies, counted, opened, unlike
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
-from harness.errors import MachineError
+from harness.errors import MachineError, shown
 from harness.model import JSON, Benchmark, Record, Report
 from harness.report import text
 from harness.store.log import lines, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
-from harness.store.run import RunFiles, RunStore
+from harness.store.run import RECORD_FORMAT, RunFiles, RunStore
 from harness.store.tasks import TaskIndex
 
 ANEW = "what the results give (`reeval` makes it anew)"
@@ -155,6 +156,8 @@ class Check:
         task = self._benchmark.load(self._index.read(position), self._files.subset)
         try:
             again = orjson.loads(orjson.dumps(self._benchmark.rescore(task, data)))
+            if data.get("format") != RECORD_FORMAT:
+                return f"the record of {who} is of format {shown(data.get('format'))}, not {RECORD_FORMAT}"
             if again != data:
                 return f"the metrics of {who} differ from a re-score"
             if wrong := self._unlike_responses(task, position, data):
@@ -255,7 +258,7 @@ def _dumped(report: Report) -> bytes:
 def _content(path: Path) -> bytes:
     """Nothing of a file that is not there."""
     try:
-        return path.read_bytes()
+        return content(path)
     except FileNotFoundError:
         return b""
     except OSError as error:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from harness.commands.earlier import Earlier
 from harness.endpoint.wire import Sampling
 from harness.engine.conversation import Diverged, replaying
-from harness.errors import BadInput
+from harness.errors import BadInput, MachineError
 from harness.model import JSON, Benchmark, Completion, Usage
 from harness.store.log import Line, lines, sound, unseal
 from harness.store.run import RunFiles
@@ -71,7 +71,10 @@ def _copy(folder: Path, name: str, digest: Any) -> Path | None:
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
 
 class Player:

@@ -9,13 +9,15 @@ from typing import Any
 
 import orjson
 
-from harness.errors import BadInput
+from harness.benchmarks.files import content
+from harness.errors import BadInput, shown
 from harness.model import JSON
 
 FORMAT = 1
 """Of the reports that can be read, whatever their benchmark."""
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
+NONE_OF_OURS = "not a report as this version makes it: `reeval` makes it anew"
 LARGEST = 1e9
 """What no fraction or share comes near: beyond it sums and percents have no end."""
 
@@ -86,15 +88,24 @@ def read(path: Path) -> Scored | None:
     Raises `BadInput` for a file that is no such report.
     """
     try:
-        data: Any = orjson.loads(path.read_bytes())
-        if data["format"] != FORMAT:
-            raise BadInput(f"a report of format {data['format']!r}, not {FORMAT}: make it anew with `reeval`")
-        found = _scored(data, path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise BadInput("not a report of this harness: make it anew with `reeval`") from None
-    if path.name != f"eval_report_{found.subset}.json":
-        raise BadInput(f"not the report that its name says but one of the subset {found.subset!r}")
+        data: Any = orjson.loads(content(path))
+    except (OSError, ValueError):
+        raise BadInput(NONE_OF_OURS) from None
+    found = checked(data, path)
     return found if found.scored else None
+
+
+def checked(data: Any, path: Path) -> Scored:
+    """What a report says. Raises `BadInput` where it is none, or not the one that its file's name says."""
+    try:
+        if data["format"] != FORMAT:
+            raise BadInput(f"a report of format {shown(data['format'])}, not {FORMAT}: make it anew with `reeval`")
+        found = _scored(data, path)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadInput(NONE_OF_OURS) from None
+    if path.name != f"eval_report_{found.subset}.json":
+        raise BadInput(f"not the report that its name says but one of the subset {shown(found.subset)}")
+    return found
 
 
 def _scored(data: JSON, path: Path) -> Scored:

@@ -1,0 +1,351 @@
+"""Fields of every file that a run leaves, each odd in turn, under every command that reads them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import orjson
+import pytest
+
+from harness.benchmarks.dailymobility import synth
+from harness.benchmarks.streamprofile.synth import generate
+from harness.store.log import seal, unseal
+from tests.corpus.command import Commands, put, tree
+from tests.corpus.values import put as changed
+
+CASES = 40
+"""Of each file; there are thousands."""
+
+VALUES: tuple[Any, ...] = (
+    *(
+        ...,
+        None,
+        True,
+        -1,
+        0,
+        0.5,
+        2**62,
+        1e308,
+        "",
+        "x",
+        "猫" * 2000,
+        "\x1b[2J\n<b>",
+        [],
+        [None],
+        [[[]]],
+        {},
+        {"a": 1},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Two runs of a benchmark: the first is written into, the other is beside it in tables and comparisons."""
+
+    subset: str
+    options: tuple[str, ...]
+    models: tuple[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return Path("results", self.models[0].removeprefix("baseline/"))
+
+    def make(self, command: Commands) -> None:
+        if self.subset == "weibo":
+            put("tasks/weibo_inference_tasks.jsonl", b"".join(generate("weibo", 3, 5, 2.0)))
+        else:
+            for name, content in synth.files(4, 5).items():
+                put(Path("tasks/dailymobility", name), content)
+        for model in self.models:
+            assert command("run", *self.options, "--model", model) == 0, command.said
+
+    def commands(self) -> Iterator[tuple[str, ...]]:
+        """The last two write, and so come last."""
+        one, other = (model.removeprefix("baseline/") for model in self.models)
+        yield from (("status",), ("verify",), ("verify", "--without-tasks"), ("report",))
+        yield ("report", "--name", one, "--users", "all", "--with-posts")
+        yield from (("stats", "--format", "csv"), ("stats", "--json"), ("compare", one, other, "--resamples", "1000"))
+        yield from (("reeval",), ("reeval", "--reparse"), ("resume",))
+
+
+KINDS = (
+    Kind("weibo", ("--platform", "weibo"), ("baseline/random", "baseline/recency")),
+    Kind("beijing", ("dailymobility",), ("baseline/commuter", "baseline/random-day")),
+)
+FILES = ("inference_results_{}.jsonl", "responses_{}.jsonl", "run_{}.json", "eval_report_{}.json")
+
+
+def places(data: Any, above: str = "") -> Iterator[str]:
+    """Dotted names of everything in an object, of lists the first item."""
+    items = data.items() if type(data) is dict else [("0", data[0])] if type(data) is list and data else ()
+    for name, value in items:
+        if "." not in name:
+            yield f"{above}{name}"
+            yield from places(value, f"{above}{name}.")
+
+
+def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """A file with one value odd, of lines the first, under a right checksum; with words for what was done."""
+    whole = path.read_bytes()
+    first, _, others = whole.partition(b"\n")
+    document = unseal(first) if path.suffix == ".jsonl" else orjson.loads(whole)
+    known = list(places(document))
+    for _ in range(CASES):
+        place, value = rng.choice(known), rng.choice(VALUES)
+        try:
+            made = changed(document, place, value)
+            content = seal(made) + others if path.suffix == ".jsonl" else orjson.dumps(made)
+        except TypeError:  # what cannot be written is nobody's line
+            continue
+        yield f"{path.name}: {place}: {value!r:.40}", content
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.subset)
+@pytest.mark.parametrize("name", FILES)
+def test_an_odd_value_anywhere_is_told_or_harms_nothing(command: Commands, kind: Kind, name: str) -> None:
+    """No traceback, no defect, and no sentence longer than a screen, whichever command meets it."""
+    kind.make(command)
+    shutil.copytree("results", "kept")
+    path = kind.folder / name.format(kind.subset)
+    manifest = kind.folder / f"run_{kind.subset}.json"
+    for what, content in odd(path, random.Random(name)):
+        put(path, content)
+        if path.name.startswith("inference_results"):  # as whoever wrote it would adjust it
+            known = orjson.loads(manifest.read_bytes())
+            put(manifest, orjson.dumps({**known, "results_sha256": sha256(content).hexdigest()}))
+        for words in kind.commands():
+            code = command(*words)
+            assert code in (0, 1, 2, 4), (what, words, command.said)
+            told = [line for line in command.said.splitlines() if line.startswith("harness: ")]
+            assert all(len(line) < 2100 and "\x1b" not in line for line in told), (what, words)
+            assert "Warning" not in command.said, (what, words, command.said)
+        shutil.rmtree("results")
+        shutil.copytree("kept", "results")
+
+
+# Each of these had another end once
+
+
+WEIBO, BEIJING = KINDS
+
+
+def first_line(path: Path, place: str, value: Any, every: bool = False) -> None:
+    """Sets one place in the first record or response, or in all of them, under right checksums."""
+    first, *others = path.read_bytes().splitlines()
+    lines = [first, *others] if every else [first]
+    made = [seal(changed(unseal(line), place, value)) for line in lines]
+    path.write_bytes(b"".join([*made, *(line + b"\n" for line in ([] if every else others))]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "value"),
+    [
+        *((WEIBO, "steps.0.outcome", value) for value in (None, 0, -1, 0.5, True)),
+        *((WEIBO, "steps.0.repairs", value) for value in ([0], [None])),
+        (WEIBO, "steps", []),
+        *((BEIJING, "invalid", value) for value in (-1, 0.5, True)),
+        *((BEIJING, "mode", value) for value in (None, 0)),
+        (BEIJING, "visited_aois.0", "\x1b]0;x\x07\n" + "y" * 100_000),
+        *((kind, "usage.prompt_tokens", value) for kind in KINDS for value in (2**62, -1, "x")),
+    ],
+)
+def test_a_record_that_cannot_be_counted_is_named_and_kept(
+    command: Commands, kind: Kind, place: str, value: Any
+) -> None:
+    """By user and run, and nothing of the run is changed."""
+    kind.make(command)
+    path = kind.folder / f"inference_results_{kind.subset}.jsonl"
+    first_line(path, place, value)
+    before = tree(kind.folder)
+    user = unseal(path.read_bytes().splitlines()[0])["user_id"]
+    assert command("reeval", "--name", kind.folder.name) == 2
+    assert f"{kind.folder.name}, {kind.subset}: user {user}" in command.said and len(command.said) < 600
+    assert tree(kind.folder) == before
+
+
+def test_a_record_nested_deeper_than_can_be_written_is_named(command: Commands) -> None:
+    """Readers of JSON take more levels than writers."""
+    WEIBO.make(command)
+    path = WEIBO.folder / "inference_results_weibo.jsonl"
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    data = orjson.dumps({**unseal(first.rstrip()), "z": "<here>"})
+    payload = data.replace(b'"<here>"', b"[" * 300 + b"]" * 300)[:-1]
+    path.write_bytes(b'%b,"crc":"%08x"}\n' % (payload, crc32(payload)) + b"".join(others))
+    assert command("reeval", "--name", "random") == 2
+    assert "the saved record has another shape" in command.said
+
+
+def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Commands) -> None:
+    """Of our own records it is named; the authors' users without all their steps are left out of what is covered."""
+    WEIBO.make(command)
+    path = WEIBO.folder / "inference_results_weibo.jsonl"
+    records = [unseal(line) for line in path.read_bytes().splitlines()]
+    records[0]["steps"] += records[0]["steps"][:1]
+    path.write_bytes(b"".join(map(seal, records)))
+    assert command("reeval", "--name", "random") == 2 and "stands there twice" in command.said
+    records[0]["steps"] = records[0]["steps"][1:-1]
+    path.write_bytes(b"".join(map(seal, records)))
+    assert command("reeval", "--name", "random") == 2 and "steps are missing" in command.said
+    theirs = Path("results/theirs/inference_results_weibo.jsonl")
+    bare = [
+        {
+            "user_id": one["user_id"],
+            "steps": [{name: step[name] for name in ("step_id", "prediction")} for step in steps],
+        }
+        for one in records
+        if (steps := one["steps"])
+    ]
+    put(theirs, b"\n".join(map(orjson.dumps, bare)))
+    report = theirs.with_name("eval_report_weibo.json")
+    assert command("reeval", "--name", "theirs") == 0, command.said
+    assert "1 of its users lack steps of their tasks and are not scored" in command.said
+    coverage = orjson.loads(report.read_bytes())["coverage"]
+    assert (coverage["scored_users"], coverage["expected_users"], coverage["complete"]) == (2, 3, False)
+    bare[1]["steps"] *= 2
+    put(theirs, b"\n".join(map(orjson.dumps, bare)))
+    assert command("reeval", "--name", "theirs") == 2 and "stands there twice" in command.said
+
+
+def test_what_compare_cannot_use_is_named_with_its_file(command: Commands) -> None:
+    """Both runs have the user; a metric that is none ends in a sentence, and in no warning of a library."""
+    WEIBO.make(command)
+    whole = (WEIBO.folder / "inference_results_weibo.jsonl").read_bytes()
+    for place, value in (("steps.0.metrics.Recall", "x" * 5000), ("steps.0.metrics.Recall_Novelty", 1e308)):
+        first_line(put(WEIBO.folder / "inference_results_weibo.jsonl", whole), place, value)
+        assert command("compare", "recency", "random") == 2
+        assert f"{WEIBO.folder}/inference_results_weibo.jsonl: user synth-weibo-" in command.said
+        assert "Warning" not in command.said and len(command.said) < 600
+    BEIJING.make(command)
+    first_line(BEIJING.folder / "inference_results_beijing.jsonl", "invalid", -1)
+    assert command("compare", "commuter", "random-day") == 2
+    assert str(BEIJING.folder) in command.said
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.subset)
+def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind: Kind) -> None:
+    """It is none of ours, so that it is not shown, and no sound record is blamed."""
+    kind.make(command)
+    path = kind.folder / f"responses_{kind.subset}.jsonl"
+    if not path.exists():
+        pytest.skip("this run asks nobody")
+    for place, value in (("completion.reasoning", -1), ("completion.finish_reason", [None])):
+        first_line(path, place, value)
+        assert command("report", "--name", kind.folder.name, "--users", "all") == 0, command.said
+
+
+def test_counts_that_no_endpoint_tells_overflow_nothing(command: Commands) -> None:
+    """A response that says so is none of ours, and is owed again."""
+    WEIBO.make(command)
+    first_line(WEIBO.folder / "responses_weibo.jsonl", "completion.prompt_tokens", 2**63, every=True)
+    assert command("reeval", "--reparse", "--name", "random") == 0, command.said
+    assert "could not be played again" in command.said
+
+
+MANIFEST_FIELDS = (
+    *(("times.schedule", value) for value in ("x", 1e308, {"a": 1})),
+    *((f"times.schedule.{name}", value) for name in ("seconds", "lower_bound_seconds", "slots") for value in ("", [])),
+    *((f"times.schedule.{name}", "x") for name in ("ratio", "runs")),
+    *((f"tuning.{name}", value) for name in ("concurrency", "floor", "ceiling", "rpm") for value in ("x", [None], 0)),
+    *((f"tuning.{name}", value) for name in ("timeout", "stall", "max_outage", "max_retries") for value in (None, "x")),
+    *(("tuning.stream", ""), ("tuning.durability", 3), ("provenance.endpoint", "")),
+)
+
+
+def test_fields_that_only_resume_or_a_report_reads_are_checked_with_the_others(command: Commands) -> None:
+    """File and field, before anything is opened."""
+    WEIBO.make(command)
+    path = WEIBO.folder / "run_weibo.json"
+    manifest = orjson.loads(path.read_bytes())
+    for field, value in MANIFEST_FIELDS:
+        put(path, orjson.dumps(changed(manifest, field, value)))
+        assert command("resume") == 2, (field, value)
+        assert f"{path}: field {'.'.join(field.split('.')[:2])}: expected " in command.said, (field, value)
+    put(path, orjson.dumps(manifest))
+    assert command("resume") == 0
+
+
+def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command: Commands) -> None:
+    """What `stats` refuses `report` does, too: it would stand there under a name that is not its own."""
+    WEIBO.make(command)
+    report = WEIBO.folder / "eval_report_weibo.json"
+    whole = orjson.loads(report.read_bytes())
+    bad = [
+        changed(whole, "format", 99),
+        changed(whole, "metrics.Recall.value", True),
+        changed(whole, "subset", "zhihu"),
+    ]
+    for one in bad:
+        put(report, orjson.dumps(one))
+        for words in (("report",), ("report", "--name", "random"), ("stats",)):
+            assert command(*words) == 2, words
+            assert str(report) in command.said
+    BEIJING.make(command)
+    put(report, orjson.dumps(whole))
+    report = BEIJING.folder / "eval_report_beijing.json"
+    put(report, orjson.dumps(changed(orjson.loads(report.read_bytes()), "metrics.Score (asbench).ci95", True)))
+    assert command("report") == 2
+    assert str(report) in command.said and "recency" in Path("results/index.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["eval_report_weibo.json", "eval_report_weibo.txt"])
+def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command: Commands, name: str) -> None:
+    """Nobody writes into it; who makes a report puts one in its place."""
+    WEIBO.make(command)
+    (WEIBO.folder / name).unlink()
+    os.mkfifo(WEIBO.folder / name)
+    for words in (("stats",), ("report",), ("report", "--name", "random"), ("verify",)):
+        command(*words)
+    assert command("reeval") == 0, command.said
+    assert command("verify") == 0, command.said
+
+
+@pytest.mark.parametrize("name", ["random", "recency"])
+def test_a_folder_whose_name_is_no_text_is_told_and_keeps_no_other_out(command: Commands, name: str) -> None:
+    """Manifests and reports hold text: another name helps."""
+    WEIBO.make(command)
+    os.rename(os.fsencode(f"results/{name}"), b"results/\xff\xfe")
+    for words in (("status", "--json"), ("verify", "--json"), ("reeval",), ("reeval", "--reparse"), ("resume",)):
+        assert command(*words) == 2, command.said
+        assert "the name of this folder is not text in UTF-8" in command.said
+
+
+def test_a_prompt_that_cannot_be_read_is_told(command: Commands) -> None:
+    """As on a disk that fails."""
+    WEIBO.make(command)
+    prompt = WEIBO.folder / "prompt_own.txt"
+    prompt.unlink()
+    prompt.symlink_to("/proc/self/mem")
+    assert command("verify", "--name", "random") == 4
+    assert f"cannot read {prompt}" in command.said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "--name", "random", "--out", "results/random/inference_results_weibo.jsonl"),
+        ("report", "--out", "tasks/weibo_inference_tasks.jsonl"),
+        ("report", "--out", "."),
+        ("report", "--out", "a\x00.html"),
+        ("stats", "--format", "csv", "--into", "tasks/weibo_inference_tasks.jsonl"),
+        ("stats", "--format", "csv", "--into", "/"),
+        ("compare", "random", "recency", "--out", "results/random/run_weibo.json"),
+        ("compare", "random", "recency", "--html", ""),
+        ("synth", "--users", "1", "--platform", "weibo", "--out", "tasks"),
+    ],
+)
+def test_no_output_takes_the_place_of_tasks_or_records(command: Commands, words: tuple[str, ...]) -> None:
+    WEIBO.make(command)
+    before = tree(Path())
+    with suppress(SystemExit):
+        assert command(*words) == 2
+    assert tree(Path()) == before
