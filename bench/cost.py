@@ -77,7 +77,8 @@ class Workload:
     def __init__(self, folder: Path, users: int, steps: float) -> None:
         self.tasks = folder / f"tasks-{users}-{steps:g}"
         self.bodies = self.tasks / "bodies.jsonl"
-        synthesise(self.tasks, "--users", str(users), "--steps", str(steps), "--platform", PLATFORM)
+        if not self.tasks.exists():
+            synthesise(self.tasks, "--users", str(users), "--steps", str(steps), "--platform", PLATFORM)
         self.count = write_bodies(self.tasks / f"{PLATFORM}_inference_tasks.jsonl", self.bodies)
 
     def head(self, count: int) -> Path:

@@ -19,12 +19,16 @@ import reprlib
 
 def shown(value: object) -> str:
     """A value in a sentence: on one line, of bearable length, however long or deep it is and whatever it holds."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return "a number beyond 64 bits"  # whose digits Python may refuse to write
     return _SHOWN.repr(value)
 
 
-_SHOWN = reprlib.Repr()
+class _Short(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        """Python may refuse to write the digits of a large one."""
+        return "a number beyond 64 bits" if x.bit_length() > 64 else super().repr_int(x, level)
+
+
+_SHOWN = _Short()
 _SHOWN.maxstring = _SHOWN.maxother = 60
 
 

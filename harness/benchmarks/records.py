@@ -12,6 +12,7 @@ from harness.model import LARGEST_COUNT, Record
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What code that relies on a record's shape ends in where it has another."""
 
+OWED = "take its line out of the results file, and the user is owed again"
 TOLD = 120
 """Characters of an error in a sentence."""
 
@@ -38,14 +39,13 @@ def count(value: object) -> int:
 
 
 @contextmanager
-def read_of(key: str) -> Iterator[None]:
-    """What reads the record of a user: an odd shape of it becomes `BadInput`."""
+def read_of(key: str, so: str = OWED) -> Iterator[None]:
+    """What reads the record of a user: an odd shape of it becomes `BadInput`. `so` is what follows from that."""
     try:
         yield
     except ODD_SHAPE as error:
         raise BadInput(
-            f"user {key}: the saved record has another shape than this harness gives it "
-            f"({_told(error)}): take its line out of the results file, and the user is owed again"
+            f"user {key}: the saved record has another shape than this harness gives it ({_told(error)}): {so}"
         ) from None
 
 
@@ -55,7 +55,7 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {words if len(words) <= TOLD else words[:TOLD] + '…'}"
 
 
-def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record]) -> Made:
+def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = OWED) -> Made:
     """What is made of several records, as the scores of a shard.
 
     Raises `BadInput` naming the first user whose record is odd.
@@ -64,6 +64,6 @@ def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record]) -
         return make(shard)
     except ODD_SHAPE:
         for record in shard:
-            with read_of(record.key):
+            with read_of(record.key, so):
                 make([record])
         raise

@@ -137,11 +137,11 @@ def find(args: Namespace) -> list[Earlier]:
     platforms = {name.lower() for name in args.platform or ()}
     found = []
     for files in runs(args.results_dir):
+        if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
+            continue
         if not is_text(files.folder.name):
             tell(f"{files.folder}: the name of this folder is not text in UTF-8: give it another")
             args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
-            continue
-        if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
             continue
         try:
             manifest = load(files.manifest)

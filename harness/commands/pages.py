@@ -55,6 +55,7 @@ LONG = 20_000
 """Characters of one text of a card at most."""
 EXAMPLE = 300
 """Characters of an example."""
+NOT_SHOWN = "no page can show it"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
 """Bytes of responses that a run's end looks through at most; `report` always does."""
@@ -198,7 +199,7 @@ def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> l
 
 def _together(cards: Cards, drawn: Sequence[JSON]) -> tuple[Block, ...]:
     records = [Record(str(data["user_id"]), data) for data in drawn]
-    return made_of(lambda shard: cards.together([record.data for record in shard]), records)
+    return made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
 
 
 def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
@@ -262,10 +263,12 @@ class _Reader:
                     yield data
 
     def _counts(self, data: JSON) -> bool:
-        """Whether a record is of a task as it now stands: others are not scored. Without tasks nobody can tell."""
-        index = self._source.index
-        position = None if index is None else index.find(str(data["user_id"]))
-        return index is None or (position is not None and index.digest(position) == data.get("task"))
+        """Whether a record is scored: of a task as it now stands, or without the tasks of any that it once had."""
+        index, task = self._source.index, data.get("task")
+        if index is None:
+            return type(task) is str
+        position = index.find(str(data["user_id"]))
+        return position is not None and index.digest(position) == task
 
     def find_replies(self, users: set[str] | None, patient: bool) -> None:
         """Finds out where the replies of users stand, of all where none are named."""
@@ -298,7 +301,7 @@ class _Reader:
 
         def card(data: JSON) -> Card:
             user = str(data["user_id"])
-            with read_of(user):
+            with read_of(user, NOT_SHOWN):
                 made = cards.card(data, self._task(data), self.replies(user))
             return replace(made, blocks=tuple(map(_cut, made.blocks)))
 
@@ -307,7 +310,7 @@ class _Reader:
     def example(self, cards: Cards, data: JSON, kind: str) -> str | None:
         """What a user's model said where its answer was invalid in this way."""
         user = str(data["user_id"])
-        with read_of(user):
+        with read_of(user, NOT_SHOWN):
             return cards.example(data, self.replies(user), kind)
 
     def _task(self, data: JSON) -> Any:

@@ -202,7 +202,7 @@ class _Theirs:
         self._outcomes: Counter[str] = Counter()
 
     def records(self, scores: ReportScores) -> Iterator[JSON]:
-        """Known users' records with the metrics measured again, and scored; unknown and incomplete ones as they are."""
+        """Known users' records with the metrics measured again, and scored; unknown and incomplete ones without."""
         seen = np.zeros(len(self._index), np.bool_)
         for number, line in enumerate(lines(self._files.results), 1):
             self._lock.beat()
@@ -219,7 +219,7 @@ class _Theirs:
                 raise BadInput(f"{where}: field user_id: this user stands there twice")
             seen[position] = True
             task = self._benchmark.load(self._index.read(position), self._files.subset)
-            if authors.is_cut(task, data):
+            if authors.is_partial(task, data):
                 self._cut += 1
                 yield data
                 continue
@@ -235,7 +235,7 @@ class _Theirs:
     def notes(self) -> tuple[str, ...]:
         left_out = (
             (self._unknown, "are not in the tasks file and are not scored."),
-            (self._cut, "lack steps of their tasks and are not scored."),
+            (self._cut, "lack steps of their tasks, or have one twice, and are not scored."),
         )
         said = (f"{number} of its users {why}" for number, why in left_out if number)
         return (*authors.notes(self._outcomes), *said)

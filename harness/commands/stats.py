@@ -79,6 +79,8 @@ def execute(args: argparse.Namespace) -> int:
     reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     code = earlier.each(_of(paths, args), lambda path: _add(path, reports), str)
+    if not reports and not args.published and args.runs:
+        raise BadInput(f"nobody is scored in {', '.join(args.runs)} under {args.results_dir}")
     if not reports and not args.published:
         raise BadInput(f"no reports under {args.results_dir}: run something first")
     found = tables(reports, with_published=args.published)

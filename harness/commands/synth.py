@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness import benchmarks, config
@@ -33,10 +34,11 @@ def execute(args: argparse.Namespace) -> int:
     benchmark = benchmarks.module(args.benchmark)
     if benchmark is benchmarks.module("dailymobility"):
         return _mobility(args, args.out / benchmark.FOLDER)
+    paths = {platform: args.out / f"{platform}_inference_tasks.jsonl" for platform in args.platform or PLATFORMS}
+    _free(paths.values())
     screen = console()
     _make(args.out)
-    for platform in args.platform or PLATFORMS:
-        path = _free(args.out / f"{platform}_inference_tasks.jsonl")
+    for platform, path in paths.items():
         with replacing(path) as file:
             file.writelines(generate(platform, args.users, args.seed, args.steps or MEAN_STEPS))
         screen.print(f"{path}: {args.users} synthetic users", soft_wrap=True)
@@ -48,8 +50,9 @@ def _mobility(args: argparse.Namespace, folder: Path) -> int:
     for option in ("platform", "steps"):
         if getattr(args, option) is not None:
             raise BadInput(f"--{option} is an option of StreamProfileBench, and this is DailyMobility")
-    for name, content in mobility.files(args.users, args.seed).items():
-        path = _free(folder / name)
+    made = {folder / name: content for name, content in mobility.files(args.users, args.seed).items()}
+    _free(made)
+    for path, content in made.items():
         _make(path.parent)
         with replacing(path) as file:
             file.write(content)
@@ -57,11 +60,11 @@ def _mobility(args: argparse.Namespace, folder: Path) -> int:
     return 0
 
 
-def _free(path: Path) -> Path:
+def _free(paths: Iterable[Path]) -> None:
     """Refuses to take the place of tasks that are there, which may be real ones."""
-    if os.path.lexists(path):
-        raise BadInput(f"{path} is there already: name a folder without tasks with --out, or move it away")
-    return path
+    for path in paths:
+        if os.path.lexists(path):
+            raise BadInput(f"{path} is there already: name a folder without tasks with --out, or move it away")
 
 
 def _make(folder: Path) -> None:

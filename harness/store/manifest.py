@@ -109,7 +109,8 @@ def _is_schedule(value: Any) -> bool:
         return True
     if type(value) is not dict or not all(_is_number(value.get(name)) for name in SCHEDULE):
         return False
-    return (value.get("ratio") is None or _is_number(value["ratio"])) and type(value.get("runs", 1)) is int
+    ratio = value.get("ratio", MISSING)
+    return (ratio is None or _is_number(ratio)) and type(value.get("runs", 1)) is int
 
 
 def _are_names(value: Any) -> bool:

@@ -7,9 +7,12 @@ import os
 import sys
 from contextlib import suppress
 from typing import TextIO, cast
+from unicodedata import category
 
 from harness.errors import MachineError
 
+STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Unicode's categories: controls, formats (directions), half pairs, what is nobody's, line and paragraph ends."""
 LONGEST = 2000
 """Characters of a sentence; whatever is longer holds a value that nobody would read to its end."""
 
@@ -26,7 +29,7 @@ def tell(sentence: str) -> None:
 
     Sentences name values of files, which may hold anything: nothing of them reaches a terminal but as text.
     """
-    words = sentence if sentence.isprintable() else "".join(map(_plain, sentence))
+    words = "".join(map(_plain, sentence))
     try:
         if sys.stderr is not None:  # `print` would take stdout instead
             print(f"harness: {_bounded(words)}", file=sys.stderr, flush=True)
@@ -35,7 +38,9 @@ def tell(sentence: str) -> None:
 
 
 def _plain(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+    """Escapes what steers a terminal or breaks a line; spaces of all kinds stay what they are in a path."""
+    steers = category(character) in STEERING
+    return character.encode("unicode_escape").decode() if steers else character
 
 
 def _bounded(words: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from harness.cli import main
 from tests.corpus import Case, tasks
 
 BAD_INPUT = 2
+HANG = 120.0
+"""Seconds after which a command counts as one that waits for ever."""
 MODEL = ("--model", "baseline/recency")
 TASKS = Path("tasks/weibo_inference_tasks.jsonl")
 RUN = ("run", *MODEL, "--platform", "weibo")
@@ -24,6 +27,7 @@ class Commands:
         self.said = ""
 
     def __call__(self, *words: object) -> int:
+        faulthandler.dump_traceback_later(HANG, exit=True, file=2)
         code = main([str(word) for word in words])
         told = self._capsys.readouterr()
         self.said = told.out + told.err

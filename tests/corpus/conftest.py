@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.corpus.command import Commands
+from tests.corpus.command import HANG, Commands
 
 KEYS = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS", "XDG_CONFIG_HOME")
-HANG = 120.0
-"""Seconds after which a command counts as one that waits for ever."""
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ counted by kind.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 
 import orjson
@@ -68,9 +69,11 @@ def _text(value: object) -> str:
     return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
 
 
-def is_cut(task: ProfileTask, record: JSON) -> bool:
-    """Whether a step of the task is missing, as where the runner was broken off: such a user cannot be scored."""
-    return not {step.step_id for step in task.given.steps} <= {step["step_id"] for step in record["steps"]}
+def is_partial(task: ProfileTask, record: JSON) -> bool:
+    """Whether a record has steps of the task, but not each of them once: it was cut off, or merged with another, and
+    what could be scored of it is no score of the user."""
+    steps, known = Counter(step["step_id"] for step in record["steps"]), {step.step_id for step in task.given.steps}
+    return steps.keys() <= known and steps != Counter(known)
 
 
 def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:

@@ -41,18 +41,19 @@ class LinesCheck:
             yield f"{self._files.manifest.name}: counts.done is {told}, and there are {self.records}"
 
     def _results(self) -> Iterator[str]:
-        path, whole, seen = self._files.results, hashlib.sha256(), set[str]()
+        """A user whose task has changed has a record of each until the run ends."""
+        path, whole, seen = self._files.results, hashlib.sha256(), set[tuple[str, str]]()
         for number, line in enumerate(lines(path), 1):
             self._beat()
             whole.update(line.text + b"\n")
             data = opened(line)
             if data is None:
                 yield f"{path.name}, line {number}: {TORN}"
-            elif (user := str(data.get("user_id"))) in seen:
-                yield f"{path.name}, line {number}: user {user} stands there twice"
+            elif (made := (str(data.get("user_id")), str(data.get("task")))) in seen:
+                yield f"{path.name}, line {number}: user {made[0]} stands there twice"
             else:
-                seen.add(user)
-        self.records = len(seen)
+                seen.add(made)
+        self.records = len({user for user, _ in seen})
         yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
 
 
