@@ -163,6 +163,22 @@ def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> N
     assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
 
 
+def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks: Path, tmp_path: Path) -> None:
+    """Whoever looks while it runs, or after it was killed, takes no count or hash of the smaller share for its own."""
+    seen = []
+
+    def look(body: dict[str, Any]) -> tuple[int, bytes]:
+        seen.append(orjson.loads((tmp_path / "out/m/run_weibo.json").read_bytes()))
+        return baseline(body)
+
+    with serving(baseline) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--ratio", "0.5", model="m") == 0
+        server.script = look
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
+    assert seen and all(one["state"] == "running" and one["results_sha256"] is None for one in seen)
+    assert all(one["counts"] == {"users": 12} for one in seen)
+
+
 def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
         if name in body["messages"][-1]["content"]:

@@ -190,6 +190,7 @@ def test_nothing_moves_while_numbers_grow() -> None:
         ({"lag": 0.25}, "busy loop 250 ms"),
         ({"slowest_write": 0.08}, "slow disk 80 ms"),
         ({"held_by": "limit", "waiting": 3, "in_flight": 20}, "others have the rest of the slots"),
+        ({"held_by": None, "in_flight": 20, "beside": 10_000}, "others have the rest of the slots"),
         ({"in_flight": 5, "subsets": (replace(SCORED, done=1173, failed=20),)}, "only 7 users left"),
     ],
 )

@@ -432,6 +432,14 @@ async def test_tokens_and_time_to_go_are_those_of_the_requests_that_users_make(t
 
 
 @pytest.mark.anyio
+async def test_the_last_look_has_the_scores_of_all_who_ended(run: Run) -> None:
+    """However soon after the last users it comes: it is what stays on the screen and in the log."""
+    await run.play(Endpoint())
+    (last,) = run.snapshots[-1].subsets
+    assert (last.done, last.scored_users) == (12, 12)
+
+
+@pytest.mark.anyio
 async def test_a_run_that_does_not_sync_says_what_a_power_loss_could_take(run: Run) -> None:
     """All its users, since nothing of it was synced."""
     await run.play(Endpoint())

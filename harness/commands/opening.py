@@ -141,7 +141,8 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Co
     job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
     _tell_state(plan, job, old, label + subset, console)
     if len(job.owed):
-        manifest.state = RUNNING
+        manifest.state, manifest.results_sha256 = RUNNING, None
+        manifest.counts = {"users": job.users}  # what an earlier end counted was of fewer, perhaps
         store.set_aside_report()
         store.keep_files(plan.benchmark.files)
         manifest.save(store.files.manifest)

@@ -24,11 +24,13 @@ from harness.commands.proving.replayed import Player, Replies
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Benchmark
 from harness.store.lock import RunLock, held
-from harness.store.manifest import load
+from harness.store.manifest import RUNNING, load
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
 from harness.ui.streams import show, tell
+from harness.ui.words import plural
 
+DIED = "died"
 SHOWN = 5
 """Findings of a run that are printed; the JSON has all."""
 
@@ -146,9 +148,10 @@ def _show(proofs: list[JSON]) -> None:
     for proof in proofs:
         findings = proof["findings"]
         sound = "sound lines" if proof["users"] is None else "sound"
-        verdict = f"{len(findings)} findings" if findings else sound
+        verdict = plural(len(findings), "finding") if findings else sound
         users = f"{proof['records']}{'' if proof['users'] is None else ' of {users}'.format(**proof)} users"
-        told = f"{proof['name']}, {proof['subset']}: {users}, {proof['state']}: {verdict}"
+        state = DIED if proof["state"] == RUNNING else proof["state"]  # nobody plays it while it is proved
+        told = f"{proof['name']}, {proof['subset']}: {users}, {state}: {verdict}"
         more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
         notes = [f"  note: {note}" for note in proof["notes"]]
         for words in (told, *(f"  {finding}" for finding in findings[:SHOWN]), *more, *notes):

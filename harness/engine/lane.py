@@ -127,6 +127,7 @@ class Lane:
                 requested=snapshot.requested or "auto",
                 admitted=snapshot.limit,
                 on_the_wire=snapshot.in_flight,
+                beside=snapshot.beside,
                 waiting=snapshot.waiting,
                 held_by=snapshot.held_by,
                 outage_seconds=round(snapshot.outage, 1),

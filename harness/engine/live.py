@@ -33,10 +33,12 @@ class LiveScores:
 
     async def advance(self) -> None:
         """Scores all that has finished, shard by shard, on one trip to the thread: under load a trip takes long."""
-        finished = [self._finished.popleft() for _ in range(len(self._finished))]
+        finished = list(self._finished)
         if finished:
             self._merged, self.figures = await anyio.to_thread.run_sync(self._scored, finished)
             self.users += len(finished)
+            for _ in finished:  # only now: who is cancelled on the way leaves them to the next
+                self._finished.popleft()
 
     def _scored(self, finished: list[Record]) -> tuple[Any, Mapping[str, float | None]]:
         merged = self._merged

@@ -10,6 +10,7 @@ import anyio
 
 from harness.config import GRACE_SECONDS
 from harness.engine.lane import Lane
+from harness.engine.progress import Part
 from harness.engine.turns import Turns
 from harness.errors import MachineError, RunStopped
 from harness.model import JSON, Snapshots
@@ -64,7 +65,13 @@ class LocalEngine:
                 for turns in self._turns:
                     running.start_soon(turns.serve)
             background.cancel_scope.cancel()
+        for part in self._parts:
+            await part.live.advance()
         self._observe(self._snapshots())
+
+    @property
+    def _parts(self) -> list[Part]:
+        return [part for lane in self._lanes for part in lane.parts]
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
@@ -117,7 +124,7 @@ class LocalEngine:
         while True:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= LIVE_SCORE_SECONDS
-            for part in [part for lane in self._lanes for part in lane.parts]:
+            for part in self._parts:
                 if due or part.live.shard_is_full:
                     await part.live.advance()
             if due:

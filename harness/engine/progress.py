@@ -216,6 +216,7 @@ class Progress:
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
             over=ahead.over,
+            beside=limiter.slots.in_flight - limiter.in_flight,
         )
 
     def _counts(self) -> Counts:

@@ -59,7 +59,8 @@ def is_silent(s: Snapshot) -> bool:
 
 def _not_full(s: Snapshot) -> list[str]:
     """Why not all of the slots are taken where nothing is amiss."""
-    if s.held_by == "limit" and s.in_flight < s.limit:
+    taken = s.held_by == "limit" or (s.beside and s.in_flight + s.beside >= s.limit)
+    if taken and s.in_flight < s.limit:
         return ["others have the rest of the slots"]
     left = users_left(s)
     if not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
