@@ -179,6 +179,23 @@ def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks: P
     assert all(one["counts"] == {"users": 12} for one in seen)
 
 
+def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a misspelt model; once there is one reply, the name is taken."""
+    words = ["--name", "n"]
+    unknown = 404, b'{"error": {"code": "model_not_found", "message": "no such model"}}'
+    with serving(lambda request: unknown) as server:
+        where = ["--api-url", server.url]
+        assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
+        server.script = baseline
+        assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
+        assert "nothing came of an earlier configuration" in capsys.readouterr().out
+        assert report(tmp_path / "out", "n")["model"] == "m"
+        assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
+        assert run(tasks, tmp_path / "out", *where, *words, model="another") == 2
+
+
 def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
         if name in body["messages"][-1]["content"]:
@@ -324,6 +341,17 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert any("1 of its steps were replies without JSON" in note for note in found["notes"])
     assert (folder / RESULTS).read_text() != "\n".join(lines)
     assert next(folder.glob(f"{RESULTS}.before-*")).read_text() == "\n".join(lines) + "\n"
+
+
+def test_a_key_that_was_never_sent_is_not_the_one_to_check(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An endpoint that wants one refuses nothing else; with a key the words are about that."""
+    with serving(lambda request: (401, b"{}")) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
+        assert "none was sent: give one with LLM_API_KEY" in capsys.readouterr().out
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--api-key", "sk-test", model="m") == 3
+        assert "none was sent" not in capsys.readouterr().out
 
 
 def test_resume_names_the_variable_that_held_the_key(

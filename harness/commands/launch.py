@@ -21,6 +21,7 @@ from harness.commands.pages import Source, Wish
 from harness.commands.plan import Plan
 from harness.commands.session import Played, few_collections, play
 from harness.endpoint.connect import DIRECTLY, connection
+from harness.endpoint.replies import Denied
 from harness.engine.finish import finish
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
 from harness.model import Report
@@ -113,6 +114,12 @@ def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Consol
     return [Source(job.store.files, report.data, plan.sample_seed, plan.benchmark, job.index)]
 
 
+def _keyless(plan: Plan, ending: HarnessError) -> str:
+    """What a refusal of the key is really about where none was sent."""
+    without = plan.found is not None and plan.found.key_from is None
+    return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and type(ending) is Denied else ""
+
+
 def _headline(run: Run, report: Report) -> str:
     coverage = report.data["coverage"]
     incomplete = "" if coverage["complete"] else " (INCOMPLETE)"
@@ -127,7 +134,7 @@ def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int
     owed = sum(len(job.owed) for job in jobs)
     failed = sum(job.failed for job in jobs)
     if ending is not None:
-        word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}"
+        word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
         console.print(f"{label}{word}; {owed} users are owed", **PLAIN)
     elif failed:
         kinds = f"{label}{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"

@@ -104,7 +104,7 @@ def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, a
     """Locks a plan's runs, checks that they are runs of this configuration, and opens their files."""
     stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
     for earlier in runs_in(plan.folder):
-        if not (plan.restart and earlier.subset in stores):
+        if not (earlier.subset in stores and (plan.restart or _is_bare(earlier))):
             same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
     if plan.restart:
         for store in stores.values():
@@ -126,6 +126,9 @@ def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
 def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> Run:
     """A run's files, checked and repaired, and what it owes."""
     subset, old = store.files.subset, store.manifest()
+    if old is not None and _is_bare(store.files) and differences(old.identity, plan.identity()):
+        console.print(f"{label}{subset}: nothing came of an earlier configuration; this one takes its place", **PLAIN)
+        old = None
     if old is not None:
         _tell_changes(old, plan, label + subset, console)
     elif store.files.results.exists() and store.files.results.stat().st_size:
@@ -150,6 +153,12 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Co
         any(old.tasks.get(name, "") != manifest.tasks[name] for name in ("sha256", "truth")) or store.outside() > 0
     )
     return Run(label + subset, job, manifest, changed)
+
+
+def _is_bare(files: RunFiles) -> bool:
+    """Whether no reply was ever received and nobody given up on, as after a wrong key: nothing is lost by another
+    configuration."""
+    return not any(path.exists() and path.stat().st_size for path in (files.results, files.responses, files.failures))
 
 
 def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
