@@ -317,7 +317,7 @@ def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
         assert len(server.bodies) == asked
     first, second = lines_of(tmp_path / "out/m/failures_beijing.jsonl")
     assert (first["user_id"], first["detail"]) == (second["user_id"], second["detail"])
-    assert "1 users failed and are not scored" in capsys.readouterr().out
+    assert "1 user failed: not scored" in capsys.readouterr().out
     assert report(tmp_path / "out", "m")["coverage"]["failed_users"] == 1
 
 

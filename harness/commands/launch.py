@@ -27,6 +27,7 @@ from harness.errors import BadInput, HarnessError, MachineError, RunStopped
 from harness.model import Report
 from harness.store.manifest import COMPLETE
 from harness.ui.streams import tell
+from harness.ui.words import plural
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 WARNINGS_SHOWN = 5
@@ -135,9 +136,9 @@ def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int
     failed = sum(job.failed for job in jobs)
     if ending is not None:
         word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
-        console.print(f"{label}{word}; {owed} users are owed", **PLAIN)
+        console.print(f"{label}{word}; {plural(owed, 'user')} still owed", **PLAIN)
     elif failed:
-        kinds = f"{label}{failed} users failed and are not scored; see {plan.folder}/failures_*.jsonl"
+        kinds = f"{label}{plural(failed, 'user')} failed: not scored; see {plan.folder}/failures_*.jsonl"
         console.print(kinds, **PLAIN)
     for warning in [warning for job in jobs for warning in job.warnings][:WARNINGS_SHOWN]:
         console.print(f"{label}warning: {warning}", **PLAIN)

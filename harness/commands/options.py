@@ -174,7 +174,10 @@ def _concurrency_of_environment() -> Any:
 
 def concurrency_value(text: str) -> Any:
     """A number of requests, or `auto`."""
-    return AUTO if text == AUTO else requests(text)
+    try:
+        return AUTO if text == AUTO else requests(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error} (or {AUTO})") from None
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
