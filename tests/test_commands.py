@@ -350,6 +350,10 @@ def test_a_key_that_was_never_sent_is_not_the_one_to_check(
     with serving(lambda request: (401, b"{}")) as server:
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
         assert "none was sent: give one with LLM_API_KEY" in capsys.readouterr().out
+        server.script = lambda request: (402, b'{"error": {"message": "Insufficient Balance"}}')
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
+        assert "none was sent" not in capsys.readouterr().out
+        server.script = lambda request: (401, b"{}")
         assert run(tasks, tmp_path / "out", "--api-url", server.url, "--api-key", "sk-test", model="m") == 3
         assert "none was sent" not in capsys.readouterr().out
 
@@ -563,10 +567,10 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
     assert sorted(path.name for path in (tmp_path / "out/recency").iterdir()) == before
 
 
-def test_stats_tells_what_each_run_was_and_leaves_empty_ones_out(
+def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A share is marked as a run that fails is, an ablation is named, and a run without answers is no row."""
+    """A share is marked as a run that fails is, an ablation is named, and a run without answers is told below."""
     out = tmp_path / "out"
     run(tasks, out, "--name", "part", "--ratio", "0.5")
     run(tasks, out, "--name", "ablation", "--no-persona")
@@ -577,7 +581,8 @@ def test_stats_tells_what_each_run_was_and_leaves_empty_ones_out(
     shown = capsys.readouterr().out
     assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
     assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown
-    assert "empty" not in shown
+    assert "Left out: empty on weibo (nobody is scored)." in shown
+    assert not [line for line in shown.splitlines() if line.startswith("empty")]
     (row,) = [line for line in shown.splitlines() if line.startswith("part ")][:1]
     assert "*" in row
 

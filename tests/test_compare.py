@@ -381,6 +381,24 @@ def test_runs_without_common_users_are_refused(own: Path, capsys: Told) -> None:
     assert "random-1 has no scored user" in refused(own, capsys, *weibo)
 
 
+def test_why_nothing_compares_is_said_first_and_in_sentences(own: Path, capsys: Told) -> None:
+    """What only one of them has comes after it."""
+
+    def changed(record: JSON) -> None:
+        record["task"] = "0" * 16
+
+    edit(results(own, "random-1"), changed)
+    (own / "results/random-1/run_zhihu.json").unlink()
+    results(own, "random-1", "zhihu").unlink()
+    assert refused(own, capsys, "recency", "random-1") == (
+        "harness: On weibo recency and random-1 have no user with the same task. Only recency has zhihu: left out.\n"
+    )
+    for run in ("recency", "random-1"):
+        results(own, run).unlink()
+    said = refused(own, capsys, "recency", "random-1", "--platform", "weibo")
+    assert said == "harness: On weibo recency and random-1 have no scored user.\n"
+
+
 def test_one_common_user_gives_no_interval_and_no_verdict(own: Path, capsys: Told) -> None:
     """Its difference is shown, p is 1, and nothing is said to be better."""
     edit(results(own, "random-1"), nothing, slice(1))

@@ -344,7 +344,7 @@ def records(folder: Path, number: int, text: str = "近") -> RunFiles:
     """A results file of so many users, and nothing else."""
     folder.mkdir(parents=True, exist_ok=True)
     found = RunFiles(folder, "weibo")
-    lines = [{**a_user("valid"), "user_id": f"u{at}"} for at in range(number)]
+    lines = [{**a_user("valid"), "user_id": f"u{at}", "task": f"{at:032x}"} for at in range(number)]
     for line in lines:
         line["steps"][0]["persona_summary"] = text
     found.results.write_bytes(b"".join(map(seal, lines)))
@@ -720,6 +720,24 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
     texts = " ".join(found.texts)
     assert texts.count("* INCOMPLETE: not all of its users are scored;") == len(charts)
     assert texts.count("synthetic tasks") == 1
+
+
+def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
+    """Ablation, sampling and share in the same words, and how many answers were invalid."""
+    path = own / "recency/eval_report_weibo.json"
+    data = orjson.loads(path.read_bytes())
+    whole = data["diagnostics"]["valid_answers"]
+    data["run"] |= {"persona": False, "temperature": 0.9, "seed": 3, "ratio": 0.5}
+    data["diagnostics"] |= {"valid_answers": whole - 2, "invalid": {"length": 2}}
+    (own / "warm").mkdir()
+    (own / "warm/eval_report_weibo.json").write_bytes(orjson.dumps(data))
+    assert again(own) == 0
+    heads, *rows = re.findall(r"<tr>(.*?)</tr>", (own / "index.html").read_text(encoding="utf-8"), re.S)
+    assert ">invalid<" in heads and ">what<" in heads
+    plain, warm = sorted(rows, key=lambda row: "warm" in row)
+    assert "own prompt, synthetic tasks" in plain and "own prompt, no persona" not in plain
+    assert "own prompt, no persona, temperature 0.9, seed 3, share 0.5, synthetic tasks" in warm
+    assert f">2 of {whole}<" in warm and ">0<" in plain
 
 
 @pytest.mark.parametrize("options", [["--users", "all"], ["--users", "50"], ["--with-posts"]])

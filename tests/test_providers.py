@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from harness.commands import fields, providers
-from harness.commands.providers import Book, Provider, QueuedModel, addresses, headers, split_model
+from harness.commands.providers import (
+    Book,
+    Provider,
+    QueuedModel,
+    addresses,
+    headers,
+    is_taken_for_provider,
+    split_model,
+)
 from harness.config import OPENAI_URL
 from harness.errors import BadInput
 
@@ -159,6 +167,33 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
 def test_a_known_provider_before_the_first_colon_is_split_off(text: str, provider: str | None, model: str) -> None:
     """Colons in the names of models stay where they are."""
     assert split_model(text, providers.shipped()) == (provider, model)
+
+
+@pytest.mark.parametrize("name", ["goood:baseline/recency", "deepsek:deepseek-chat", "DeepSeek:x", "中转:org/m"])
+def test_what_is_meant_for_a_provider_and_is_none_is_recognised(name: str) -> None:
+    """It is spelt nearly like a known one, or a model with a slash comes after it."""
+    assert is_taken_for_provider(name, providers.shipped())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3:8b",
+        "llama3:8b",
+        "llama3.1:70b",
+        "deepseek-r1:7b",
+        "ft:m:a::1",
+        ":a/b",
+        "gpt-4o-mini",
+        "hf.co/a/b:Q4_K_M",
+        "deepseek/deepseek-r1:free",
+        "ollama:qwen3:8b",
+        "openrouter:deepseek/deepseek-r1:free",
+    ],
+)
+def test_names_of_models_with_colons_are_not_taken_for_misspelt_providers(name: str) -> None:
+    """Tags of ollama, variants of OpenRouter, fine-tuned models, and providers that are known."""
+    assert not is_taken_for_provider(name, providers.shipped())
 
 
 def test_a_provider_without_a_model_is_refused() -> None:

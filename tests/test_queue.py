@@ -274,6 +274,32 @@ def test_what_a_queue_cannot_be_is_one_sentence(
     assert not (tmp_path / "results").exists()
 
 
+def test_provider_that_is_none_is_named_where_there_is_no_endpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The part before the colon belongs to the model's name then, which a misspelt provider was not meant to."""
+    file = providers(tmp_path, "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1")
+    assert run(tmp_path / "results", "--providers", file, "--model", "goood:baseline/recency", "--model", "o:m") == 2
+    missing, first, second = capsys.readouterr().err.splitlines()
+    assert missing.startswith("harness: no endpoint: ")
+    assert first.startswith(f"harness: goood is no provider of {file}: known are ") and first.endswith(", oa, ds")
+    assert second.startswith(f"harness: o is no provider of {file}: known are ")
+    assert run(tmp_path / "results", "--model", "m") == 2
+    assert "no provider" not in capsys.readouterr().err
+
+
+def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name with a colon may be the endpoint's own, so the run goes on; one that looks like no slip is not told."""
+    with serving(baseline) as server:
+        monkeypatch.setenv("LLM_API_BASE", server.url)
+        assert run(tmp_path / "results", "--model", "goood:baseline/recency", "--model", "qwen3:8b", users=0.05) == 0
+        assert {orjson.loads(body)["model"] for body in server.bodies} == {"goood:baseline/recency", "qwen3:8b"}
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith(f"harness: goood:baseline/recency as a whole is taken for a model of {server.url}: goood is")
+
+
 def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> None:
     """The slow endpoint answers its first request only once the quick model's report is there."""
     results = tmp_path / "results"

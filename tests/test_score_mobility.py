@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,34 @@ def test_the_table_shows_every_protocol_and_what_it_is(lists: Path, capsys: pyte
     assert "aligned (headline) asbench agentsociety2 final_score 100.00 100.00 100.00" in shown
     assert "asbench: as asbench 0.1.4 computes it" in shown
     assert "Ceiling (aligned)" in shown and "列表.json" in shown
+
+
+@pytest.mark.parametrize("data", [SAMPLE, SAMPLE / "groundtruth"])
+def test_a_synthetic_ground_truth_is_called_synthetic(
+    lists: Path, capsys: pytest.CaptureFixture[str], data: Path
+) -> None:
+    """As in the reports of runs: a score on it is no result. The folder within is known by what lies beside it."""
+    assert "The ground truth is synthetic" in scored(capsys, lists, data)["notes"][0]
+    assert main(["score-mobility", str(lists), "--data", str(data)]) == 0
+    assert "The ground truth is synthetic" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("profiles", [None, b'[{"id": 1}]', b"[1, 2]", b"{}", b"\xff"])
+def test_a_ground_truth_that_nothing_calls_synthetic_has_no_notes(
+    lists: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], profiles: bytes | None
+) -> None:
+    """The residents' file is not needed for a score, so whatever is wrong with it ends nothing."""
+    shutil.copytree(SAMPLE / "groundtruth", tmp_path / "data/groundtruth")
+    if profiles is not None:
+        (tmp_path / "data/profiles.json").write_bytes(profiles)
+    assert scored(capsys, lists, tmp_path / "data")["notes"] == []
+
+
+def test_a_file_of_one_resident_is_told_in_the_singular(lists: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers and words agree."""
+    lists.write_bytes(orjson.dumps({name: rows[:1] for name, rows in orjson.loads(lists.read_bytes()).items()}))
+    assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
+    assert ": 1 resident, against 100 of the ground truth" in capsys.readouterr().out
 
 
 def test_a_result_pickle_of_asbench_scores_like_its_lists(

@@ -10,6 +10,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,6 +24,7 @@ from harness import benchmarks
 from harness.benchmarks import streamprofile
 from harness.benchmarks.streamprofile.published import published
 from harness.cli import main
+from harness.commands.tabling.remarks import notes
 from harness.commands.tabling.scored import Scored, Value, read
 from harness.commands.tabling.tables import AVERAGE, LAYOUTS, MetricTable, tables
 from harness.report.grid import Grid, Number, Place, latex, markdown
@@ -54,8 +56,12 @@ REPORT: dict[str, Any] = {
     },
     "release_code": {"F1^NS": 0.25},
     "fwt": {"Error_Peer": {"value": -0.015, "ci95": [-0.02, 0.01], "users": 31}},
+    "diagnostics": {"valid_answers": 200, "invalid": {"length": 0}},
     "run": {
         "ratio": 1.0,
+        "users_in_tasks": 40,
+        "temperature": 0.0,
+        "extra_body": {},
         "persona": True,
         "tasks_sha256": "ab" * 32,
         "files": {"prompt_own.txt": "cd" * 32},
@@ -83,13 +89,13 @@ def scored(
 ) -> Scored:
     """What was read of a report with one metric; complete unless told otherwise."""
     benchmark = "dailymobility" if subset == "beijing" else "streamprofile"
-    facts: dict[str, Any] = {"prompt": "own", "prompt_version": "1", "tasks": subset, "complete": True} | more
+    facts: dict[str, Any] = {"prompt": "own", "prompt_version": "1", "tasks": subset, "complete": True}
+    facts |= {"persona": True, "sampling": ()} | more
     return Scored(
         benchmark=benchmark,
         run=run,
         subset=subset,
         model="m",
-        persona=True,
         ratio=1.0,
         synthetic=False,
         files=(),
@@ -98,6 +104,9 @@ def scored(
         expected=40,
         scored=40,
         failed=0,
+        in_tasks=40,
+        answers=200,
+        invalid=0,
         usage={},
         values={metric: None if value is None else Value(value)},
         **facts,
@@ -163,7 +172,7 @@ def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
     assert main(["run", "--demo", "--model", "baseline/recency", "--platform", "weibo", "--name", "a", *where]) == 0
     found = read(tmp_path / "results" / "a" / "eval_report_weibo.json")
     digest = hashlib.sha256(prompt.read_bytes()).hexdigest()
-    assert found is not None and found.files == (digest,)
+    assert found.files == (digest,)
     assert found.about == f"baseline/recency, p.txt ({digest[:8]}) prompt, synthetic tasks"
 
 
@@ -224,7 +233,7 @@ def test_published_table_can_be_had_without_any_run(tmp_path: Path, capsys: Told
 def test_a_report_is_read_with_what_tables_need(tmp_path: Path) -> None:
     """Metrics, the release code's and forward transfer, each under its name; a share is never complete."""
     found = read(write(tmp_path, "one", run={"ratio": 0.5}))
-    assert found is not None and not found.complete
+    assert not found.complete
     assert found.values == {
         "Recall": Value(0.34625, (0.3, 0.4), 40),
         "Error_Peer": Value(0.125, (0.1, 0.2), 39),
@@ -314,6 +323,185 @@ def test_folder_whose_name_is_no_text_is_shown_escaped(form: str, tmp_path: Path
     (tmp_path / os.fsdecode(b"bad\xff") / "eval_report_weibo.json").write_bytes(orjson.dumps(REPORT))
     assert main(["stats", "--results-dir", str(tmp_path), form]) == 0
     assert "udcff" in capsys.readouterr().out
+
+
+# What stands beneath
+
+
+def beneath(results: Path, capsys: Told, *words: str) -> str:
+    """What `stats` prints of the Recall of all runs, in Markdown, without its escapes."""
+    assert main(["stats", "--results-dir", str(results), "--format", "markdown", "--metric", "Recall", *words]) == 0
+    return capsys.readouterr().out.replace("\\", "")
+
+
+def unfinished(results: Path, run: str, *subsets: str) -> None:
+    """A run without reports, as one that was killed."""
+    (results / run).mkdir(exist_ok=True)
+    for subset in subsets:
+        (results / run / f"run_{subset}.json").write_bytes(b"{}")
+
+
+NOBODY: dict[str, Any] = {
+    "metrics": {"Recall": {"value": None, "ci95": None, "users": 0}},
+    "coverage": REPORT["coverage"] | {"scored_users": 0, "failed_users": 40, "complete": False},
+}
+
+
+def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: Told) -> None:
+    """Those of which nobody is scored, and those without a report yet; among named runs only these."""
+    write(tmp_path, "one")
+    write(tmp_path, "坏", NOBODY)
+    unfinished(tmp_path, "one", "weibo", "zhihu")
+    unfinished(tmp_path, "b", "douban")
+    nobody, why = (
+        "Left out: 坏 on weibo (nobody is scored).",
+        "(unfinished: no report yet; resume goes on, reeval scores",
+    )
+    shown = beneath(tmp_path, capsys)
+    assert nobody in shown and f"Left out: b on douban; one on zhihu {why}" in shown and "| 坏" not in shown
+    unfinished(tmp_path, "c", "weibo")
+    shown = beneath(tmp_path, capsys, "one", "b")
+    assert nobody not in shown and f"Left out: b on douban; one on zhihu {why}" in shown
+    assert main(["stats", "--results-dir", str(tmp_path), "--format", "latex"]) == 0
+    assert f"% {nobody}" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("form", ["--json", "--format=csv"])
+def test_runs_without_a_row_are_told_beside_what_other_programs_read(form: str, tmp_path: Path, capsys: Told) -> None:
+    """On the other stream, a line a kind."""
+    write(tmp_path, "one")
+    write(tmp_path, "坏", NOBODY)
+    unfinished(tmp_path, "b", "douban")
+    assert main(["stats", "--results-dir", str(tmp_path), form]) == 0
+    told = capsys.readouterr()
+    assert [line.partition(" (")[0] for line in told.err.splitlines()] == [
+        "harness: Left out: 坏 on weibo",
+        "harness: Left out: b on douban",
+    ]
+    assert "Left out" not in told.out and "坏" not in told.out
+
+
+def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> None:
+    """With none of their users, and in no sheet of a metric; the unfinished are told beneath."""
+    write(tmp_path, "one")
+    write(tmp_path, "坏", NOBODY)
+    unfinished(tmp_path, "b", "douban")
+    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
+    runs, recall = Page(content), Page(content, 2)
+    assert runs.row(3)[:6] == ["坏", "streamprofile", "weibo", 0, 40, 40]
+    assert "坏" not in recall.values.values()
+    assert any(str(text).startswith("Left out: b on douban") for text in runs.values.values())
+
+
+@pytest.mark.parametrize(
+    ("runs", "names", "told"),
+    [
+        ("b", (), "no reports under {0}, but 2 unfinished runs: resume goes on, reeval scores what is there"),
+        (
+            "b",
+            ("b",),
+            "no reports of 'b' under {0}, but 2 unfinished runs: resume goes on",
+        ),
+        ("坏", (), "nobody is scored in 坏 on weibo under {0}"),
+        ("坏b", (), "nobody is scored in 坏 on weibo under {0}, and 2 unfinished runs: resume goes on"),
+        ("", (), "no reports under {0}: run something first"),
+    ],
+)
+def test_nothing_to_show_is_told_with_what_there_is(
+    runs: str, names: Sequence[str], told: str, tmp_path: Path, capsys: Told
+) -> None:
+    """Who has runs that were killed need not run something first."""
+    if "坏" in runs:
+        write(tmp_path, "坏", NOBODY)
+    if "b" in runs:
+        unfinished(tmp_path, "b", "douban", "zhihu")
+    assert main(["stats", *names, "--results-dir", str(tmp_path)]) == 2
+    assert told.format(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sampling", "told"),
+    [
+        ({"temperature": 0.9, "seed": 2**40}, "temperature 0.9, seed 1099511627776"),
+        ({"temperature": 1, "top_p": 0.5, "max_tokens": 100}, "temperature 1, top_p 0.5, max_tokens 100"),
+        ({"extra_body": {"思考": False}, "seed": 0}, 'seed 0, extra_body {"思考":false}'),
+        ({"persona": False, "seed": 3}, "no persona, seed 3"),
+    ],
+)
+def test_sampling_that_is_not_the_default_is_told(sampling: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """Two runs of one model and prompt that were asked otherwise do not read alike."""
+    assert read(write(tmp_path, "one", run=sampling)).about == f"vendor/模型, own prompt, {told}, synthetic tasks"
+
+
+def test_long_members_of_requests_that_begin_alike_do_not_read_alike(tmp_path: Path) -> None:
+    """What is cut has the beginning of its SHA-256."""
+    bodies = [{"a": "长" * 100, "b": number} for number in (1, 2)]
+    one, two = (read(write(tmp_path, "one", run={"extra_body": body})).about for body in bodies)
+    assert one != two and max(len(one), len(two)) < 150
+
+
+def test_bold_among_runs_of_unlike_settings_says_so(tmp_path: Path, capsys: Told) -> None:
+    """They are ranked all the same, and the note names what is unlike; runs that are not ranked do not count."""
+    for run in ("a", "b"):
+        write(tmp_path, run)
+    write(tmp_path, "part", run={"seed": 3}, coverage={"complete": False})
+    assert "with the same prompt on the same tasks; the command compare" in beneath(tmp_path, capsys)
+    write(tmp_path, "warm", run={"temperature": 0.9, "seed": 3})
+    write(tmp_path, "plain", run={"persona": False})
+    said = (
+        "tasks, though not all with the same settings (plain: no persona; warm: temperature 0.9, seed 3); the command"
+    )
+    assert said in beneath(tmp_path, capsys)
+
+
+def invalid(valid: int, **kinds: int) -> dict[str, Any]:
+    return {"valid_answers": valid, "invalid": kinds}
+
+
+def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, capsys: Told) -> None:
+    """A run's of all its platforms together, with what becomes of such answers."""
+    write(tmp_path, "few", {"diagnostics": invalid(199, length=1)})
+    write(tmp_path, "全", {"diagnostics": invalid(0, length=60, refusal=40)})
+    write(tmp_path, "全", {"subset": "zhihu", "diagnostics": invalid(50)})
+    write(tmp_path, "none")
+    assert "\nInvalid answers count as empty: 全 100 of 150, few 1 of 200.\n" in beneath(tmp_path, capsys)
+    assert main(["stats", "--results-dir", str(tmp_path), "--json"]) == 0
+    figure = orjson.loads(capsys.readouterr().out)["Recall"]["全"]["weibo"]
+    assert (figure["answers"], figure["invalid"]) == (100, 100)
+    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    page = Page((tmp_path / "metric_excels" / "summary.xlsx").read_bytes())
+    assert page.row(1)[6:8] == ["answers", "invalid"]
+    assert [page.row(number)[0] for number in range(2, 6)] == ["few", "none", "全", "全"]
+    assert page.row(5)[:8] == ["全", "streamprofile", "weibo", 40, 40, 0, 100, 100]
+
+
+def test_invalid_days_are_told_by_what_they_count_as() -> None:
+    """A day of nobody's is no empty one: who gives none stays at home."""
+    made = table(replace(scored("甲", subset="beijing"), answers=100, invalid=100))
+    assert notes([made]) == ["Invalid days count as stayed home with the intention other: 甲 100 of 100."]
+
+
+def test_marked_figures_are_told_with_their_users_the_fewest_first(tmp_path: Path, capsys: Told) -> None:
+    """Of a share the users of the whole tasks file; platforms of one run that are alike stand together."""
+    write(tmp_path, "whole")
+    write(tmp_path, "大半", coverage={"scored_users": 30, "complete": False})
+    for subset in ("weibo", "zhihu"):
+        shared = {"expected_users": 8, "scored_users": 8}
+        write(tmp_path, "share", {"subset": subset}, run={"ratio": 0.2}, coverage=shared)
+    said = "*: not all users of the tasks file are scored: share on zhihu, weibo 8 of 40; 大半 on weibo 30 of 40.\n"
+    assert said in beneath(tmp_path, capsys)
+    assert main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "Recall"]) == 0
+    lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert {line["run"]: line["expected"] for line in lines} == {"whole": "40", "大半": "40", "share": "8"}
+
+
+def test_notes_name_ten_and_count_the_others() -> None:
+    """However many runs there are, a note stays one that is read."""
+    part = [replace(scored(f"r{number:02}", complete=False), scored=number, invalid=1) for number in range(13)]
+    told = [note for note in notes([table(*part)]) if "more" in note]
+    assert len(told) == 2 and all(note.endswith(" and 3 more.") for note in told)
+    assert "r09 on weibo 9 of 40 and" in told[0] and "r10" not in told[0]
 
 
 # Excel files, read back
@@ -433,8 +621,8 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: P
     runs, recall = Page(content), Page(content, 2)
     assert runs.titles == ["Runs", "Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer"]
     assert runs.row(2)[:5] == ["one", "streamprofile", "zhihu", 30, 40]
-    assert runs.row(3)[:7] == ["one", "streamprofile", "weibo", 40, 40, 0, 1]
-    assert runs.row(3)[12:16] == [210, 1_234_567, 8_900, 2]
+    assert runs.row(3)[:9] == ["one", "streamprofile", "weibo", 40, 40, 0, 200, 0, 1]
+    assert runs.row(3)[14:18] == [210, 1_234_567, 8_900, 2]
     assert recall.row(1)[:7] == ["run", "zhihu", "from", "to", "weibo", "from", "to"]
     assert recall.row(2) == [
         *("one", 34.62, 30.0, 40.0, 34.62, 30.0, 40.0),
@@ -559,6 +747,9 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "from": "10.00",
             "to": "20.00",
             "users": "39",
+            "expected": "40",
+            "answers": "200",
+            "invalid": "0",
             "complete": "no",
             "place": "",
             "published": "no",
@@ -575,10 +766,11 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
     assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
     told = orjson.loads(capsys.readouterr().out)["Recall"]
-    complete = {"complete": True, "expected": 40}
+    complete = {"complete": True, "expected": 40, "answers": 200, "invalid": 0}
     assert told["a"]["weibo"] == {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "place": "best", **complete}
     assert told["b"]["weibo"] == {"value": 0.1, "ci95": None, "users": 38, "place": "second", **complete}
-    average = {"ci95": None, "users": None, "expected": None, "complete": True, "place": "best"}
+    nothing = dict.fromkeys(("ci95", "users", "expected", "answers", "invalid"))
+    average = {**nothing, "complete": True, "place": "best"}
     assert told["a"][AVERAGE] == {"value": pytest.approx(0.34625), **average}
 
 

@@ -1,10 +1,16 @@
-"""Replies as cards of users show them: what came, in its own words."""
+"""What pages of all benchmarks quote: names of runs, and replies in their own words."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.model import Completion, Quote
+from harness.model import JSON, Completion, Quote
+
+
+def called(data: JSON) -> str:
+    """The model of a report, after the run's name where that is not the model's own."""
+    name, model = str(data["name"]), str(data["model"])
+    return model if name == model.rstrip("/").rsplit("/", 1)[-1] else f"{name}: {model}"
 
 
 def said(completion: Completion) -> str:

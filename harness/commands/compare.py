@@ -89,7 +89,7 @@ def _data(args: argparse.Namespace) -> JSON:
     permutations = max(args.resamples, FOR_EACH_TEST * sum(len(pair.a) * len(pair.figures.names) for pair in pairs))
     told = [_told(pair, args.resamples, permutations) for pair in pairs]
     if not any(pair["figures"] for pair in told):
-        raise BadInput("; ".join(words for pair in told for words in pair["left_out"]))
+        raise BadInput(" ".join(dict.fromkeys(words for pair in told for words in pair["left_out"])))
     for benchmark in dict.fromkeys(pair["benchmark"] for pair in told):
         correct([pair["figures"] for pair in told if pair["benchmark"] == benchmark])
     for one, pair in zip(told, pairs, strict=True):
@@ -155,7 +155,7 @@ def _told(pair: _Pair, resamples: int, permutations: int) -> JSON:
         "benchmark": a.benchmark,
         "main": list(pair.figures.main),
         "coverage": [coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
-        "left_out": [*_alone(pair.alone), *_nobody(pair)],
+        "left_out": [*_nobody(pair), *_alone(pair.alone)],
         "warnings": warnings(pair.a, pair.b),
         "figures": compared(there, pair.figures, resamples, permutations) if there else [],
         "most_different": most_different(there, pair.figures),
@@ -172,8 +172,9 @@ def _nobody(pair: _Pair) -> list[str]:
     for a, b in zip(pair.a, pair.b, strict=True):
         empty = [side.of.run for side in (a, b) if not side.tasks]
         if empty:
-            found.append(f"{a.of.name}: {' and '.join(empty)} has no scored user")
+            has = "has" if len(empty) == 1 else "have"
+            found.append(f"On {a.of.name} {' and '.join(empty)} {has} no scored user.")
         elif not a.tasks.items() & b.tasks.items():
             why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
-            found.append(f"{a.of.name}: {a.of.run} and {b.of.run} have {why}")
+            found.append(f"On {a.of.name} {a.of.run} and {b.of.run} have {why}.")
     return found

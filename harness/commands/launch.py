@@ -21,7 +21,7 @@ from harness.commands.pages import Source, Wish
 from harness.commands.plan import Plan
 from harness.commands.session import Played, few_collections, play
 from harness.endpoint.connect import DIRECTLY, connection
-from harness.endpoint.replies import Denied
+from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.finish import finish
 from harness.errors import BadInput, HarnessError, MachineError, RunStopped
 from harness.model import Report
@@ -118,7 +118,8 @@ def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Consol
 def _keyless(plan: Plan, ending: HarnessError) -> str:
     """What a refusal of the key is really about where none was sent."""
     without = plan.found is not None and plan.found.key_from is None
-    return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and type(ending) is Denied else ""
+    refused = type(ending) is Denied and REFUSED in str(ending)
+    return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
 
 
 def _headline(run: Run, report: Report) -> str:

@@ -18,6 +18,7 @@ from harness.endpoint.connect import usable
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Message, Request
+from harness.ui.streams import tell
 
 OWN_MEMBERS = frozenset({"model", "messages"})
 
@@ -50,7 +51,10 @@ def resolve(
         missing.append(str(error))
         return None
     if found is None and not baseline:
-        missing.append(address.MISSING)
+        missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
+    elif found and not (args.provider or args.config) and providers.is_taken_for_provider(entry.model, book):
+        whose = providers.unknown_provider(entry.model, book)
+        tell(f"{entry.model} as a whole is taken for a model of {found.shown}: {whose}")
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     sampling = Sampling(
         model,

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ APPLICATION = "behavior-harness"
 """The folder of the user's own file, below the one that the XDG base directory specification names."""
 
 NAME = re.compile(r"[\w.-]+")
+ALIKE = 0.85
+"""Likeness from which a name is a slip of the pen; `llama3` and `ollama`, `deepseek-r1` and `deepseek` are below."""
 
 """Checks a field's value and gives it as it is kept; hears where it stands, for the message."""
 
@@ -106,6 +109,23 @@ def split_model(text: str, book: Book) -> tuple[str | None, str]:
     if not model.strip():
         raise BadInput(f"{text} names a provider without a model: expected {provider}:MODEL")
     return provider, model
+
+
+def unknown_provider(text: str, book: Book) -> str | None:
+    """That what stands before a model's first colon is no provider; None where nothing there could be one's name."""
+    name, colon, _ = text.partition(":")
+    if not colon or name in book.providers or not NAME.fullmatch(name):
+        return None
+    return f"{name} is no provider of {book.files[-1]}: known are {', '.join(book.providers)}"
+
+
+def is_taken_for_provider(text: str, book: Book) -> bool:
+    """Whether what stands before a model's first colon is meant for a provider, and none is called so: spelt nearly
+    like a known one, or before a name with a slash, which no tag of a model has (`llama3:8b`)."""
+    name, _, model = text.partition(":")
+    if unknown_provider(text, book) is None:
+        return False
+    return "/" in model or bool(get_close_matches(name.lower(), map(str.lower, book.providers), 1, ALIKE))
 
 
 def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, ...]:

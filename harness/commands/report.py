@@ -21,7 +21,7 @@ from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
 from harness.commands.pages import SAMPLE, Source, Wish
 from harness.commands.tabling import scored
-from harness.commands.tabling.scored import NONE_OF_OURS
+from harness.commands.tabling.scored import NONE_OF_OURS, Scored
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Benchmark, Block, Chart, Heading, Page, Paragraph, Series, Table
 from harness.store import atomic
@@ -159,6 +159,7 @@ class _Run:
     files: RunFiles
     data: JSON
     page: Page
+    scored: Scored
 
     @property
     def name(self) -> str:
@@ -197,8 +198,9 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
 def _add(files: RunFiles, runs: list[_Run]) -> int:
     data = _data(files)
+    found = scored.checked(data, files.report("json"))
     try:
-        runs.append(_Run(files, data, benchmarks.page_module(data["benchmark"]).page(data)))
+        runs.append(_Run(files, data, benchmarks.page_module(data["benchmark"]).page(data), found))
     except ODD_SHAPE:
         raise BadInput(f"{files.report('json')} is {NONE_OF_OURS}") from None
     return 0
@@ -221,16 +223,16 @@ def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
 
 
 def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
-    """A row a report, a column a metric."""
+    """A row a report, a column a metric; what runs are is told as in the tables of `stats`."""
     rows = []
     for run in runs:
-        of = run.data["coverage"]
-        users = f"{of['scored_users']} of {of['expected_users']}"
+        of = run.scored
+        users = f"{of.scored} of {of.expected}"
         coverage = f"INCOMPLETE: {users}" if run.page.warning else users
-        about = f"{run.data['prompt']}{_share(run.data)}{_synthetic(run.data)}"
+        invalid = f"{of.invalid} of {of.answers}" if of.invalid else "0"
         figures = [_figure(run.data["metrics"].get(metric) or {}) for metric in metrics]
-        rows.append((run.label, coverage, *figures, about, str(run.data["model"])))
-    return Table(("run", "users", *(f"{metric}, %" for metric in metrics), "prompt", "model"), tuple(rows))
+        rows.append((run.label, coverage, invalid, *figures, of.conditions, of.model))
+    return Table(("run", "users", "invalid", *(f"{metric}, %" for metric in metrics), "what", "model"), tuple(rows))
 
 
 def _figure(of: JSON) -> str:
@@ -240,16 +242,6 @@ def _figure(of: JSON) -> str:
         return "n/a"
     bounds = f" [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]" if interval else ""
     return f"{100 * value:.2f}{bounds}"
-
-
-def _share(data: JSON) -> str:
-    ratio = data["run"].get("ratio", 1.0)
-    return "" if ratio == 1.0 else f", share {ratio:g}"
-
-
-def _synthetic(data: JSON) -> str:
-    """By the note that the benchmark puts into reports of such tasks."""
-    return ", synthetic tasks" if any("synthetic" in str(note) for note in data["notes"]) else ""
 
 
 def _chart(metric: str, runs: Sequence[_Run]) -> Chart:

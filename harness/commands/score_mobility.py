@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -21,10 +22,17 @@ from harness.benchmarks.dailymobility.summary import (
     protocol_table,
     undefined,
 )
+from harness.benchmarks.files import content
 from harness.commands import options
 from harness.model import JSON
 from harness.ui.console import console
 from harness.ui.streams import show
+
+RESIDENTS = "profiles.json"
+SYNTHETIC = (
+    "The ground truth is synthetic, not the published one: scores on it show that the harness works, and say nothing "
+    "of anyone."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +49,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     truth = groundtruth.load(args.data)
-    data = _scored(lists.read(args.file), truth)
+    data = {**_scored(lists.read(args.file), truth), "notes": [SYNTHETIC] if _is_synthetic(args.data) else []}
     if args.json:
         show(orjson.dumps({"file": str(args.file), **data}, option=orjson.OPT_INDENT_2).decode())
     else:
         _print(args.file, data)
     return 0
+
+
+def _is_synthetic(folder: Path) -> bool:
+    """Whether a resident of the data folder, or of the one that this is the ground truth in, says so.
+
+    No score needs them: residents that are not there, or cannot be read, say nothing.
+    """
+    inside = folder.resolve().name == groundtruth.FOLDER and not (folder / groundtruth.FOLDER).is_dir()
+    try:
+        residents: Any = orjson.loads(content((folder.resolve().parent if inside else folder) / RESIDENTS))
+    except (OSError, ValueError):
+        return False
+    return isinstance(residents, list) and any(
+        isinstance(resident, dict) and resident.get("synthetic") is True for resident in residents
+    )
 
 
 def _scored(found: Lists, truth: GroundTruth) -> JSON:
@@ -66,10 +89,12 @@ def _print(file: Path, data: JSON) -> None:
     screen = console()
     truth = data["ground_truth"]
     screen.print(
-        f"{file}: {data['residents']} residents, against {truth['residents']} of the ground truth "
+        f"{file}: {_residents(data['residents'])}, against {truth['residents']} of the ground truth "
         f"(SHA-256 {truth['sha256'][:16]}…)",
         soft_wrap=True,
     )
+    for note in data["notes"]:
+        screen.print(note)
     for warning in data["warnings"]:
         screen.print(f"warning: {warning}", style="yellow")
     screen.print()
@@ -84,6 +109,10 @@ def _print(file: Path, data: JSON) -> None:
     screen.print(ceiling_told(data["ceiling"]))
     for sentence in about_protocols():
         screen.print(sentence)
+
+
+def _residents(number: int) -> str:
+    return f"{number} resident{'' if number == 1 else 's'}"
 
 
 def _table(protocols: JSON) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
@@ -15,15 +15,17 @@ from rich.text import Text
 
 from harness.commands import earlier, options
 from harness.commands.tabling import forms
+from harness.commands.tabling.remarks import left_out, notes
 from harness.commands.tabling.scored import Scored, read
-from harness.commands.tabling.tables import LAYOUTS, MetricTable, Row, notes, tables, title
+from harness.commands.tabling.tables import LAYOUTS, MetricTable, Row, tables, title
 from harness.commands.tabling.workbooks import workbooks
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
 from harness.report.grid import Place
 from harness.store import atomic
+from harness.store.files import runs
 from harness.ui.console import console
-from harness.ui.streams import show
+from harness.ui.streams import show, tell
 
 FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
@@ -71,6 +73,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The tables that are `chosen` to be printed, all that were `found`, and what is `missing` in them, in words."""
+
+    chosen: Sequence[MetricTable]
+    found: Sequence[MetricTable]
+    missing: Sequence[str]
+
+
 def execute(args: argparse.Namespace) -> int:
     if args.json and args.format != "table":
         raise BadInput(f"--json prints JSON: leave out --format {args.format}")
@@ -79,18 +90,18 @@ def execute(args: argparse.Namespace) -> int:
     reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     code = earlier.each(_of(paths, args), lambda path: _add(path, reports), str)
-    if not reports and not args.published and args.runs:
-        raise BadInput(f"nobody is scored in {', '.join(args.runs)} under {args.results_dir}")
-    if not reports and not args.published:
-        raise BadInput(f"no reports under {args.results_dir}: run something first")
-    found = tables(reports, with_published=args.published)
-    chosen = _chosen(found, args.metric)
+    left = left_out(reports, paths, args.results_dir, args.runs)
+    covered = [report for report in reports if report.scored]
+    if not covered and not args.published:
+        raise BadInput(left.nothing_else(args.results_dir, args.runs))
+    found, missing = tables(covered, with_published=args.published), left.told()
+    made = Made(_chosen(found, args.metric), found, missing)
     if (args.runs or args.format != "table") and not args.out:
-        _print(args, chosen, found, None)
+        _print(args, made, None)
         return code
     out = args.out or args.results_dir / "metric_excels"
-    unwritten = _write_all(found, reports, out)
-    _print(args, chosen, found, None if unwritten else out)
+    unwritten = _write_all(made, reports, out)
+    _print(args, made, None if unwritten else out)
     if unwritten:
         raise MachineError(f"{unwritten} (--out DIR puts the Excel files elsewhere)") from unwritten
     return code
@@ -99,6 +110,7 @@ def execute(args: argparse.Namespace) -> int:
 def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     """The reports of the runs that are named, of all where none is."""
     there = {path.parent.name for path in paths}
+    there |= {files.folder.name for files in runs(args.results_dir)} if args.runs else set()
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
@@ -107,8 +119,6 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
 
 def _add(path: Path, reports: list[Scored]) -> int:
     report = read(path)
-    if report is None:
-        return 0
     layout = LAYOUTS.get(report.benchmark)
     if layout is None or report.subset not in layout.subsets:
         raise BadInput(f"no table has a place for {report.benchmark} on {report.subset}")
@@ -128,31 +138,32 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[M
     return [there[name] for name in dict.fromkeys(name.casefold() for name in names)]
 
 
-def _write_all(found: Sequence[MetricTable], reports: Sequence[Scored], out: Path) -> MachineError | None:
+def _write_all(made: Made, reports: Sequence[Scored], out: Path) -> MachineError | None:
     """Writes the Excel files, or returns why they cannot be: an archive's tables are worth a look all the same."""
     try:
-        for name, sheets in workbooks(found, reports):
+        for name, sheets in workbooks(made.found, reports, made.missing):
             xlsx.write(out / f"{name}.xlsx", sheets)
     except MachineError as error:
         return error
     return None
 
 
-def _print(
-    args: argparse.Namespace, chosen: Sequence[MetricTable], found: Sequence[MetricTable], out: Path | None
-) -> None:
+def _print(args: argparse.Namespace, made: Made, out: Path | None) -> None:
+    if args.json or args.format == "csv":  # which have no place for sentences
+        for line in made.missing:
+            tell(line)
     if args.json:
-        plain = forms.plain(chosen if args.metric else found)
+        plain = forms.plain(made.chosen if args.metric else made.found)
         show(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
     elif args.format == "table":
-        _show(chosen, out)
+        _show(made.chosen, made.missing, out)
     elif args.into:
-        atomic.write(args.into, forms.text(args.format, chosen).encode())
+        atomic.write(args.into, forms.text(args.format, made.chosen, made.missing).encode())
     else:
-        show(forms.text(args.format, chosen).rstrip("\n"))
+        show(forms.text(args.format, made.chosen, made.missing).rstrip("\n"))
 
 
-def _show(chosen: Sequence[MetricTable], out: Path | None) -> None:
+def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
     screen = console()
     for table in chosen:
         screen.print(title(table), style="italic", highlight=False)
@@ -160,7 +171,7 @@ def _show(chosen: Sequence[MetricTable], out: Path | None) -> None:
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
-    for line in [*forms.about(chosen), *_visible_notes(chosen, screen)]:
+    for line in [*forms.about(chosen), *_visible_notes(chosen, screen), *missing]:
         screen.print(line, soft_wrap=True)
     if out is not None:
         screen.print(f"every metric: {out}", soft_wrap=True)

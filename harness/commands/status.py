@@ -6,6 +6,7 @@ import argparse
 import time
 
 import orjson
+from rich.measure import Measurement
 from rich.table import Table
 
 from harness.commands import earlier, options
@@ -19,6 +20,8 @@ from harness.ui.streams import show
 
 NUMBERS = ("users", "done", "failed")
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
+WIDEST = 1_000_000
+"""Columns that no table reaches, so that a table's width is its own."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +36,18 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         show(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     elif rows:
-        console().print(_table(rows))
+        _print(_table(rows))
     else:
         console().print(f"no run under {args.results_dir}", soft_wrap=True)
     return code
+
+
+def _print(table: Table) -> None:
+    """Folds where a terminal is too narrow; a file or pipe, which programs read, gets every run on one line."""
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
+    screen.print(table)
 
 
 def _table(rows: list[JSON]) -> Table:

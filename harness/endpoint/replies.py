@@ -47,6 +47,9 @@ LONGEST_RETRY_AFTER = 3600.0
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
 
+REFUSED = "the endpoint refuses the key"
+"""How a sentence begins that is about the key itself, and not about the account or the country."""
+
 REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"
 
 DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
@@ -208,7 +211,7 @@ def _error(status: int, shown: str, low: str, headers: Mapping[str, str], now: d
     if status in (401, 403):
         if any_of(REGION, low):
             return Denied(f"the endpoint does not serve the country that this machine is in ({shown})")
-        return Denied(f"the endpoint refuses the key with status {status} ({shown}): check the key and what it may use")
+        return Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use")
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         return EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")

@@ -269,6 +269,7 @@ def test_a_report_of_another_name_or_format_is_drawn_by_nobody(command: Commands
     bad = [
         changed(whole, "format", 99),
         changed(whole, "metrics.Recall.value", True),
+        changed(whole, "metrics.Recall", {"value": None, "ci95": True, "users": 0}),
         changed(whole, "subset", "zhihu"),
     ]
     for one in bad:

@@ -16,7 +16,7 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, Resident
 from harness.benchmarks.dailymobility.protocols import BINS, LOCATIONS, METRICS, PROPORTIONS, RADIUS
 from harness.benchmarks.dailymobility.protocols import HEADLINE as ALIGNED
 from harness.benchmarks.dailymobility.scores import FINAL
-from harness.benchmarks.quoted import quotes, said
+from harness.benchmarks.quoted import called, quotes, said
 from harness.model import (
     JSON,
     Benchmark,
@@ -48,7 +48,7 @@ def page(data: JSON) -> Page:
     of = data["coverage"]
     covered = f"{of['scored_users']} of {of['expected_users']} residents are scored, {of['failed_users']} failed"
     missing = "" if of["complete"] else f"INCOMPLETE: {covered}"
-    title = f"{data['model']} · DailyMobility ({data['subset']})"
+    title = f"{called(data)} · DailyMobility ({data['subset']})"
     return Page(title, missing, tuple(_tiles(data)), tuple(_blocks(data)))
 
 

@@ -222,9 +222,9 @@ HEADLINE = "aligned"
 CAVEATS = (
     "No protocol sees the order of a day: turning every day by 12 hours changes no score. The divergence per slot, "
     "of the intentions of all residents at the same half hour, averaged over the day, does see it.",
-    "The published ground truth's locations and proportions are means over days: its own intention sequences, with "
-    "the proportions that they have and whole numbers of locations, score 98.9 (aligned) against it. So no single day "
-    "reaches 100, nor the ceiling, which draws those means.",
+    "The ground truth's locations and proportions are means over days: its own intention sequences, with the "
+    "proportions that they have and whole numbers of locations, score 98.9 (aligned) against it where it is the "
+    "published one. So no single day reaches 100, nor the ceiling, which draws those means.",
     "asbench is blind to shift and unit, since each side has its own range, and cannot fall below 16.7; "
     "agentsociety2 cannot either.",
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from harness.benchmarks.answers import Unreadable
-from harness.benchmarks.quoted import quotes, said
+from harness.benchmarks.quoted import called, quotes, said
 from harness.benchmarks.streamprofile import summary
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic
 from harness.benchmarks.streamprofile.naming import unnamed, without_name
@@ -45,7 +45,7 @@ KINDS = {"Error_Peer": "peer", "Error_Viral": "viral", "Error_Decay": "decayed",
 
 def page(data: JSON) -> Page:
     of = data["coverage"]
-    title = f"{data['model']} · StreamProfileBench, {PLATFORMS[data['subset']].name} ({data['subset']})"
+    title = f"{called(data)} · StreamProfileBench, {PLATFORMS[data['subset']].name} ({data['subset']})"
     covered = f"{of['scored_users']} of {of['expected_users']} users are scored, {of['failed_users']} failed"
     missing = "" if of["complete"] else f"INCOMPLETE: {covered}"
     return Page(title, missing, tuple(_tiles(data)), tuple(_blocks(data)))

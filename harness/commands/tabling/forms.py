@@ -6,7 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from harness.commands.tabling.tables import Figure, MetricTable, Row, notes, title
+from harness.commands.tabling.remarks import notes
+from harness.commands.tabling.tables import Figure, MetricTable, Row, title
 from harness.model import JSON
 from harness.report import grid
 from harness.report.grid import Grid, Number, Place
@@ -20,6 +21,9 @@ CSV_COLUMNS = (
     "from",
     "to",
     "users",
+    "expected",
+    "answers",
+    "invalid",
     "complete",
     "place",
     "published",
@@ -27,11 +31,14 @@ CSV_COLUMNS = (
 )
 
 
-def text(form: str, chosen: Sequence[MetricTable]) -> str:
-    """Tables as `markdown`, `latex` or `csv`, ending with a line end."""
+def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = ()) -> str:
+    """Tables as `markdown`, `latex` or `csv`, ending with a line end.
+
+    What is `missing` in them is for whoever makes a page or paper: LaTeX has it in a comment, CSV nowhere.
+    """
     if form == "csv":
         return _csv(chosen)
-    grids, said, runs = [_grid(table) for table in chosen], notes(chosen), about(chosen)
+    grids, said, runs = [_grid(table) for table in chosen], notes(chosen), [*about(chosen), *missing]
     return grid.markdown(grids, [*said, *runs]) if form == "markdown" else grid.latex(grids, said, runs)
 
 
@@ -83,12 +90,23 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure, place: 
         column,
         f"{figure.percent:.2f}",
         *((f"{100 * end:.2f}" for end in interval) if interval else ("", "")),
-        "" if figure.value.users is None else str(figure.value.users),
+        *("" if number is None else str(number) for number in _numbers(figure).values()),
         "" if row.is_published else _yes(figure.complete),
         place.value if place else "",
         _yes(row.is_published),
         row.about,
     ]
+
+
+def _numbers(figure: Figure) -> dict[str, int | None]:
+    """How many users have a value and how many should, and of how many answers how many were invalid."""
+    of = figure.report
+    return {
+        "users": figure.value.users,
+        "expected": of.expected if of else None,
+        "answers": of.answers if of else None,
+        "invalid": of.invalid if of else None,
+    }
 
 
 def _yes(value: bool) -> str:
@@ -119,8 +137,7 @@ def _plain_figure(figure: Figure | None, place: Place | None) -> JSON | None:
     return {
         "value": figure.value.value,
         "ci95": figure.value.interval,
-        "users": figure.value.users,
-        "expected": figure.expected,
+        **_numbers(figure),
         "complete": figure.complete,
         "place": place.value if place else None,
     }

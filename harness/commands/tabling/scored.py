@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from harness import config
 from harness.benchmarks.files import content
 from harness.errors import BadInput, shown
 from harness.model import JSON
@@ -18,6 +20,10 @@ FORMAT = 1
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
 NONE_OF_OURS = "not a report as this version makes it: `reeval` makes it anew"
+DEFAULTS = {"temperature": config.TEMPERATURE, "top_p": None, "seed": None, "max_tokens": None}
+"""Sampling that needs no word."""
+LONGEST = 60
+"""Characters of `extra_body` that are shown."""
 LARGEST = 1e9
 """What no fraction or share comes near: beyond it sums and percents have no end."""
 
@@ -35,10 +41,12 @@ class Value:
 class Scored:
     """A report of one run on one subset.
 
-    `complete` says that all users of the tasks file are scored, so a share of them never is. A metric without a value
-    is None. `usage` is empty where no request was counted. `tasks` (their SHA-256), `files` (those of the prompt's or
-    agent's files, in the order of their names), `begun` and `harness` are empty where the report does not know them, as
-    for results of the authors' runner.
+    `complete` says that all users of the tasks file, `in_tasks` in number, are scored, so a share of them, of which
+    `expected` are to be scored, never is. Of the `answers` (days, for DailyMobility) `invalid` ones count as empty. A
+    metric without a value is None. `usage` is empty where no request was counted. `sampling` has a phrase for each
+    parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the
+    order of their names), `sampling`, `begun` and `harness` are empty where the report does not know them, as for
+    results of the authors' runner.
     """
 
     benchmark: str
@@ -48,6 +56,7 @@ class Scored:
     prompt: str
     prompt_version: str
     persona: bool
+    sampling: tuple[str, ...]
     ratio: float
     synthetic: bool
     tasks: str
@@ -57,18 +66,30 @@ class Scored:
     expected: int
     scored: int
     failed: int
+    in_tasks: int
+    answers: int
+    invalid: int
     complete: bool
     usage: Mapping[str, int]
     values: Mapping[str, Value | None]
 
     @property
     def about(self) -> str:
-        """What a reader must know before comparing: model, prompt, ablation, share, synthetic tasks."""
-        said = [self.model, self.prompt_told]
-        said += [] if self.persona else ["no persona"]
+        """What a reader must know before comparing: the model, and under which conditions it was asked."""
+        return f"{self.model}, {self.conditions}"
+
+    @property
+    def conditions(self) -> str:
+        """Prompt, ablation, sampling, share, synthetic tasks."""
+        said = [self.prompt_told, *self.settings]
         said += [] if self.ratio == 1.0 else [f"share {self.ratio:g}"]
         said += ["synthetic tasks"] if self.synthetic else []
         return ", ".join(said)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Those that are not the default and may differ among runs with the same prompt."""
+        return (*(() if self.persona else ("no persona",)), *self.sampling)
 
     @property
     def prompt_told(self) -> str:
@@ -82,8 +103,8 @@ class Scored:
         return bool(self.files) or self.prompt in KNOWN
 
 
-def read(path: Path) -> Scored | None:
-    """The report in a file `<run>/eval_report_<subset>.json`; None where nobody was scored, a row of nothing.
+def read(path: Path) -> Scored:
+    """The report in a file `<run>/eval_report_<subset>.json`.
 
     Raises `BadInput` for a file that is no such report.
     """
@@ -91,8 +112,7 @@ def read(path: Path) -> Scored | None:
         data: Any = orjson.loads(content(path))
     except (OSError, ValueError):
         raise BadInput(NONE_OF_OURS) from None
-    found = checked(data, path)
-    return found if found.scored else None
+    return checked(data, path)
 
 
 def checked(data: Any, path: Path) -> Scored:
@@ -112,6 +132,7 @@ def _scored(data: JSON, path: Path) -> Scored:
     coverage, run = data["coverage"], data.get("run", {})
     ratio = _number(run.get("ratio", 1.0))
     usage = data.get("usage", {})
+    valid, invalid = _answers(data.get("diagnostics", {}))
     return Scored(
         benchmark=_text(data["benchmark"]),
         run=path.parent.name.encode("utf-8", "backslashreplace").decode(),  # a folder's name may be no text
@@ -120,6 +141,7 @@ def _scored(data: JSON, path: Path) -> Scored:
         prompt=_text(data["prompt"]),
         prompt_version=_text(data["prompt_version"]),
         persona=run.get("persona") is not False,
+        sampling=_sampling(run),
         ratio=ratio,
         synthetic=any("synthetic" in str(note) for note in data["notes"]),
         tasks=_text(run.get("tasks_sha256") or ""),
@@ -129,10 +151,42 @@ def _scored(data: JSON, path: Path) -> Scored:
         expected=_count(coverage["expected_users"]),
         scored=_count(coverage["scored_users"]),
         failed=_count(coverage["failed_users"]),
+        in_tasks=_count(run.get("users_in_tasks", coverage["expected_users"])),
+        answers=valid + invalid,
+        invalid=invalid,
         complete=coverage["complete"] is True and ratio == 1.0,
         usage={name: _count(number) for name, number in usage.items()} if usage.get("requests") else {},
         values=_values(data),
     )
+
+
+def _sampling(run: JSON) -> tuple[str, ...]:
+    said = [
+        f"{name} {_parameter(run[name])}"
+        for name, default in DEFAULTS.items()
+        if run.get(name) is not None and run[name] != default
+    ]
+    extra = run.get("extra_body") or {}
+    if not isinstance(extra, dict):
+        raise ValueError(extra)
+    return (*said, *([f"extra_body {_bounded(orjson.dumps(extra).decode())}"] if extra else []))
+
+
+def _parameter(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bounded(text: str) -> str:
+    """Long ones with the beginning of their SHA-256: two that begin alike do not read alike."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({sha256(text.encode()).hexdigest()[:8]})"
+
+
+def _answers(diagnostics: JSON) -> tuple[int, int]:
+    """How many were valid, and how many were not."""
+    valid = diagnostics.get("valid_answers", diagnostics.get("valid_days", 0))
+    return _count(valid), sum(map(_count, diagnostics.get("invalid", {}).values()))
 
 
 def _values(data: JSON) -> dict[str, Value | None]:
@@ -143,13 +197,11 @@ def _values(data: JSON) -> dict[str, Value | None]:
 
 
 def _value(entry: JSON) -> Value | None:
-    if entry["value"] is None:
-        return None
     interval = entry.get("ci95")
     if interval is not None:
         low, high = interval
         interval = _number(low), _number(high)
-    return Value(_number(entry["value"]), interval, _count(entry["users"]))
+    return None if entry["value"] is None else Value(_number(entry["value"]), interval, _count(entry["users"]))
 
 
 def _number(value: object) -> float:

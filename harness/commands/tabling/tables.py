@@ -6,7 +6,7 @@ Where figures of different runs may be ranked is decided here: complete ones, of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -19,7 +19,8 @@ AVERAGE = "Avg."
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of one benchmark: its subsets as columns, and the metrics that are shown where none is named.
+    """The tables of one benchmark: its subsets as columns, the metrics that are shown where none is named, and what
+    becomes of invalid answers.
 
     Every metric has an Excel file. More than one subset have an average. A metric is better lower where its name, or
     what follows `FWT `, starts with one of `lower`. `published` reads scores to be shown beside runs.
@@ -28,6 +29,7 @@ class Layout:
     subsets: tuple[str, ...]
     main: tuple[str, ...]
     lower: tuple[str, ...]
+    invalid: str
     published: Callable[[], Published] | None = None
 
     @property
@@ -40,16 +42,25 @@ class Layout:
 
 LAYOUTS = {
     "streamprofile": Layout(
-        ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban"), ("Recall", "F1^NS"), ("Error_",), published
+        ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban"),
+        ("Recall", "F1^NS"),
+        ("Error_",),
+        "Invalid answers count as empty",
+        published,
     ),
-    "dailymobility": Layout(("beijing",), ("Score", "Score (asbench)", "Score (agentsociety2)"), ("JSD_",)),
+    "dailymobility": Layout(
+        ("beijing",),
+        ("Score", "Score (asbench)", "Score (agentsociety2)"),
+        ("JSD_",),
+        "Invalid days count as stayed home with the intention other",
+    ),
 }
 """Platforms in the order of the published tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value of a table, and whether it covers all users of the tasks file, `expected` in number where it is of one.
+    """A value of a table, whether it covers all users of the tasks file, and the report that it is of, if it is of one.
 
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing.
     """
@@ -57,7 +68,7 @@ class Figure:
     value: Value
     complete: bool
     alike: tuple[str, ...] | None
-    expected: int | None = None
+    report: Scored | None = None
 
     @property
     def percent(self) -> float:
@@ -143,7 +154,7 @@ def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> R
 def _figure(report: Scored, metric: str) -> Figure | None:
     value = report.values.get(metric)
     alike = (report.prompt, report.prompt_version, report.tasks, *report.files) if report.is_prompt_known else None
-    return None if value is None else Figure(value, report.complete, alike, report.expected)
+    return None if value is None else Figure(value, report.complete, alike, report)
 
 
 def _average(figures: Sequence[Figure | None]) -> Figure | None:
@@ -164,45 +175,30 @@ def _published(source: Published, metric: str) -> list[Row]:
 
 
 def _places(rows: Sequence[Row], layout: Layout, metric: str) -> dict[tuple[int, str], Place]:
-    """The best and the second best value of each column, among two or more that compare."""
+    """The best and the second best value of each column."""
     places = {}
-    for column in layout.columns:
-        groups: dict[tuple[str, ...], list[tuple[int, float]]] = {}
-        for number, row in enumerate(rows):
-            figure = row.figures[column]
-            if figure is not None and figure.complete and figure.alike is not None:
-                groups.setdefault(figure.alike, []).append((number, figure.percent))
-        for group in groups.values():
-            for number, place in _ranked(group, lower=layout.is_lower_better(metric)):
-                places[number, column] = place
+    for column, group in groups(rows, layout):
+        for number, place in _ranked(group, lower=layout.is_lower_better(metric)):
+            places[number, column] = place
     return places
 
 
-def _ranked(group: Sequence[tuple[int, float]], *, lower: bool) -> list[tuple[int, Place]]:
-    values = sorted({value for _, value in group}, reverse=not lower)
+def groups(rows: Sequence[Row], layout: Layout) -> Iterator[tuple[str, dict[int, Figure]]]:
+    """By column the figures that compare, two or more, by the numbers of their rows."""
+    for column in layout.columns:
+        groups: dict[tuple[str, ...], dict[int, Figure]] = {}
+        for number, row in enumerate(rows):
+            figure = row.figures[column]
+            if figure is not None and figure.complete and figure.alike is not None:
+                groups.setdefault(figure.alike, {})[number] = figure
+        yield from ((column, group) for group in groups.values() if len(group) > 1)
+
+
+def _ranked(group: Mapping[int, Figure], *, lower: bool) -> list[tuple[int, Place]]:
+    values = sorted({figure.percent for figure in group.values()}, reverse=not lower)
     best = dict(zip(values, Place, strict=False))
-    return [(number, best[value]) for number, value in group if value in best] if len(group) > 1 else []
+    return [(number, best[figure.percent]) for number, figure in group.items() if figure.percent in best]
 
 
 def title(table: MetricTable) -> str:
     return f"{table.metric}, %{' (lower is better)' if table.is_lower_better else ''}"
-
-
-def notes(shown: Sequence[MetricTable]) -> list[str]:
-    """What a reader of these tables must know, of what occurs in them."""
-    figures = [figure for table in shown for row in table.rows for figure in row.figures.values() if figure]
-    said = []
-    if not all(figure.complete for figure in figures):
-        said.append("*: not all users of the tasks file are scored.")
-    if any(AVERAGE in table.columns for table in shown):
-        said.append(f"{AVERAGE}: only where all five platforms are complete.")
-    if any(table.places for table in shown):
-        said.append(
-            "Bold is best, underlined second best, of complete runs with the same prompt on the same tasks; "
-            "the command compare tells what is more than chance."
-        )
-    runs = {row.name: row.reports for table in shown for row in table.rows if not row.is_published}
-    if synthetic := [name for name, reports in runs.items() if any(report.synthetic for report in reports)]:
-        which = "All runs" if len(synthetic) == len(runs) else ", ".join(synthetic)
-        said.append(f"{which}: synthetic tasks, which say nothing of real users.")
-    return said + list(dict.fromkeys(table.source.note for table in shown if table.source))

@@ -5,28 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from harness.commands.tabling.remarks import notes
 from harness.commands.tabling.scored import Scored
-from harness.commands.tabling.tables import LAYOUTS, Figure, MetricTable, Row, notes, title
+from harness.commands.tabling.tables import LAYOUTS, Figure, MetricTable, Row, title
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Sheet
 
 SUMMARY = "summary"
 RUNS_NOTES = (
     "A row for each run and platform. An asterisk: not all users of the tasks file are scored.",
+    *(f"{layout.invalid}." for layout in LAYOUTS.values()),
     "Tokens as the endpoint counted them; those of the requests without count are not among them.",
 )
 Content = Cell | str | None
 
 
-def workbooks(tables: Sequence[MetricTable], reports: Sequence[Scored]) -> Iterator[tuple[str, list[Sheet]]]:
-    """Name of the file, without its suffix, and its sheets."""
+def workbooks(
+    tables: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str] = ()
+) -> Iterator[tuple[str, list[Sheet]]]:
+    """Name of the file, without its suffix, and its sheets; what is `missing` in tables is told beneath the runs."""
     for table in tables:
         yield re.sub(r"[^\w ^().,+-]", "_", table.metric)[:100], [_metric_sheet(table)]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
     about = {key: _about(of) for key, of in runs.items()}
-    yield SUMMARY, [_runs_sheet(reports), *(_summary_sheet(table, about) for table in tables)]
+    yield SUMMARY, [_runs_sheet(reports, missing), *(_summary_sheet(table, about) for table in tables)]
 
 
 def _metric_sheet(table: MetricTable) -> Sheet:
@@ -131,7 +135,7 @@ def _together(words: Iterable[str]) -> str:
 
 
 def _prompt(report: Scored) -> str:
-    return report.prompt_told if report.persona else f"{report.prompt_told}, no persona"
+    return ", ".join((report.prompt_told, *report.settings))
 
 
 def _tasks(report: Scored) -> str:
@@ -145,6 +149,8 @@ RUNS = (
     "users scored",
     "users expected",
     "users failed",
+    "answers",
+    "invalid",
     "share",
     "model",
     "prompt",
@@ -160,11 +166,11 @@ RUNS = (
 )
 
 
-def _runs_sheet(reports: Sequence[Scored]) -> Sheet:
+def _runs_sheet(reports: Sequence[Scored], missing: Sequence[str]) -> Sheet:
     """By run, its platforms in the order of the tables."""
     order = [subset for layout in LAYOUTS.values() for subset in layout.subsets]
     ordered = sorted(reports, key=lambda report: (report.run, order.index(report.subset)))
-    return Sheet("Runs", RUNS, [_run_row(report) for report in ordered], RUNS_NOTES)
+    return Sheet("Runs", RUNS, [_run_row(report) for report in ordered], [*RUNS_NOTES, *missing])
 
 
 def _run_row(report: Scored) -> list[Content]:
@@ -175,6 +181,8 @@ def _run_row(report: Scored) -> list[Content]:
         Cell(report.scored, not report.complete, number=WHOLE),
         _whole(report.expected),
         _whole(report.failed),
+        _whole(report.answers),
+        _whole(report.invalid),
         Cell(report.ratio, number=PERCENT),
         report.model,
         _prompt(report),
