@@ -740,6 +740,20 @@ def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
     assert f">2 of {whole}<" in warm and ">0<" in plain
 
 
+def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reader would take the rest for all; where there is nothing else, that is what is told."""
+    shutil.copytree(own / "recency", own / "killed")
+    (own / "killed/eval_report_weibo.json").unlink()
+    assert again(own) == 0
+    told = "Left out: killed on weibo (unfinished: no report yet; resume goes on, reeval scores what is there)."
+    assert told in " ".join(read(own / "index.html").texts)
+    (own / "recency/eval_report_weibo.json").unlink()
+    assert again(own) == 2
+    assert "but 2 unfinished runs: resume goes on" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [["--users", "all"], ["--users", "50"], ["--with-posts"]])
 def test_what_is_for_the_page_of_a_run_is_refused_without_one(
     own: Path, options: list[str], capsys: pytest.CaptureFixture[str]

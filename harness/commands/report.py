@@ -21,6 +21,7 @@ from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
 from harness.commands.pages import SAMPLE, Source, Wish
 from harness.commands.tabling import scored
+from harness.commands.tabling.remarks import left_out
 from harness.commands.tabling.scored import NONE_OF_OURS, Scored
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Benchmark, Block, Chart, Heading, Page, Paragraph, Series, Table
@@ -183,13 +184,15 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
     runs: list[_Run] = []
     code = earlier.each(found, lambda files: _add(files, runs), _label)
+    left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
     if not runs:
-        raise BadInput(f"no reports under {args.results_dir}: run something first")
+        raise BadInput(left.nothing_else(args.results_dir, ()))
     place = args.out or args.results_dir / "index.html"
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
     names = dict.fromkeys(run.data["benchmark"] for run in runs)
     blocks = [
-        block for name in names for block in _blocks(name, [run for run in runs if run.data["benchmark"] == name])
+        *map(Paragraph, left.told()),
+        *(block for name in names for block in _blocks(name, [run for run in runs if run.data["benchmark"] == name])),
     ]
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
     _say(place)
