@@ -234,8 +234,8 @@ def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
         coverage = f"INCOMPLETE: {users}" if run.page.warning else users
         invalid = f"{of.invalid} of {of.answers}" if of.invalid else "0"
         figures = [_figure(run.data["metrics"].get(metric) or {}) for metric in metrics]
-        rows.append((run.label, coverage, invalid, *figures, of.conditions, of.model))
-    return Table(("run", "users", "invalid", *(f"{metric}, %" for metric in metrics), "what", "model"), tuple(rows))
+        rows.append((run.label, coverage, invalid, *figures, of.about))
+    return Table(("run", "users", "invalid", *(f"{metric}, %" for metric in metrics), "what"), tuple(rows))
 
 
 def _figure(of: JSON) -> str:
