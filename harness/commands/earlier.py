@@ -139,9 +139,7 @@ def find(args: Namespace) -> list[Earlier]:
     for files in runs(args.results_dir):
         if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
             continue
-        if not is_text(files.folder.name):
-            tell(f"{files.folder}: the name of this folder is not text in UTF-8: give it another")
-            args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
+        if not has_name(files.folder, args):
             continue
         try:
             manifest = load(files.manifest)
@@ -154,11 +152,14 @@ def find(args: Namespace) -> list[Earlier]:
     return found
 
 
-def is_text(name: str) -> bool:
-    """Whether the name of a file is text, which reports and manifests can hold."""
+def has_name(folder: Path, args: Namespace) -> bool:
+    """Whether the name of a folder is text, which reports and manifests can hold; told where it is not, as `find`
+    tells of manifests."""
     try:
-        name.encode()
+        folder.name.encode()
     except UnicodeEncodeError:
+        tell(f"{folder}: the name of this folder is not text in UTF-8: give it another")
+        args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
         return False
     return True
 

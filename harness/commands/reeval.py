@@ -35,7 +35,6 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
-from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,11 +156,8 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
         if path in ours or files.manifest.exists() or (platforms and files.subset not in platforms):
             continue
-        if earlier.is_text(path.parent.name):
+        if earlier.has_name(path.parent, args):
             found.append(files)
-        else:
-            tell(f"{path.parent}: the name of this folder is not text in UTF-8: give it another")
-            args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
     return found
 
 
