@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from harness import __version__
 from harness.commands import given
 from harness.errors import BadInput, HarnessError, MachineError
+from harness.printable import in_lines, on_one_line
 from harness.ui import process_list, streams
 
 COMMANDS = {
@@ -79,8 +80,8 @@ def _told(arguments: list[str]) -> int:
     except SystemExit as left:  # argparse has said what is wrong, or printed the help
         return left.code if isinstance(left.code, int) else 0
     except HarnessError as error:
-        for sentence in _scrubbed(str(error), arguments).splitlines():
-            streams.tell(sentence)
+        for sentence in error.args:
+            streams.tell(_scrubbed(sentence, arguments))
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         streams.drop(sys.stdout)
@@ -173,7 +174,7 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        super().error(_scrubbed(message, self._given))
+        super().error(on_one_line(_scrubbed(message, self._given)))
 
 
 def _top_parser() -> argparse.ArgumentParser:
@@ -210,7 +211,7 @@ def _details(content: str) -> str:
         with tempfile.NamedTemporaryFile(
             "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
-            file.write(content)
+            file.write(in_lines(content))
     except OSError as reason:
         return f"lost, since no file for them can be written: {reason.strerror}"
     return f"in {file.name}"

@@ -13,12 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "config"}
+WORDS = {"model", "errors", "printable", "config"}
 CORE = WORDS | {"scoring", "benchmarks"}
 FLOW = CORE | {"store", "endpoint", "engine"}
 MAY_IMPORT = {
     "model": set(),
     "errors": set(),
+    "printable": set(),
     "config": {"model", "errors"},
     "scoring": WORDS,
     "benchmarks": WORDS | {"scoring"},

@@ -9,8 +9,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-import orjson
-
 from harness.commands import options
 from harness.commands.comparing import runs
 from harness.commands.comparing.caveats import coverage, warnings
@@ -23,7 +21,7 @@ from harness.report import compare, text, xlsx
 from harness.scoring.paired import RESAMPLES, Figures
 from harness.store import atomic
 from harness.ui.console import console
-from harness.ui.streams import show
+from harness.ui.streams import show_json
 
 FORMAT = 1
 WIDTH_MOST = 120
@@ -54,10 +52,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.html is not None:
         _write_page(args.html, data)
     if args.json:
-        show(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+        show_json(data)
     else:
         screen = console()
-        screen.print(text.rendered(list(compare.blocks(data)), min(screen.width, WIDTH_MOST)), soft_wrap=True, end="")
+        whole = text.rendered(list(compare.blocks(data)), min(screen.width, WIDTH_MOST))
+        screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     return 0
 
 

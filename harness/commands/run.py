@@ -116,7 +116,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
             f"no tasks: missing {', '.join(map(str, absent))}; put them there, or take synthetic ones with --demo"
         )
     if missing:
-        raise BadInput("\n".join(dict.fromkeys(missing)))
+        raise BadInput(*dict.fromkeys(missing))
     models.check_keys(args, [model for model in made if model])
     tasks = {subset: paths[0] for subset, paths in needed.items()}
     return [

@@ -26,7 +26,7 @@ from harness.benchmarks.files import content
 from harness.commands import options
 from harness.model import JSON
 from harness.ui.console import console
-from harness.ui.streams import show
+from harness.ui.streams import show_json
 
 RESIDENTS = "profiles.json"
 SYNTHETIC = (
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     truth = groundtruth.load(args.data)
     data = {**_scored(lists.read(args.file), truth), "notes": [SYNTHETIC] if _is_synthetic(args.data) else []}
     if args.json:
-        show(orjson.dumps({"file": str(args.file), **data}, option=orjson.OPT_INDENT_2).decode())
+        show_json({"file": str(args.file), **data})
     else:
         _print(args.file, data)
     return 0

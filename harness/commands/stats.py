@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import orjson
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as Columns
@@ -25,7 +24,7 @@ from harness.report.grid import Place
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
-from harness.ui.streams import show, tell
+from harness.ui.streams import show, show_json, tell
 
 FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
@@ -154,7 +153,7 @@ def _print(args: argparse.Namespace, made: Made, out: Path | None) -> None:
             tell(line)
     if args.json:
         plain = forms.plain(made.chosen if args.metric else made.found)
-        show(orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode())
+        show_json(plain)
     elif args.format == "table":
         _show(made.chosen, made.missing, out)
     elif args.into:

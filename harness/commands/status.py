@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 
-import orjson
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -16,7 +15,7 @@ from harness.store.lock import held
 from harness.store.log import objects
 from harness.store.manifest import RUNNING
 from harness.ui.console import console
-from harness.ui.streams import show
+from harness.ui.streams import show_json
 
 NUMBERS = ("users", "done", "failed")
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
@@ -34,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     rows: list[JSON] = []
     code = earlier.each(earlier.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
-        show(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+        show_json(rows)
     elif rows:
         _print(_table(rows))
     else:

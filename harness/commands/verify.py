@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import orjson
-
 from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
@@ -27,7 +25,7 @@ from harness.store.lock import RunLock, held
 from harness.store.manifest import RUNNING, load
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
-from harness.ui.streams import show, tell
+from harness.ui.streams import show_json, tell
 from harness.ui.words import plural
 
 DIED = "died"
@@ -57,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     proofs: list[JSON] = []
     code = earlier.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
-        show(orjson.dumps(proofs, option=orjson.OPT_INDENT_2).decode())
+        show_json(proofs)
     else:
         _show(proofs)
     return code

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from harness.printable import on_one_line
+
 
 class Place(Enum):
     """Where a figure stands among those it compares with; equal ones share a place."""
@@ -64,7 +66,7 @@ def _markdown_number(number: Number | None) -> str:
 
 def _markdown_text(text: str) -> str:
     """The text itself, whatever of it looks like markup."""
-    return re.sub(r"([\\`*_{}\[\]<>|~&$#!])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>|~&$#!])", r"\\\1", _one_line(text))
 
 
 BEFORE_LATEX = (
@@ -91,7 +93,7 @@ def latex(grids: Sequence[Grid], notes: Sequence[str], comments: Sequence[str] =
 
     `comments` stand before them, for whoever reads the source.
     """
-    said = "".join(f"% {' '.join(comment.split())}\n" for comment in comments)
+    said = "".join(f"% {_one_line(comment)}\n" for comment in comments)
     return BEFORE_LATEX + said + "".join(f"\n{_latex_table(grid, notes)}" for grid in grids)
 
 
@@ -132,5 +134,10 @@ def _latex_number(number: Number | None) -> str:
 
 def _latex_text(text: str) -> str:
     """The text itself, whatever of it means something to LaTeX."""
-    plain = "".join(LATEX.get(character, character) for character in " ".join(text.split()))
+    plain = "".join(LATEX.get(character, character) for character in _one_line(text))
     return re.sub("-(?=-)", "-{}", plain)  # two hyphens would become a dash
+
+
+def _one_line(text: str) -> str:
+    """With white space of any kind and length as one space, so that no row or comment ends within a name."""
+    return on_one_line(" ".join(text.split()))

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from rich.cells import cell_len, chop_cells
 
 from harness.model import Block, Chart, Heading, Paragraph, Quote, Report, Sketch, Table, Tags, Verbatim
+from harness.printable import in_lines, on_one_line
 
 GAP = 2
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -36,7 +37,7 @@ def _block(block: Block, width: int) -> Lines:
         case Table():
             return _table(block, width)
         case Verbatim(text):
-            return [text.rstrip("\n")]
+            return [in_lines(text.rstrip("\n"))]
         case Quote(label, text):
             return wrap(f"{label}: {text}", width)
         case Tags(label, tags):
@@ -63,7 +64,7 @@ def wrap(text: str, width: int) -> Lines:
 
 def _pieces(text: str) -> Iterator[tuple[bool, str]]:
     """What must stay together, each with whether a space stood before it."""
-    for word in text.split():
+    for word in map(on_one_line, text.split()):
         spaced, piece = True, ""
         for character in word:
             if piece and _may_part(piece[-1], character):

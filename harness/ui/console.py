@@ -1,17 +1,25 @@
-"""The console of every command."""
+"""The console of every command: the way of all text to standard output, but for what `streams` writes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from threading import RLock
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
+from harness.printable import in_lines, on_one_line
 from harness.ui.streams import unfailing
 
 
 class SharedConsole(Console):
-    """One that threads may print to beside a display that draws over itself: `turn` is held until all is written."""
+    """One that threads may print to beside a display that draws over itself: `turn` is held until all is written.
+
+    Whatever text holds, nothing but this console's own styles and cursor movements steers the terminal. A string, also
+    as a cell of a table, is one line: lines of one print are strings of their own, with `sep="\\n"`.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.turn = RLock()
@@ -21,9 +29,19 @@ class SharedConsole(Console):
         with self.turn:
             super().print(*args, **kwargs)
 
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Every string, before its width is measured."""
+        return super().render_str(on_one_line(text), **how)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Everything that is written; also texts that were made elsewhere."""
+        for segment in super().render(renderable, options):
+            is_safe = segment.control or segment.text.isprintable()
+            yield segment if is_safe else Segment(in_lines(segment.text), segment.style)
+
 
 def console(*, no_color: bool = False) -> SharedConsole:
-    """Standard output. Text is shown as it is, whatever a name holds, and output that fails ends nothing.
+    """Standard output. Nothing in a text is taken for markup, and output that fails ends nothing.
 
     `NO_COLOR` in the environment means `no_color`.
     """

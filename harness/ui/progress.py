@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.segment import ControlType
 
 from harness.model import Snapshot, Snapshots, SubsetProgress, Warned
+from harness.printable import on_one_line
 from harness.ui import words
 from harness.ui.board import Board
 from harness.ui.console import SharedConsole
@@ -114,16 +115,17 @@ class PlainDisplay:
             self._print(snapshots)
 
     def _print(self, snapshots: Snapshots) -> None:
-        self._console.print(lines(snapshots, self._console.encoding), highlight=False, soft_wrap=True, markup=False)
+        made = lines(snapshots, self._console.encoding).split("\n")
+        self._console.print(*made, sep="\n", highlight=False, soft_wrap=True, markup=False)
 
 
 def lines(snapshots: Snapshots, encoding: str = "utf-8") -> str:
     """The display in a few lines of each run, for logs; of one that has ended while others go on, where it stands."""
     some_go_on = not all(s.over for s in snapshots)
-    told = [folded(_told(s, encoding, short=s.over and some_go_on)) for s in snapshots]
+    told = [folded(list(map(on_one_line, _told(s, encoding, short=s.over and some_go_on)))) for s in snapshots]
     if len(told) == 1:
         return told[0]
-    return "\n".join([f"{s.name}: {words}" for s, words in zip(snapshots, told, strict=True)])
+    return "\n".join([f"{on_one_line(s.name)}: {words}" for s, words in zip(snapshots, told, strict=True)])
 
 
 def _told(s: Snapshot, encoding: str, *, short: bool) -> list[str]:

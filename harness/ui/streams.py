@@ -1,18 +1,19 @@
-"""The process's own output. That it cannot be written (a reader that went away, a full disk, an encoding without
-Chinese) never ends a command's work."""
+"""The process's own output: with `console`, the only way to it.
+
+That it cannot be written (a reader that went away, a full disk, an encoding without Chinese) never ends a command's
+work.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO, cast
-from unicodedata import category
+from typing import Any, TextIO, cast
 
 from harness.errors import MachineError
+from harness.printable import as_json, in_lines, on_one_line
 
-STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode's categories: controls, formats (directions), half pairs, what is nobody's, line and paragraph ends."""
 LONGEST = 2000
 """Characters of a sentence; whatever is longer holds a value that nobody would read to its end."""
 
@@ -25,22 +26,12 @@ def admit_all_characters() -> None:
 
 
 def tell(sentence: str) -> None:
-    """Says something to the user on stderr, where there is one that can be written.
-
-    Sentences name values of files, which may hold anything: nothing of them reaches a terminal but as text.
-    """
-    words = "".join(map(_plain, sentence))
+    """Says something to the user on stderr, where there is one that can be written: one line, whatever it names."""
     try:
         if sys.stderr is not None:  # `print` would take stdout instead
-            print(f"harness: {_bounded(words)}", file=sys.stderr, flush=True)
+            print(f"harness: {_bounded(on_one_line(sentence))}", file=sys.stderr, flush=True)
     except OSError:
         drop(sys.stderr)
-
-
-def _plain(character: str) -> str:
-    """Escapes what steers a terminal or breaks a line; spaces of all kinds stay what they are in a path."""
-    steers = category(character) in STEERING
-    return character.encode("unicode_escape").decode() if steers else character
 
 
 def _bounded(words: str) -> str:
@@ -49,13 +40,21 @@ def _bounded(words: str) -> str:
 
 
 def show(text: str) -> None:
-    """Writes a command's result to stdout. Raises `MachineError` where it is lost, not where nobody reads on."""
+    """Writes a command's result to stdout, its line feeds as they are and other controls as escapes.
+
+    Raises `MachineError` where it is lost, not where nobody reads on.
+    """
     try:
-        print(text, flush=True)
+        print(in_lines(text), flush=True)
     except OSError as error:
         drop(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise MachineError(f"cannot write the output: {error.strerror}") from error
+
+
+def show_json(value: Any) -> None:
+    """Writes a command's result as JSON, as `show` does."""
+    show(as_json(value))
 
 
 def flush(stream: TextIO | None) -> OSError | None:

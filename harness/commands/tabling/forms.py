@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from harness.commands.tabling.remarks import notes
 from harness.commands.tabling.tables import Figure, MetricTable, Row, title
 from harness.model import JSON
+from harness.printable import on_one_line
 from harness.report import grid
 from harness.report.grid import Grid, Number, Place
 
@@ -29,6 +30,8 @@ CSV_COLUMNS = (
     "published",
     "what",
 )
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""How formulas begin, in some spreadsheets also in full width (owasp.org: CSV injection)."""
 
 
 def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = ()) -> str:
@@ -84,18 +87,21 @@ def _csv(shown: Sequence[MetricTable]) -> str:
 def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure, place: Place | None) -> list[str]:
     interval = figure.value.interval
     return [
-        table.benchmark,
-        table.metric,
-        row.name,
-        column,
+        *map(_csv_text, (table.benchmark, table.metric, row.name, column)),
         f"{figure.percent:.2f}",
         *((f"{100 * end:.2f}" for end in interval) if interval else ("", "")),
         *("" if number is None else str(number) for number in _numbers(figure).values()),
         "" if row.is_published else _yes(figure.complete),
         place.value if place else "",
         _yes(row.is_published),
-        row.about,
+        _csv_text(row.about),
     ]
+
+
+def _csv_text(text: str) -> str:
+    """One line, and with an apostrophe in front of what a spreadsheet would take for a formula."""
+    plain = on_one_line(text)
+    return f"'{plain}" if plain.startswith(FORMULA) else plain
 
 
 def _numbers(figure: Figure) -> dict[str, int | None]:
