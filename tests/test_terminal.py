@@ -345,6 +345,24 @@ def test_lines_of_a_log_are_those_of_the_display() -> None:
     assert raw(shown) == set() and shown.count("\n") == plain.count("\n")
 
 
+def test_details_of_a_defect_are_safe_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file with a traceback, whose message quotes a value, is shown with `cat`."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setattr("harness.commands.earlier.find", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["status", "--results-dir", str(tmp_path)]) == 70
+    (path,) = tmp_path.glob("harness-error-*.txt")
+    details = path.read_text(encoding="utf-8")
+    assert raw(details) == set() and details.count("\n") > 3
+    told = capsys.readouterr().err
+    assert raw(told) == set() and told.count("\n") == 1
+
+
 # No other way out
 
 WAYS = {
