@@ -46,7 +46,7 @@ OWN = re.compile(r"\r?\x1b\[[0-9;?]*[mAKhl]")
 
 
 def raw(shown: str) -> set[str]:
-    """Characters of an output that should not be there, beside line feeds and the harness's own styles."""
+    """Characters of an output that should not be there, other than line feeds and the harness's own styles."""
     found = {STYLED} if STYLED in shown else set()
     plain = OWN.sub("", shown).replace("\n", "")
     return found | {c for c in plain if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
@@ -73,8 +73,8 @@ class Folder:
         tasks = self.root / "tasks"
         tasks.mkdir(parents=True)
         lines = [orjson.loads(line) for line in generate("weibo", 3, 5, 2.0)]
-        told = b"\n".join(orjson.dumps({**line, "user_id": f"{self.word}{n}"}) for n, line in enumerate(lines))
-        (tasks / "weibo_inference_tasks.jsonl").write_bytes(told)
+        content = b"\n".join(orjson.dumps({**line, "user_id": f"{self.word}{n}"}) for n, line in enumerate(lines))
+        (tasks / "weibo_inference_tasks.jsonl").write_bytes(content)
         for number, refused in ((1, None), (2, lines[0]["username"])):
             self._run(tasks, f"run{number}", refused)
             self._rename(f"run{number}", number)
@@ -175,7 +175,7 @@ WRAPPED = [("status", "--name", "WORD"), ("compare", "WORD1", "WORD2", "--resamp
 """Commands with lines of at most 120 columns, or another error for a name that options refuse."""
 
 
-def said(words: tuple[str, ...], folder: Folder, terminal: bool, patch: pytest.MonkeyPatch) -> tuple[int, str, str]:
+def output(words: tuple[str, ...], folder: Folder, terminal: bool, patch: pytest.MonkeyPatch) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command about a folder."""
     patch.setenv("COLUMNS", "3000")
     patch.setenv("TERM", "xterm-256color")
@@ -192,7 +192,7 @@ def test_no_name_steers_the_terminal_or_breaks_a_row(
     words: tuple[str, ...], terminal: bool, folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reading commands print has as many lines as with ordinary names, and no character of others raw."""
-    hostile, plain = (said(words, folder, terminal, monkeypatch) for folder in folders)
+    hostile, plain = (output(words, folder, terminal, monkeypatch) for folder in folders)
     assert raw(hostile[1]) == set() and raw(hostile[2]) == set()
     assert "模" in hostile[1] + hostile[2]
     if "--name" not in words:  # which refuses such a name
@@ -210,17 +210,17 @@ def test_no_name_steers_the_terminal_while_a_run_goes_on(
     (hostile.results / f"{HOSTILE}2").rename(hostile.results / "run2")
     with serving(baseline) as server:
         words = ("resume", "--name", "run2", "--no-html", "--api-url", server.url)
-        code, out, err = said(words, hostile, terminal, monkeypatch)
+        code, out, err = output(words, hostile, terminal, monkeypatch)
     assert raw(out) == set() and raw(err) == set()
     assert f"{on_one_line(HOSTILE)} on http" in out and code == 0, err
-    code, out, err = said(("resume",), hostile, terminal, monkeypatch)
+    code, out, err = output(("resume",), hostile, terminal, monkeypatch)
     assert raw(out) == set() and raw(err) == set() and code
 
 
 def test_reports_as_text_hold_no_raw_character(folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch) -> None:
     """`cat eval_report_weibo.txt` is as safe as the command that wrote it."""
     hostile, _ = folders
-    assert said(("reeval",), hostile, False, monkeypatch)[0] == 2  # the subset that nobody knows
+    assert output(("reeval",), hostile, False, monkeypatch)[0] == 2  # the subset that nobody knows
     reports = list(hostile.results.glob("*/eval_report_*.txt"))
     assert len(reports) == 2
     for path in reports:
@@ -233,7 +233,7 @@ def test_json_on_the_terminal_is_the_same_when_parsed(
 ) -> None:
     """Escapes are JSON's own."""
     hostile, _ = folders
-    _, out, _ = said(("status", "--json"), hostile, False, monkeypatch)
+    _, out, _ = output(("status", "--json"), hostile, False, monkeypatch)
     assert {row["model"] for row in orjson.loads(out)} == {HOSTILE}
 
 
@@ -316,7 +316,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(
     folder = (plain.results / f"{plain.word}1").rename(plain.results / name.replace("/", ""))
     with _edited(folder / "eval_report_weibo.json") as report:
         report["model"] = name
-    code, out, _ = said(("stats", "--format", "csv", "--metric", "Recall"), plain, False, monkeypatch)
+    code, out, _ = output(("stats", "--format", "csv", "--metric", "Recall"), plain, False, monkeypatch)
     assert code == 2  # the subset that nobody knows
     for line in csv.DictReader(io.StringIO(out)):
         assert not line["run"].startswith(tuple("=+-@＝＋－＠\t\r")) and not line["what"].startswith(
@@ -359,8 +359,8 @@ def test_details_of_a_defect_are_safe_to_read(
     (path,) = tmp_path.glob("harness-error-*.txt")
     details = path.read_text(encoding="utf-8")
     assert raw(details) == set() and details.count("\n") > 3
-    told = capsys.readouterr().err
-    assert raw(told) == set() and told.count("\n") == 1
+    err = capsys.readouterr().err
+    assert raw(err) == set() and err.count("\n") == 1
 
 
 # No other way out
