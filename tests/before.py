@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -92,12 +92,14 @@ LASTING = 2
 """One spoilt reply in so many is as bad when the request is repeated."""
 
 
-def spoilt_by(answer: Callable[[str, Any, int], str], baseline: str) -> Callable[[JSON], tuple[int, bytes]]:
+def spoilt_by(
+    answer: Callable[[str, Any, int], str], baseline: str, refused: Sequence[Sequence[str]] = REFUSED
+) -> Callable[[JSON], tuple[int, bytes]]:
     """A script that answers as a baseline does, but for the prompts whose hash or text says otherwise."""
 
     def script(body: JSON) -> tuple[int, bytes]:
         prompt, repeated = _prompt(body["messages"][-1]["content"])
-        if any(all(mark in prompt for mark in marks) for marks in REFUSED):
+        if any(all(mark in prompt for mark in marks) for marks in refused):
             return _refused("this one I do not take")
         text = answer(baseline, body["messages"], 0)
         draw = int.from_bytes(blake2b(prompt.encode(), digest_size=4).digest())
@@ -152,7 +154,7 @@ def made(folder: Path) -> dict[str, bytes]:
     codes: dict[str, int] = {}
     for run in RUNS:
         codes[f"run {run.name}"] = _run(run, folder)
-        found |= _files(folder / run.name)
+        found |= run_files(folder / run.name)
     for name, words in STATS.items():
         codes[name], found[name] = command("stats", *words, "--results-dir", str(folder))
     excel = folder / "excel"
@@ -186,7 +188,7 @@ def command(*words: str) -> tuple[int, bytes]:
     return code, out.buffer.getvalue()
 
 
-def _files(run: Path) -> dict[str, bytes]:
+def run_files(run: Path) -> dict[str, bytes]:
     paths = [path for pattern in FILES for path in sorted(run.glob(pattern))]
     found = {f"{run.name}/{path.name}": steady(path) for path in paths}
     for path in sorted(run.glob("failures_*.jsonl")):
