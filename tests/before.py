@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 import shutil
 import tempfile
@@ -37,6 +38,9 @@ LARGE = 20_000
 """Bytes from which a file is kept compressed."""
 
 RESAMPLES = "1000"
+WIDTH = "200"
+"""Columns of the terminal."""
+
 JSON = dict[str, Any]
 
 
@@ -144,6 +148,7 @@ STATS: Mapping[str, tuple[str, ...]] = {
     "stats.md": ("--format", "markdown"),
     "stats.tex": ("--format", "latex"),
     "stats.json": ("--json",),
+    "stats.txt": (),
 }
 FILES = ("inference_results_*.jsonl", "eval_report_*.json", "eval_report_*.txt", "generated_*.json")
 
@@ -161,10 +166,14 @@ def made(folder: Path) -> dict[str, bytes]:
     codes["stats.xlsx"], _ = command("stats", "--out", str(excel), "--results-dir", str(folder))
     found["stats.xlsx.json"] = _dumped({path.stem: _sheets(path) for path in sorted(excel.glob("*.xlsx"))})
     for words in COMPARED:
-        name = f"compare/{'-'.join(word.strip('-') for word in words)}.json"
-        more = ("--json", "--resamples", RESAMPLES, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder))
-        codes[name], found[name] = command("compare", *words, *more)
-    codes["verify"], _ = command("verify", "--results-dir", str(folder))
+        name = f"compare/{'-'.join(word.strip('-') for word in words)}"
+        more = ("--resamples", RESAMPLES, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder))
+        _, found[f"{name}.txt"] = command("compare", *words, *more)
+        book = folder / "compared.xlsx"
+        codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book))
+        found[f"{name}.xlsx.json"] = _dumped({"compared": _sheets(book)})
+    for run in ("spoilt", "agent"):
+        codes[f"verify {run}"], _ = command("verify", "--name", run, "--results-dir", str(folder))
     found["exit_codes.json"] = _dumped(codes)
     return found
 
@@ -181,7 +190,7 @@ def _run(run: Run, folder: Path) -> int:
 def command(*words: str) -> tuple[int, bytes]:
     """A command's exit code and what it writes to stdout."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
-    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+    with patch.dict(os.environ, {"COLUMNS": WIDTH}), redirect_stdout(out), redirect_stderr(io.StringIO()):
         code = main(list(words))
     out.flush()
     assert isinstance(out.buffer, io.BytesIO)

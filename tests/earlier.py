@@ -139,7 +139,8 @@ def exit_codes() -> dict[str, int]:
 
 
 def write() -> None:
-    codes, contents = {}, {}
+    codes: dict[str, int] = {}
+    contents: dict[str, bytes] = {}
     for line in COMMANDS:
         with tempfile.TemporaryDirectory() as folder:
             codes[line], files = outcome(line, Path(folder))

@@ -64,15 +64,16 @@ def test_failures_are_of_the_same_users(golden: Contents, today: Contents) -> No
     assert changed(golden, today, "failures") == []
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", "stats.json", ".xlsx.json"])
+@pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".txt", "stats.json", ".xlsx.json"])
 def test_tables_of_runs_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
     """`stats` in each of its formats, with ranks and marks."""
     assert changed(golden, today, "stats", suffix) == []
 
 
-def test_comparisons_have_the_same_figures(golden: Contents, today: Contents) -> None:
+@pytest.mark.parametrize("suffix", [".json", ".txt", ".xlsx.json"])
+def test_comparisons_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
     """`compare` of two and of three runs, on one platform and on five: differences, intervals, corrected p-values."""
-    assert changed(golden, today, "compare", ".json") == []
+    assert changed(golden, today, "compare", suffix) == []
 
 
 def test_commands_end_with_the_same_exit_codes(golden: Contents, today: Contents) -> None:
