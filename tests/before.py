@@ -105,7 +105,7 @@ def spoilt_by(
         prompt, repeated = _prompt(body["messages"][-1]["content"])
         if any(all(mark in prompt for mark in marks) for marks in refused):
             return _refused("this one I do not take")
-        text = answer(baseline, body["messages"], 0)
+        text = answer(baseline, [{"role": "user", "content": prompt}], 0)
         draw = int.from_bytes(blake2b(prompt.encode(), digest_size=4).digest())
         lasts = draw // DRAWS % LASTING == 0
         spoil = SPOILT.get(draw % DRAWS)
@@ -115,10 +115,10 @@ def spoilt_by(
 
 
 def _prompt(content: str) -> tuple[str, bool]:
-    """A prompt without the note after it, and whether there is one."""
-    end = next(mark for mark in ENDS if mark in content)
-    head, _, rest = content.rpartition(end)
-    return head, "\n\n" in rest
+    """Return a prompt without the note after it, and whether there is one."""
+    end = max(content.rfind(mark) + len(mark) for mark in ENDS if mark in content)
+    prompt, rest = content[:end], content[end:]
+    return prompt, "\n\n" in rest
 
 
 # The runs
@@ -172,8 +172,8 @@ def made(folder: Path) -> dict[str, bytes]:
         book = folder / "compared.xlsx"
         codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book))
         found[f"{name}.xlsx.json"] = _dumped({"compared": _sheets(book)})
-    for run in ("spoilt", "agent"):
-        codes[f"verify {run}"], _ = command("verify", "--name", run, "--results-dir", str(folder))
+    for name in ("spoilt", "agent"):
+        codes[f"verify {name}"], _ = command("verify", "--name", name, "--results-dir", str(folder))
     found["exit_codes.json"] = _dumped(codes)
     return found
 
