@@ -161,7 +161,8 @@ def made(folder: Path) -> dict[str, bytes]:
         codes[f"run {run.name}"] = _run(run, folder)
         found |= run_files(folder / run.name)
     for name, words in STATS.items():
-        codes[name], found[name] = command("stats", *words, "--results-dir", str(folder))
+        codes[name], shown = command("stats", *words, "--results-dir", str(folder))
+        found[name] = shown.replace(str(folder).encode(), b"")
     excel = folder / "excel"
     codes["stats.xlsx"], _ = command("stats", "--out", str(excel), "--results-dir", str(folder))
     found["stats.xlsx.json"] = _dumped({path.stem: _sheets(path) for path in sorted(excel.glob("*.xlsx"))})

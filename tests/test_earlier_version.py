@@ -82,7 +82,7 @@ def test_killed_run_is_resumed_to_the_results_of_the_whole_one(tmp_path: Path) -
         saved = [line.text for line in sound_lines(copy.results / "killed" / RESPONSES)]
         assert copy.command("resume --name killed --no-html --tasks-dir TASKS")[0] == 0
         now = [line.text for line in sound_lines(copy.results / "killed" / RESPONSES)]
-        assert len(saved) == 11 and now[: len(saved)] == saved
+        assert len(saved) == 10 and now[: len(saved)] == saved
         assert len(now) == len(list(sound_lines(copy.results / "whole" / RESPONSES)))
         whole, killed = (run_files(copy.results / run) for run in ("whole", "killed"))
         assert changed(without_name(whole), without_name(killed)) == []
