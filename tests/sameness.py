@@ -1,0 +1,176 @@
+"""Compare outputs by their values: results by bytes, documents by the numbers in them, whatever their words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+Path = tuple[str, ...]
+Leaf = str | float | bool | None
+Renamed = Mapping[str, str]
+"""From paths of earlier documents to paths of today's, parts separated by `/`. `*` is any one part. A path includes all
+paths below it."""
+
+TOLERANCE = 1e-12
+"""Relative and absolute: the same numbers summed in another order."""
+
+VERSIONS = ("format",)
+"""Keys that say how a document is written. They change with it."""
+
+NUMBER = re.compile(
+    r"(?:\*\*|<ins>|\\textbf\{|\\underline\{)?(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w…])(?:\\?\*)?"
+)
+"""A number with its marks: best, second best, not of all users."""
+ROW = re.compile(r"^ +\S|\S {2,}\S|^\||&")
+"""Lines of tables: in text with columns, in Markdown, in LaTeX."""
+CSV_KEYS = ("benchmark", "metric", "run", "platform")
+
+
+def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = None) -> list[str]:
+    """Return what is missing from the new document or different in it, a sentence each. Additions are no difference."""
+    if name.endswith((".jsonl", "generated_beijing.json")):
+        return _bytes(old, new)
+    if name.endswith(".xlsx.json"):
+        return _workbooks(orjson.loads(old), orjson.loads(new))
+    if name.endswith(".json"):
+        return _values(orjson.loads(old), orjson.loads(new), renamed or {})
+    if name.endswith(".csv"):
+        return _values(_table(old), _table(new), renamed or {})
+    return _texts(old.decode(), new.decode())
+
+
+def _bytes(old: bytes, new: bytes) -> list[str]:
+    if old == new:
+        return []
+    before, after = old.splitlines(), new.splitlines()
+    if len(before) != len(after):
+        return [f"{len(before)} lines were, {len(after)} are"]
+    number = next((i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b), len(before))
+    at = before[number : number + 1], after[number : number + 1]
+    return [f"line {number + 1} differs: {at[0]!r:.2000} is now {at[1]!r:.2000}"]
+
+
+# Documents with keys
+
+
+def _values(old: Any, new: Any, renamed: Renamed) -> list[str]:
+    there = dict(_leaves(new))
+    found = []
+    for path, was in _leaves(old):
+        if path[-1] in VERSIONS:
+            continue
+        now_at = _now_at(path, renamed)
+        if now_at in there:
+            if not _same(was, there[now_at]):
+                found.append(f"{'/'.join(path)}: {was!r} is now {there[now_at]!r}")
+        elif _is_number(was):
+            found.append(f"{'/'.join(path)}: {was!r} is missing")
+    return found
+
+
+def _leaves(value: Any, path: Path = ()) -> Iterable[tuple[Path, Leaf]]:
+    """Yield values with their paths. A list of sentences is one text; any other list has its length as well."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _leaves(one, (*path, str(key)))
+    elif isinstance(value, list) and any(isinstance(one, str) and " " in one for one in value):
+        yield path, " \n".join(map(str, value))
+    elif isinstance(value, list):
+        if value:
+            yield (*path, "length"), len(value)
+        for number, one in enumerate(value):
+            yield from _leaves(one, (*path, str(number)))
+    else:
+        yield path, value
+
+
+def _now_at(path: Path, renamed: Renamed) -> Path:
+    """Return today's path: the longest entry that matches the beginning is replaced, each `*` by what it matched."""
+    for old in sorted(renamed, key=len, reverse=True):
+        parts = old.split("/")
+        head, rest = path[: len(parts)], path[len(parts) :]
+        if len(head) == len(parts) and all(a in ("*", b) for a, b in zip(parts, head, strict=True)):
+            matched = iter([b for a, b in zip(parts, head, strict=True) if a == "*"])
+            return (*(next(matched) if part == "*" else part for part in renamed[old].split("/")), *rest)
+    return path
+
+
+def _is_number(value: Leaf) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _same(a: Leaf, b: Leaf) -> bool:
+    if isinstance(a, str) and isinstance(b, str) and " " in a:
+        return not _lost(NUMBER.findall(a), NUMBER.findall(b))
+    if _is_number(a) and _is_number(b):
+        return close(float(a), float(b))  # type: ignore[arg-type]
+    return type(a) is type(b) and a == b
+
+
+def close(a: float, b: float) -> bool:
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _table(content: bytes) -> dict[str, Any]:
+    """Return the rows of a CSV file by benchmark, metric, run and platform, each by its columns."""
+    rows: dict[str, Any] = {}
+    for line in csv.DictReader(io.StringIO(content.decode())):
+        key = " | ".join(line.pop(name) for name in CSV_KEYS)
+        assert key not in rows, f"two rows are of {key}"
+        rows[key] = {column: _cell(text) for column, text in line.items()}
+    return rows
+
+
+def _cell(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+# Documents for people
+
+
+def _texts(old: str, new: str) -> list[str]:
+    """Compare numbers of tables in their order, those of sentences in any order."""
+    found = _in_order(_numbers(old, rows=True), _numbers(new, rows=True))
+    lost = _lost(_numbers(old, rows=False), _numbers(new, rows=False))
+    return found + [f"no sentence has the number {number} any more" for number in lost]
+
+
+def _numbers(text: str, *, rows: bool) -> list[str]:
+    return [number for line in text.splitlines() if bool(ROW.search(line)) == rows for number in NUMBER.findall(line)]
+
+
+def _lost(old: list[str], new: list[str]) -> list[str]:
+    """Return missing numbers of two digits at least: shorter ones belong to explanations (step 1)."""
+    return [number for number in (Counter(old) - Counter(new)) if len(re.sub(r"\D", "", number)) > 1]
+
+
+def _workbooks(old: Any, new: Any) -> list[str]:
+    found = []
+    for book, sheets in old.items():
+        for sheet, cells in sheets.items():
+            now = new.get(book, {}).get(sheet)
+            if now is None:
+                found.append(f"{book}.xlsx has no sheet {sheet} any more")
+                continue
+            numbers = [[f"{cell:.10g}" for cell in of if _is_number(cell)] for of in (cells, now)]
+            found += [f"{book}.xlsx, {sheet}: {difference}" for difference in _in_order(*numbers)]
+    return found
+
+
+def _in_order(old: list[str], new: list[str]) -> list[str]:
+    """Report the first number that does not follow those before it. Other numbers may be between them."""
+    rest = iter(new)
+    for at, number in enumerate(old):
+        if number not in rest:
+            return [f"table number {at + 1}, {number}, is missing after {', '.join(old[max(0, at - 5) : at])}"]
+    return []
