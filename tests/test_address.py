@@ -46,9 +46,10 @@ def again(
     key_from: str | None = "LLM_API_KEY",
     url: str = RELAY,
     ran_with: str = "llm-key",
+    own: bool = True,
 ) -> tuple[str, str | None, str | None] | None:
     provenance = {"endpoint": url, "key_from": key_from, "key_check": address.key_check(ran_with)}
-    return flat(address.again(args, provenance, environment, "Qwen3-8B", None))
+    return flat(address.again(args, provenance, environment, "Qwen3-8B", None, own=own))
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> Non
     assert found is not None
     assert found.addresses[0].insecure_tls is insecure
     provenance = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
-    assert address.again(options(), provenance, environment, "r", None).addresses[0].insecure_tls is insecure
+    assert address.again(options(), provenance, environment, "r", None, own=True).addresses[0].insecure_tls is insecure
 
 
 def test_found_endpoint_does_not_show_its_key() -> None:
@@ -205,12 +206,12 @@ def test_missing_key_of_a_provider_is_named_with_its_variable() -> None:
 def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
     """Another host in the variable is where it goes now; a key that is gone is asked for by its variable's name."""
     was = {"endpoint": "http://a:8000/v1", "key_from": None, "provider": "cluster"}
-    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER)
+    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER, own=True)
     assert flat(moved) == ("http://b:8000/v1", None, None)
     was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
     with pytest.raises(BadInput, match="set DEEPSEEK_KEY"):
-        address.again(options(), was, LLM, "r", DEEPSEEK)
-    assert flat(address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK)) == (
+        address.again(options(), was, LLM, "r", DEEPSEEK, own=True)
+    assert flat(address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK, own=True)) == (
         "https://api.deepseek.example/v1",
         "k-123456",
         "DEEPSEEK_KEY",
@@ -222,10 +223,10 @@ def test_run_does_not_follow_its_provider_to_a_host_that_another_file_names() ->
     was = {"endpoint": "https://relay.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
     environment = {"DEEPSEEK_KEY": "k-123456"}
     with pytest.raises(BadInput, match=r"ran on deepseek at https://relay\.example/v1, which .* has at https://api\."):
-        address.again(options(), was, environment, "r", DEEPSEEK)
+        address.again(options(), was, environment, "r", DEEPSEEK, own=True)
     args = options()
     args.provider = "deepseek"
-    assert flat(address.again(args, was, environment, "r", DEEPSEEK)) == (
+    assert flat(address.again(args, was, environment, "r", DEEPSEEK, own=True)) == (
         "https://api.deepseek.example/v1",
         "k-123456",
         "DEEPSEEK_KEY",
@@ -236,13 +237,17 @@ def test_run_whose_address_a_command_gave_stays_there(key_file: Path) -> None:
     """Neither its provider's own address nor a variable's gets what went there, or the other way round."""
     was = {"endpoint": OTHER, "key_from": "--api-key", "provider": "deepseek", "address_from": "--api-url"}
     environment = {"DEEPSEEK_KEY": "k-123456", "CLUSTER_URLS": "http://b:8000/v1"}
-    assert flat(address.again(options(key="given"), was, environment, "r", DEEPSEEK)) == (OTHER, "given", "--api-key")
+    assert flat(address.again(options(key="given"), was, environment, "r", DEEPSEEK, own=True)) == (
+        OTHER,
+        "given",
+        "--api-key",
+    )
     keyless = {**was, "key_from": None}
-    assert flat(address.again(options(), keyless, environment, "r", DEEPSEEK)) == (OTHER, None, None)
-    assert flat(address.again(options(), keyless, environment, "r", CLUSTER)) == (OTHER, None, None)
+    assert flat(address.again(options(), keyless, environment, "r", DEEPSEEK, own=True)) == (OTHER, None, None)
+    assert flat(address.again(options(), keyless, environment, "r", CLUSTER, own=True)) == (OTHER, None, None)
     source = f"--api-key-file {key_file}"
     of_file = {**was, "key_from": source, "key_check": address.key_check("file-key")}
-    assert flat(address.again(options(), of_file, environment, "r", DEEPSEEK)) == (OTHER, "file-key", source)
+    assert flat(address.again(options(), of_file, environment, "r", DEEPSEEK, own=True)) == (OTHER, "file-key", source)
 
 
 def test_run_at_its_provider_keeps_headers_and_moves_with_its_variable_whatever_its_key_is_from(
@@ -250,12 +255,13 @@ def test_run_at_its_provider_keeps_headers_and_moves_with_its_variable_whatever_
 ) -> None:
     """A key of a file is read again, and goes where the provider is."""
     source = f"--api-key-file {key_file}"
-    was = {"endpoint": "https://api.deepseek.example/v1", "key_from": source, "provider": "deepseek"}
-    found = address.again(options(), was, {}, "r", DEEPSEEK)
+    check = address.key_check("file-key")
+    was = {"endpoint": DEEPSEEK.base_url[0], "key_from": source, "provider": "deepseek", "key_check": check}
+    found = address.again(options(), was, {}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "file-key", source)
     assert found.addresses[0].headers == {"X-A": "1"}
-    was = {"endpoint": "http://a:8000/v1", "key_from": source, "provider": "cluster"}
-    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER)
+    was = {"endpoint": "http://a:8000/v1", "key_from": source, "provider": "cluster", "key_check": check}
+    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER, own=True)
     assert flat(moved) == ("http://b:8000/v1", "file-key", source)
 
 
@@ -264,14 +270,16 @@ def test_hosted_provider_is_not_followed_to_where_a_variable_points_now() -> Non
     openai = Provider("openai", (OPENAI_URL,), "OPENAI_BASE_URL", "OPENAI_API_KEY")
     was = {"endpoint": OPENAI_URL, "key_from": "OPENAI_API_KEY", "provider": "openai"}
     with pytest.raises(BadInput, match="ran on openai at"):
-        address.again(options(), was, {**OPENAI, "OPENAI_BASE_URL": RELAY}, "r", openai)
+        address.again(options(), was, {**OPENAI, "OPENAI_BASE_URL": RELAY}, "r", openai, own=True)
 
 
 def test_certificates_of_one_run_are_not_trusted_by_the_next() -> None:
     """`resume` takes each run's own."""
     args, was = options(), {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
-    assert address.again(args, {**was, "ca_file": "/ca.pem"}, LLM, "r", None).addresses[0].ca_file == "/ca.pem"
-    assert address.again(args, was, LLM, "r", None).addresses[0].ca_file is None
+    assert (
+        address.again(args, {**was, "ca_file": "/ca.pem"}, LLM, "r", None, own=True).addresses[0].ca_file == "/ca.pem"
+    )
+    assert address.again(args, was, LLM, "r", None, own=True).addresses[0].ca_file is None
 
 
 def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
@@ -279,7 +287,7 @@ def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
     was = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
     args = options()
     args.provider = "deepseek"
-    found = address.again(args, was, {"DEEPSEEK_KEY": "k-123456", **LLM}, "r", DEEPSEEK)
+    found = address.again(args, was, {"DEEPSEEK_KEY": "k-123456", **LLM}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
 
 
@@ -287,10 +295,10 @@ def test_header_of_the_command_is_asked_for_again() -> None:
     """Its value is in no file, so `resume` cannot know it."""
     was = {"endpoint": RELAY, "key_from": "LLM_API_KEY", "headers": ["X-Team"]}
     with pytest.raises(BadInput, match="the header X-Team by --extra-header: give it again"):
-        address.again(options(), was, LLM, "r", None)
+        address.again(options(), was, LLM, "r", None, own=True)
     args = options()
     args.extra_header = [("X-Team", "blue")]
-    assert address.again(args, was, LLM, "r", None).addresses[0].headers == {"X-Team": "blue"}
+    assert address.again(args, was, LLM, "r", None, own=True).addresses[0].headers == {"X-Team": "blue"}
 
 
 def test_hosts_are_told_in_one_spelling() -> None:
@@ -378,7 +386,7 @@ def test_key_that_is_not_the_one_the_run_had_is_not_sent_where_its_folder_says(
     for key_from in ("LLM_API_KEY", f"--api-key-file {key_file}"):
         was = {"endpoint": OTHER, "key_from": key_from, "key_check": check, "address_from": "--api-url"}
         with pytest.raises(BadInput, match="is not the one that r was run with: give --api-url"):
-            address.again(options(), was, {"LLM_API_KEY": "llm-key"}, "r", None)
+            address.again(options(), was, {"LLM_API_KEY": "llm-key"}, "r", None, own=True)
     assert again(options(OTHER), {"LLM_API_KEY": "new-key"}) == (OTHER, "new-key", "LLM_API_KEY")
 
 
@@ -415,5 +423,5 @@ def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() 
 def test_variable_of_a_provider_may_be_called_otherwise_by_now() -> None:
     """The providers file says where its key is; the run follows."""
     was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "OLD_NAME", "provider": "deepseek"}
-    found = address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK)
+    found = address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
