@@ -38,11 +38,12 @@ def _read(path: Path, most: int | None, *, pipe: bool) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    os.set_blocking(fd, True)
     with open(fd, "rb") as file:
-        mode = os.fstat(fd).st_mode
-        if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        os.set_blocking(fd, True)
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes")

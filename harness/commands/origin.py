@@ -109,10 +109,12 @@ def _read(path: Path) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        return file.read() if private and found.st_size == SECRET_BYTES else None
+        return os.read(fd, SECRET_BYTES) if private and found.st_size == SECRET_BYTES else None
+    finally:
+        os.close(fd)
 
 
 def _made(path: Path) -> bytes | None:
