@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -425,3 +427,90 @@ def test_variable_of_a_provider_may_be_called_otherwise_by_now() -> None:
     was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "OLD_NAME", "provider": "deepseek"}
     found = address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
+
+
+# A run that is not known as this user's own
+
+
+def foreign(args: Namespace, environment: dict[str, str], provider: Provider | None = None, **was: str | None) -> Found:
+    provenance = {"endpoint": RELAY, "key_from": None, **was}
+    return address.again(args, provenance, environment, "r", provider, own=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint", "found"),
+    [
+        (LLM, RELAY, (RELAY, "llm-key", "LLM_API_KEY")),
+        (LLM, f"{RELAY}/ {RELAY}", (RELAY, "llm-key", "LLM_API_KEY")),
+        ({"LLM_API_BASE": RELAY}, RELAY.replace("//", "//user:theirs@"), (RELAY, None, None)),
+        (OPENAI, OPENAI_URL, (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
+        ({**LLM, **OPENAI, "OPENAI_BASE_URL": OTHER}, OTHER, (OTHER, "openai-key", "OPENAI_API_KEY")),
+    ],
+)
+def test_run_from_elsewhere_goes_on_at_an_address_of_the_environment(
+    environment: dict[str, str], endpoint: str, found: tuple[str, str | None, str | None]
+) -> None:
+    """With the key that belongs to it, whatever the manifest says of keys."""
+    assert flat(foreign(options(), environment, endpoint=endpoint, key_check=address.key_check("llm-key"))) == found
+
+
+@pytest.mark.parametrize("environment", [{}, LLM, {"LLM_API_KEY": "llm-key"}, {**LLM, **OPENAI}])
+@pytest.mark.parametrize("endpoint", [OTHER, f"{RELAY} {OTHER}", " ", "http://[", "x"])
+@pytest.mark.parametrize("key_from", [None, "LLM_API_KEY", "OPENAI_API_KEY"])
+def test_run_from_elsewhere_wants_an_address_that_nobody_here_named(
+    environment: dict[str, str], endpoint: str, key_from: str | None
+) -> None:
+    """Even with the trace of the very key: who has seen the folder of another run has that."""
+    check = address.key_check("llm-key")
+    with pytest.raises(BadInput, match="give --api-url"):
+        foreign(options(), environment, endpoint=endpoint, key_from=key_from, key_check=check)
+
+
+def test_file_that_a_manifest_from_elsewhere_names_is_never_opened(tmp_path: Path) -> None:
+    """It would be waited for here; the address, which is the user's own, gets what their variables have."""
+    os.mkfifo(tmp_path / "pipe")
+    for key_from in (f"--api-key-file {tmp_path}/pipe", f"--config {tmp_path}/pipe"):
+        assert flat(foreign(options(), LLM, key_from=key_from)) == (RELAY, "llm-key", "LLM_API_KEY")
+        with pytest.raises(BadInput, match="your variables have none for"):
+            foreign(options(), {"CLUSTER_URLS": RELAY}, CLUSTER, key_from=key_from)
+
+
+@pytest.mark.parametrize("given", ["api_key", "api_key_file", "extra_header"])
+def test_key_or_header_for_a_run_from_elsewhere_wants_its_address(given: str, key_file: Path) -> None:
+    """Else the manifest would say where it goes."""
+    args = options()
+    setattr(args, given, {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given])
+    for provider in (None, CLUSTER):
+        with pytest.raises(BadInput, match=r"give the address for --.* too"):
+            foreign(args, {**LLM, "CLUSTER_URLS": RELAY}, provider)
+    args.api_url = [OTHER]
+    assert foreign(args, LLM).shown == OTHER
+
+
+def test_certificates_of_a_run_from_elsewhere_are_those_of_the_command_and_the_providers_file() -> None:
+    """A manifest could name one in its own folder."""
+    own_file = replace(CLUSTER, ca_file="/own.pem")
+    environment = {"CLUSTER_URLS": RELAY, **LLM}
+    for provider, trusted in ((None, None), (own_file, "/own.pem")):
+        assert foreign(options(), environment, provider, ca_file="/theirs.pem").addresses[0].ca_file == trusted
+    args = options()
+    args.ca_file = "/given.pem"
+    assert foreign(args, environment, ca_file="/theirs.pem").addresses[0].ca_file == "/given.pem"
+
+
+@pytest.mark.parametrize("check", [None, "", address.key_check("another-key")])
+def test_key_of_a_file_is_checked_at_a_provider_too(check: str | None, key_file: Path) -> None:
+    """Without the trace of the very key, no manifest says that it belongs there."""
+    was = {"endpoint": RELAY, "key_from": f"--api-key-file {key_file}", "provider": "cluster", "key_check": check}
+    with pytest.raises(BadInput, match="is not the one that r was run with"):
+        address.again(options(), was, {"CLUSTER_URLS": RELAY}, "r", CLUSTER, own=True)
+
+
+def test_key_of_a_configuration_goes_to_the_address_beside_it_alone(tmp_path: Path) -> None:
+    """Not to that of a provider that the manifest names."""
+    file = tmp_path / "config.yml"
+    file.write_text(f"llm: [{{base_url: '{OTHER}', api_key: conf-key, model: m}}]", encoding="utf-8")
+    was = {"endpoint": RELAY, "key_from": f"--config {file}", "provider": "cluster"}
+    check = address.key_check("conf-key")
+    with pytest.raises(BadInput, match=f"now names {OTHER}"):
+        address.again(options(), {**was, "key_check": check}, {"CLUSTER_URLS": RELAY}, "r", CLUSTER, own=True)
