@@ -498,7 +498,7 @@ def test_certificates_of_a_run_from_elsewhere_are_those_of_the_command_and_the_p
     assert foreign(args, environment, ca_file="/theirs.pem").addresses[0].ca_file == "/given.pem"
 
 
-@pytest.mark.parametrize("check", [None, "", address.key_check("another-key")])
+@pytest.mark.parametrize("check", [None, "", address.key_check("another-key")], ids=["none", "empty", "another key's"])
 def test_key_of_a_file_is_checked_at_a_provider_too(check: str | None, key_file: Path) -> None:
     """Without the trace of the very key, no manifest says that it belongs there."""
     was = {"endpoint": RELAY, "key_from": f"--api-key-file {key_file}", "provider": "cluster", "key_check": check}

@@ -289,10 +289,13 @@ MISSING = (
 def _explicit_key(args: Namespace) -> tuple[str | None, str | None]:
     if args.api_key_file is not None:
         path: Path = args.api_key_file
-        if is_descriptor(path):
-            return _key_handed_over(path), f"{FROM_FILE}{path}"
-        return _key_of_file(path), f"{FROM_FILE}{path.resolve()}"
+        return key_in(path), f"{FROM_FILE}{path if is_descriptor(path) else path.resolve()}"
     return (args.api_key, "--api-key") if args.api_key else (None, None)
+
+
+def key_in(path: Path) -> str:
+    """The key in a file that an option of this command names. Raises `BadInput` where there is none."""
+    return _key_handed_over(path) if is_descriptor(path) else _key_of_file(path)
 
 
 @functools.lru_cache
