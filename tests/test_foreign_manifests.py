@@ -216,11 +216,11 @@ def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.Ca
         code = main(words)
     finally:
         faulthandler.cancel_dump_traceback_later()
-    told = capsys.readouterr()
-    assert 0 <= code <= 4, told.err
-    assert code in (0, 1) or told.err or "stopped" in told.out
-    assert "Traceback" not in told.err
-    assert not any(mark in told.out + told.err for mark in MARKS)
+    shown = capsys.readouterr()
+    assert 0 <= code <= 4, shown.err
+    assert code in (0, 1) or shown.err or "stopped" in shown.out
+    assert "Traceback" not in shown.err
+    assert not any(mark in shown.out + shown.err for mark in MARKS)
     allowed = {(OF_VARIABLE, world.variables.url)}
     allowed |= {(mark, world.mine.url) for mark in (OF_FILE, OF_PROVIDER, OF_HEADER)}
     if given_to is not None:

@@ -25,7 +25,7 @@ from tests.test_mobility_commands import RULES
 KEY = "sk-of-the-key-file-0123456789"
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS", "SGLANG_API_KEY")
 Change = Callable[[dict[str, Any]], None]
-Told = pytest.CaptureFixture[str]
+Streams = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_a_run_of_this_user_goes_on_with_its_key_file_without_a_word_wherever_it
     assert set(server.keys) == {f"Bearer {KEY}"}
 
 
-def test_a_bare_resume_leaves_a_run_from_elsewhere_alone(elsewhere: Callable[[], None], capsys: Told) -> None:
+def test_a_bare_resume_leaves_a_run_from_elsewhere_alone(elsewhere: Callable[[], None], capsys: Streams) -> None:
     """One sentence, exit 2 and no request; this user's own runs go on."""
     with serving(denied) as server:
         unfinished(server.url, "--name", "theirs")
@@ -83,9 +83,9 @@ def test_a_bare_resume_leaves_a_run_from_elsewhere_alone(elsewhere: Callable[[],
         server.script = baseline
         capsys.readouterr()
         assert main(["resume"]) == 2
-        told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if "theirs" in line] == told and len(told) == 1
-    assert origin.UNKNOWN in told[0] and "--name theirs" in told[0]
+        errors = capsys.readouterr().err.splitlines()
+    assert [line for line in errors if "theirs" in line] == errors and len(errors) == 1
+    assert origin.UNKNOWN in errors[0] and "--name theirs" in errors[0]
     states = {
         name: orjson.loads(Path(f"results/{name}/run_weibo.json").read_bytes())["state"] for name in ("ours", "theirs")
     }
@@ -93,21 +93,21 @@ def test_a_bare_resume_leaves_a_run_from_elsewhere_alone(elsewhere: Callable[[],
 
 
 def test_a_run_from_elsewhere_goes_on_where_this_user_says_and_is_theirs_then(
-    elsewhere: Callable[[], None], capsys: Told
+    elsewhere: Callable[[], None], capsys: Streams
 ) -> None:
     """Its address has to be given again, and with it the key; the file that its manifest names is not read."""
     with serving(denied) as server:
         unfinished(server.url, "--api-key-file", "key")
         elsewhere()
         before = len(server.bodies)
-        for how, said in (
+        for how, words in (
             ([], "give --api-url"),
             (["--api-key-file", "key"], "give the address for --api-key-file too"),
             (["--extra-header", "X-A: secret"], "give the address for --extra-header too"),
         ):
             capsys.readouterr()
             assert main(["resume", "--name", "m", *how]) == 2
-            assert said in capsys.readouterr().err
+            assert words in capsys.readouterr().err
         assert len(server.bodies) == before
         assert main(["resume", "--name", "m", "--api-url", server.url]) == 3
         assert server.keys[-1] is None
@@ -160,8 +160,8 @@ def test_the_secret_is_one_file_that_only_this_user_can_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("trick", ["link", "open to all", "short", "folder", "pipe"])
-def test_a_secret_that_others_may_know_is_none(tmp_path: Path, trick: str, capsys: Told) -> None:
-    """The run is then not known as this user's, which is said, and ends as it would."""
+def test_a_secret_that_others_may_know_is_none(tmp_path: Path, trick: str, capsys: Streams) -> None:
+    """The run is then not known as this user's, a note names the file, and it ends as it would."""
     secret = tmp_path / "state/behavior-harness/key"
     secret.parent.mkdir(parents=True)
     match trick:
@@ -198,7 +198,7 @@ def test_a_state_folder_that_cannot_be_written_fails_no_run(place: str, monkeypa
 
 
 def test_a_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_names(
-    capsys: Told, monkeypatch: pytest.MonkeyPatch
+    capsys: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither with a null check nor with that of a guessed key, and not even when the run is named."""
     with serving(denied) as server:
@@ -213,7 +213,7 @@ def test_a_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_name
     assert KEY not in capsys.readouterr().err
 
 
-def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Told) -> None:
+def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Streams) -> None:
     """They have to be given again."""
     Path("ca.pem").write_text("", encoding="utf-8")
     with serving(denied) as server:
@@ -253,7 +253,7 @@ COMMANDS = (["reeval", "--reparse"], ["resume", "--name", "rules", "--api-url", 
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
-    agent: Path, words: list[str], elsewhere: Callable[[], None], capsys: Told
+    agent: Path, words: list[str], elsewhere: Callable[[], None], capsys: Streams
 ) -> None:
     """Else one sentence that names the option."""
     elsewhere()
@@ -280,7 +280,12 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("answer", "runs"), [("y\n", True), ("\n", False), ("", False), ("n\n", False)])
 def test_on_a_terminal_the_user_is_asked_once(
-    agent: Path, answer: str, runs: bool, elsewhere: Callable[[], None], monkeypatch: pytest.MonkeyPatch, capsys: Told
+    agent: Path,
+    answer: str,
+    runs: bool,
+    elsewhere: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Streams,
 ) -> None:
     """No is what silence means."""
     elsewhere()
@@ -295,7 +300,7 @@ def test_on_a_terminal_the_user_is_asked_once(
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
-    agent: Path, words: list[str], elsewhere: Callable[[], None], capsys: Told
+    agent: Path, words: list[str], elsewhere: Callable[[], None], capsys: Streams
 ) -> None:
     """Not even trusted code with the right hash: only the copy in the folder."""
     elsewhere()
@@ -307,7 +312,7 @@ def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_copy_that_was_changed_is_not_run(
-    agent: Path, own: bool, elsewhere: Callable[[], None], capsys: Told
+    agent: Path, own: bool, elsewhere: Callable[[], None], capsys: Streams
 ) -> None:
     """Neither in this user's own folder that came back, nor with a new hash in its manifest."""
     copy = Path("results/rules/agent_walker.py")
@@ -371,7 +376,7 @@ def test_a_neighbour_of_a_kept_authors_prompt_is_not_imported() -> None:
 # Odd names and files
 
 
-def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Told) -> None:
+def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Streams) -> None:
     """With the manifest's file and field."""
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
     odd = ("", ".", "..", ".hidden", "../../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "x" * 256, "猫" * 100)
@@ -383,7 +388,7 @@ def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Told) -> No
             assert "run_weibo.json: field identity.files: expected" in capsys.readouterr().err.splitlines()[0]
 
 
-def test_a_prompt_whose_name_no_folder_could_keep_is_refused_before_it_is_used(capsys: Told) -> None:
+def test_a_prompt_whose_name_no_folder_could_keep_is_refused_before_it_is_used(capsys: Streams) -> None:
     """Its run could not be read again."""
     Path("a\\b.txt").write_text("${posts} ${pool}", encoding="utf-8")
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--prompt", "a\\b.txt"]) == 2
@@ -407,7 +412,7 @@ def odd_file(kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "folder", "huge"])
 @pytest.mark.parametrize("option", ["--api-key-file", "--config", "--providers"])
-def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: str, capsys: Told) -> None:
+def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: str, capsys: Streams) -> None:
     """One sentence with the file's name."""
     file = odd_file(kind)
     how = [] if option == "--config" else ["--api-url", "http://127.0.0.1:9/v1"]
@@ -419,7 +424,7 @@ def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: 
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "huge"])
-def test_key_file_that_became_something_else_is_not_waited_for(kind: str, capsys: Told) -> None:
+def test_key_file_that_became_something_else_is_not_waited_for(kind: str, capsys: Streams) -> None:
     """Where an own run took its key from."""
     with serving(denied) as server:
         unfinished(server.url, "--api-key-file", "key")
@@ -441,15 +446,15 @@ def shell(words: str, script: Script) -> tuple[int, str, list[str | None]]:
 
 
 @pytest.mark.parametrize("words", [f"--api-key-file <(echo {KEY})", f"--api-key-file /dev/stdin <<< {KEY}"])
-def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Told) -> None:
+def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Streams) -> None:
     """`<(pass show key)` is how a key stays off the disk; a resume wants it again."""
-    code, told, keys = shell(words, denied)
-    assert code == 3 and set(keys) == {f"Bearer {KEY}"}, told
+    code, errors, keys = shell(words, denied)
+    assert code == 3 and set(keys) == {f"Bearer {KEY}"}, errors
     assert main(["resume"]) == 2
     assert "was given its key by --api-key-file /dev/" in capsys.readouterr().err
 
 
 def test_endless_pipe_is_refused_at_its_bound() -> None:
     """More than any key has."""
-    code, told, keys = shell("--api-key-file <(yes)", denied)
-    assert code == 2 and "it is larger than 65536 bytes" in told and not keys
+    code, errors, keys = shell("--api-key-file <(yes)", denied)
+    assert code == 2 and "it is larger than 65536 bytes" in errors and not keys

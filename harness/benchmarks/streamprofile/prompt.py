@@ -154,7 +154,7 @@ def system_message(source: Path) -> str | None:
 def _load_builder(path: Path, content: bytes, *, neighbours: bool) -> Callable[[str], Any]:
     """Runs the very bytes that were read, so that what a run's folder keeps is what made its prompts.
 
-    What lies beside it in a run's folder is no neighbour of theirs, and is not imported.
+    What lies next to it in a run's folder is no neighbour of theirs, and is not imported.
     """
     module = ModuleType("streamprofile_authors_bench_task")
     module.__file__ = str(path)
