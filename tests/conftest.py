@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -7,3 +9,11 @@ import pytest
 def anyio_backend() -> str:
     """Tests marked `anyio` run on asyncio, as the harness does."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of tests, in processes of their own too, are sealed with a secret that is not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

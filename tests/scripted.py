@@ -19,12 +19,13 @@ Script = Callable[[dict[str, Any]], tuple[int, bytes]]
 
 @dataclass
 class Server:
-    """`bodies` and `keys` are what arrived, in order."""
+    """`bodies`, `keys` and whole `heads` are what arrived, in order."""
 
     url: str
     script: Script
     bodies: list[bytes] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
 
 
 def baseline(body: dict[str, Any]) -> tuple[int, bytes]:
@@ -47,6 +48,7 @@ def serving(script: Script) -> Iterator[Server]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             server.bodies.append(body)
             server.keys.append(self.headers.get("Authorization"))
+            server.heads.append(f"{self.path}\n{self.headers}")
             status, content = server.script(orjson.loads(body))
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

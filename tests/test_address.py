@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -46,9 +48,10 @@ def again(
     key_from: str | None = "LLM_API_KEY",
     url: str = RELAY,
     ran_with: str = "llm-key",
+    own: bool = True,
 ) -> tuple[str, str | None, str | None] | None:
     provenance = {"endpoint": url, "key_from": key_from, "key_check": address.key_check(ran_with)}
-    return flat(address.again(args, provenance, environment, "Qwen3-8B", None))
+    return flat(address.again(args, provenance, environment, "Qwen3-8B", None, own=own))
 
 
 @pytest.fixture
@@ -160,7 +163,7 @@ def test_tls_check_is_off_only_for_one(value: str | None, insecure: bool) -> Non
     assert found is not None
     assert found.addresses[0].insecure_tls is insecure
     provenance = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
-    assert address.again(options(), provenance, environment, "r", None).addresses[0].insecure_tls is insecure
+    assert address.again(options(), provenance, environment, "r", None, own=True).addresses[0].insecure_tls is insecure
 
 
 def test_found_endpoint_does_not_show_its_key() -> None:
@@ -205,12 +208,12 @@ def test_missing_key_of_a_provider_is_named_with_its_variable() -> None:
 def test_resumed_run_of_a_provider_follows_its_address_and_variable() -> None:
     """Another host in the variable is where it goes now; a key that is gone is asked for by its variable's name."""
     was = {"endpoint": "http://a:8000/v1", "key_from": None, "provider": "cluster"}
-    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER)
+    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER, own=True)
     assert flat(moved) == ("http://b:8000/v1", None, None)
     was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
     with pytest.raises(BadInput, match="set DEEPSEEK_KEY"):
-        address.again(options(), was, LLM, "r", DEEPSEEK)
-    assert flat(address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK)) == (
+        address.again(options(), was, LLM, "r", DEEPSEEK, own=True)
+    assert flat(address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK, own=True)) == (
         "https://api.deepseek.example/v1",
         "k-123456",
         "DEEPSEEK_KEY",
@@ -222,10 +225,10 @@ def test_run_does_not_follow_its_provider_to_a_host_that_another_file_names() ->
     was = {"endpoint": "https://relay.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
     environment = {"DEEPSEEK_KEY": "k-123456"}
     with pytest.raises(BadInput, match=r"ran on deepseek at https://relay\.example/v1, which .* has at https://api\."):
-        address.again(options(), was, environment, "r", DEEPSEEK)
+        address.again(options(), was, environment, "r", DEEPSEEK, own=True)
     args = options()
     args.provider = "deepseek"
-    assert flat(address.again(args, was, environment, "r", DEEPSEEK)) == (
+    assert flat(address.again(args, was, environment, "r", DEEPSEEK, own=True)) == (
         "https://api.deepseek.example/v1",
         "k-123456",
         "DEEPSEEK_KEY",
@@ -236,13 +239,17 @@ def test_run_whose_address_a_command_gave_stays_there(key_file: Path) -> None:
     """Neither its provider's own address nor a variable's gets what went there, or the other way round."""
     was = {"endpoint": OTHER, "key_from": "--api-key", "provider": "deepseek", "address_from": "--api-url"}
     environment = {"DEEPSEEK_KEY": "k-123456", "CLUSTER_URLS": "http://b:8000/v1"}
-    assert flat(address.again(options(key="given"), was, environment, "r", DEEPSEEK)) == (OTHER, "given", "--api-key")
+    assert flat(address.again(options(key="given"), was, environment, "r", DEEPSEEK, own=True)) == (
+        OTHER,
+        "given",
+        "--api-key",
+    )
     keyless = {**was, "key_from": None}
-    assert flat(address.again(options(), keyless, environment, "r", DEEPSEEK)) == (OTHER, None, None)
-    assert flat(address.again(options(), keyless, environment, "r", CLUSTER)) == (OTHER, None, None)
+    assert flat(address.again(options(), keyless, environment, "r", DEEPSEEK, own=True)) == (OTHER, None, None)
+    assert flat(address.again(options(), keyless, environment, "r", CLUSTER, own=True)) == (OTHER, None, None)
     source = f"--api-key-file {key_file}"
     of_file = {**was, "key_from": source, "key_check": address.key_check("file-key")}
-    assert flat(address.again(options(), of_file, environment, "r", DEEPSEEK)) == (OTHER, "file-key", source)
+    assert flat(address.again(options(), of_file, environment, "r", DEEPSEEK, own=True)) == (OTHER, "file-key", source)
 
 
 def test_run_at_its_provider_keeps_headers_and_moves_with_its_variable_whatever_its_key_is_from(
@@ -250,12 +257,13 @@ def test_run_at_its_provider_keeps_headers_and_moves_with_its_variable_whatever_
 ) -> None:
     """A key of a file is read again, and goes where the provider is."""
     source = f"--api-key-file {key_file}"
-    was = {"endpoint": "https://api.deepseek.example/v1", "key_from": source, "provider": "deepseek"}
-    found = address.again(options(), was, {}, "r", DEEPSEEK)
+    check = address.key_check("file-key")
+    was = {"endpoint": DEEPSEEK.base_url[0], "key_from": source, "provider": "deepseek", "key_check": check}
+    found = address.again(options(), was, {}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "file-key", source)
     assert found.addresses[0].headers == {"X-A": "1"}
-    was = {"endpoint": "http://a:8000/v1", "key_from": source, "provider": "cluster"}
-    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER)
+    was = {"endpoint": "http://a:8000/v1", "key_from": source, "provider": "cluster", "key_check": check}
+    moved = address.again(options(), was, {"CLUSTER_URLS": "http://b:8000/v1"}, "r", CLUSTER, own=True)
     assert flat(moved) == ("http://b:8000/v1", "file-key", source)
 
 
@@ -264,14 +272,16 @@ def test_hosted_provider_is_not_followed_to_where_a_variable_points_now() -> Non
     openai = Provider("openai", (OPENAI_URL,), "OPENAI_BASE_URL", "OPENAI_API_KEY")
     was = {"endpoint": OPENAI_URL, "key_from": "OPENAI_API_KEY", "provider": "openai"}
     with pytest.raises(BadInput, match="ran on openai at"):
-        address.again(options(), was, {**OPENAI, "OPENAI_BASE_URL": RELAY}, "r", openai)
+        address.again(options(), was, {**OPENAI, "OPENAI_BASE_URL": RELAY}, "r", openai, own=True)
 
 
 def test_certificates_of_one_run_are_not_trusted_by_the_next() -> None:
     """`resume` takes each run's own."""
     args, was = options(), {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
-    assert address.again(args, {**was, "ca_file": "/ca.pem"}, LLM, "r", None).addresses[0].ca_file == "/ca.pem"
-    assert address.again(args, was, LLM, "r", None).addresses[0].ca_file is None
+    assert (
+        address.again(args, {**was, "ca_file": "/ca.pem"}, LLM, "r", None, own=True).addresses[0].ca_file == "/ca.pem"
+    )
+    assert address.again(args, was, LLM, "r", None, own=True).addresses[0].ca_file is None
 
 
 def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
@@ -279,7 +289,7 @@ def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
     was = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
     args = options()
     args.provider = "deepseek"
-    found = address.again(args, was, {"DEEPSEEK_KEY": "k-123456", **LLM}, "r", DEEPSEEK)
+    found = address.again(args, was, {"DEEPSEEK_KEY": "k-123456", **LLM}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
 
 
@@ -287,10 +297,10 @@ def test_header_of_the_command_is_asked_for_again() -> None:
     """Its value is in no file, so `resume` cannot know it."""
     was = {"endpoint": RELAY, "key_from": "LLM_API_KEY", "headers": ["X-Team"]}
     with pytest.raises(BadInput, match="the header X-Team by --extra-header: give it again"):
-        address.again(options(), was, LLM, "r", None)
+        address.again(options(), was, LLM, "r", None, own=True)
     args = options()
     args.extra_header = [("X-Team", "blue")]
-    assert address.again(args, was, LLM, "r", None).addresses[0].headers == {"X-Team": "blue"}
+    assert address.again(args, was, LLM, "r", None, own=True).addresses[0].headers == {"X-Team": "blue"}
 
 
 def test_hosts_are_told_in_one_spelling() -> None:
@@ -378,7 +388,7 @@ def test_key_that_is_not_the_one_the_run_had_is_not_sent_where_its_folder_says(
     for key_from in ("LLM_API_KEY", f"--api-key-file {key_file}"):
         was = {"endpoint": OTHER, "key_from": key_from, "key_check": check, "address_from": "--api-url"}
         with pytest.raises(BadInput, match="is not the one that r was run with: give --api-url"):
-            address.again(options(), was, {"LLM_API_KEY": "llm-key"}, "r", None)
+            address.again(options(), was, {"LLM_API_KEY": "llm-key"}, "r", None, own=True)
     assert again(options(OTHER), {"LLM_API_KEY": "new-key"}) == (OTHER, "new-key", "LLM_API_KEY")
 
 
@@ -415,5 +425,92 @@ def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() 
 def test_variable_of_a_provider_may_be_called_otherwise_by_now() -> None:
     """The providers file says where its key is; the run follows."""
     was = {"endpoint": "https://api.deepseek.example/v1", "key_from": "OLD_NAME", "provider": "deepseek"}
-    found = address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK)
+    found = address.again(options(), was, {"DEEPSEEK_KEY": "k-123456"}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
+
+
+# A run that is not known as this user's own
+
+
+def foreign(args: Namespace, environment: dict[str, str], provider: Provider | None = None, **was: str | None) -> Found:
+    provenance = {"endpoint": RELAY, "key_from": None, **was}
+    return address.again(args, provenance, environment, "r", provider, own=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint", "found"),
+    [
+        (LLM, RELAY, (RELAY, "llm-key", "LLM_API_KEY")),
+        (LLM, f"{RELAY}/ {RELAY}", (RELAY, "llm-key", "LLM_API_KEY")),
+        ({"LLM_API_BASE": RELAY}, RELAY.replace("//", "//user:theirs@"), (RELAY, None, None)),
+        (OPENAI, OPENAI_URL, (OPENAI_URL, "openai-key", "OPENAI_API_KEY")),
+        ({**LLM, **OPENAI, "OPENAI_BASE_URL": OTHER}, OTHER, (OTHER, "openai-key", "OPENAI_API_KEY")),
+    ],
+)
+def test_run_from_elsewhere_goes_on_at_an_address_of_the_environment(
+    environment: dict[str, str], endpoint: str, found: tuple[str, str | None, str | None]
+) -> None:
+    """With the key that belongs to it, whatever the manifest says of keys."""
+    assert flat(foreign(options(), environment, endpoint=endpoint, key_check=address.key_check("llm-key"))) == found
+
+
+@pytest.mark.parametrize("environment", [{}, LLM, {"LLM_API_KEY": "llm-key"}, {**LLM, **OPENAI}])
+@pytest.mark.parametrize("endpoint", [OTHER, f"{RELAY} {OTHER}", " ", "http://[", "x"])
+@pytest.mark.parametrize("key_from", [None, "LLM_API_KEY", "OPENAI_API_KEY"])
+def test_run_from_elsewhere_wants_an_address_that_nobody_here_named(
+    environment: dict[str, str], endpoint: str, key_from: str | None
+) -> None:
+    """Even with the trace of the very key: who has seen the folder of another run has that."""
+    check = address.key_check("llm-key")
+    with pytest.raises(BadInput, match="give --api-url"):
+        foreign(options(), environment, endpoint=endpoint, key_from=key_from, key_check=check)
+
+
+def test_file_that_a_manifest_from_elsewhere_names_is_never_opened(tmp_path: Path) -> None:
+    """It would be waited for here; the address, which is the user's own, gets what their variables have."""
+    os.mkfifo(tmp_path / "pipe")
+    for key_from in (f"--api-key-file {tmp_path}/pipe", f"--config {tmp_path}/pipe"):
+        assert flat(foreign(options(), LLM, key_from=key_from)) == (RELAY, "llm-key", "LLM_API_KEY")
+        with pytest.raises(BadInput, match="your variables have none for"):
+            foreign(options(), {"CLUSTER_URLS": RELAY}, CLUSTER, key_from=key_from)
+
+
+@pytest.mark.parametrize("given", ["api_key", "api_key_file", "extra_header"])
+def test_key_or_header_for_a_run_from_elsewhere_wants_its_address(given: str, key_file: Path) -> None:
+    """Else the manifest would say where it goes."""
+    args = options()
+    setattr(args, given, {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given])
+    for provider in (None, CLUSTER):
+        with pytest.raises(BadInput, match=r"give the address for --.* too"):
+            foreign(args, {**LLM, "CLUSTER_URLS": RELAY}, provider)
+    args.api_url = [OTHER]
+    assert foreign(args, LLM).shown == OTHER
+
+
+def test_certificates_of_a_run_from_elsewhere_are_those_of_the_command_and_the_providers_file() -> None:
+    """A manifest could name one in its own folder."""
+    own_file = replace(CLUSTER, ca_file="/own.pem")
+    environment = {"CLUSTER_URLS": RELAY, **LLM}
+    for provider, trusted in ((None, None), (own_file, "/own.pem")):
+        assert foreign(options(), environment, provider, ca_file="/theirs.pem").addresses[0].ca_file == trusted
+    args = options()
+    args.ca_file = "/given.pem"
+    assert foreign(args, environment, ca_file="/theirs.pem").addresses[0].ca_file == "/given.pem"
+
+
+@pytest.mark.parametrize("check", [None, "", address.key_check("another-key")], ids=["none", "empty", "another key's"])
+def test_key_of_a_file_is_checked_at_a_provider_too(check: str | None, key_file: Path) -> None:
+    """Without the trace of the very key, no manifest says that it belongs there."""
+    was = {"endpoint": RELAY, "key_from": f"--api-key-file {key_file}", "provider": "cluster", "key_check": check}
+    with pytest.raises(BadInput, match="is not the one that r was run with"):
+        address.again(options(), was, {"CLUSTER_URLS": RELAY}, "r", CLUSTER, own=True)
+
+
+def test_key_of_a_configuration_goes_to_the_address_beside_it_alone(tmp_path: Path) -> None:
+    """Not to that of a provider that the manifest names."""
+    file = tmp_path / "config.yml"
+    file.write_text(f"llm: [{{base_url: '{OTHER}', api_key: conf-key, model: m}}]", encoding="utf-8")
+    was = {"endpoint": RELAY, "key_from": f"--config {file}", "provider": "cluster"}
+    check = address.key_check("conf-key")
+    with pytest.raises(BadInput, match=f"now names {OTHER}"):
+        address.again(options(), {**was, "key_check": check}, {"CLUSTER_URLS": RELAY}, "r", CLUSTER, own=True)

@@ -403,7 +403,7 @@ def test_pipe_for_a_providers_file_is_refused_and_not_waited_for(
     """Nobody may ever write into it."""
     os.mkfifo(tmp_path / "pipe")
     assert run(tmp_path / "results", "--providers", tmp_path / "pipe", "--model", "m") == 2
-    assert "it is no file" in capsys.readouterr().err
+    assert "it is not a regular file" in capsys.readouterr().err
 
 
 def test_header_without_its_name_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,8 @@ def module(name: str) -> Any:
     It offers `SUBSETS`; `add_arguments(parser)`; `files_needed(subset)`, names below the tasks folder, the tasks file
     first; `settings(args, folder)` of a command and `settings_again(identity, source, folder)` of an earlier run,
     `folder` being the tasks folder; and `configure(settings)`, which makes the benchmark. Where the settings hold
-    `play: False`, it only measures saved answers, and no code that a user named is run.
+    `play: False`, it only measures saved answers, and no code that a user named is run. `digests` in them are the
+    SHA-256 of the prompt's or agent's files in a run's folder, by name: no other file is run, and none that changed.
     """
     path = SHIPPED.get(name.lower())
     if path is None:

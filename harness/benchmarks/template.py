@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,9 @@ from harness.model import Message
 
 KEPT = "prompt_"
 """Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""
+
+LARGEST_KEPT = 1 << 24
+"""Bytes of a prompt or agent."""
 
 OWN, AUTHORS = "own", "authors"
 """What a report calls the prompt that ships, and that of a benchmark's authors."""
@@ -72,9 +76,15 @@ def kept_name(path: Path) -> str:
 
 def read_file(path: Path) -> bytes:
     try:
-        return content(path)
+        return content(path, LARGEST_KEPT)
     except OSError as error:
         raise BadInput(f"cannot read prompt {path}: {error.strerror}") from None
+
+
+def check_digest(path: Path, data: bytes, digests: Mapping[str, str] | None) -> None:
+    """Raises `BadInput` for a file in a run's folder that is not the one with this hash there; None checks nothing."""
+    if digests is not None and sha256(data).hexdigest() != digests.get(path.name):
+        raise BadInput(f"{path} is not what the run was given: it was changed since")
 
 
 def _source(file: Path) -> str:

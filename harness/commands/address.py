@@ -11,12 +11,15 @@ import functools
 import hashlib
 import os
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from harness.benchmarks.files import content, handed_over, is_descriptor
 from harness.commands import asbench, providers
+from harness.commands.given import LARGEST_KEY_FILE
+from harness.commands.origin import UNKNOWN
 from harness.commands.providers import Provider
 from harness.config import OPENAI_URL
 from harness.endpoint.address import Address, public_url
@@ -69,9 +72,12 @@ def _trace(key: str, salt: bytes) -> str:
 
 
 def _host(url: str) -> str:
-    """Host and port in one spelling."""
-    parts = urlsplit(url)
-    return f"{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
+    """Host and port in one spelling; what is no address is its own."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
+    except ValueError:
+        return url
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +147,65 @@ def insecure(environment: Mapping[str, str]) -> bool:
 
 
 def again(
-    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
+    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None, *, own: bool
 ) -> Found:
     """The endpoint of an earlier run. Raises `BadInput` naming the variable that held its key, if that is gone.
 
-    A run at a provider's own address follows the provider; one whose address a command gave stays there.
+    A run at a provider's own address follows the provider; one whose address a command gave stays there. Where the run
+    is not this user's `own`, its folder decides nothing of this: somebody else may have written it.
     """
     missing = [name for name in provenance.get("headers") or () if name not in dict(args.extra_header)]
     if missing:
         raise BadInput(f"{run} was given the header {missing[0]} by --extra-header: give it again")
-    args = Namespace(**{**vars(args), "ca_file": args.ca_file or provenance.get("ca_file")})  # this run's alone
+    if own:
+        args = Namespace(**{**vars(args), "ca_file": args.ca_file or provenance.get("ca_file")})  # this run's alone
     if args.provider or args.api_url:
         found = find(args, environment, provider)
         assert found is not None  # an address or a provider is named
         return found
+    return (_own if own else _foreign)(args, provenance, environment, run, provider)
+
+
+def _foreign(
+    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
+) -> Found:
+    """The endpoint of a run from anywhere: an address that this user's files or variables name, with the key that these
+    give it, or with none."""
+    given = {"--api-key-file": args.api_key_file, "--api-key": args.api_key, "--extra-header": args.extra_header}
+    if named := [option for option, value in given.items() if value]:
+        raise BadInput(f"{run}: {UNKNOWN}, so give the address for {named[0]} too, with --api-url or --provider")
+    if provider is not None and provenance.get("address_from") is None:
+        found = _at(provider, args, environment, (None, None))
+        _check_moved(found, provider, provenance["endpoint"], args, run)
+    else:
+        urls = [_base_of_environment(provenance["endpoint"], environment, run)]
+        key, key_from = _key_for(urls, environment, named=False)
+        found = Found(_kept(args, environment).addresses(urls, key, provider), key_from, provider)
+    if found.key_from is None and provenance["key_from"] is not None:
+        raise BadInput(
+            f"{run} was run with a key, and your variables have none for {found.shown}: "
+            f"give --api-url {found.shown} and --api-key-file"
+        )
+    return found
+
+
+def _base_of_environment(was: str, environment: Mapping[str, str], run: str) -> str:
+    """The address of the environment that a run was made on. Raises `BadInput` where it has no such address."""
+    bases = [
+        _address_of(key, environment) for key, base in BASES.items() if environment.get(key) or environment.get(base)
+    ]
+    for base in filter(None, bases):
+        if was.split() and {public_url(base)} == {public_url(url) for url in was.split()}:
+            return base
+    raise BadInput(
+        f"{run}: {UNKNOWN}, and no variable of yours has its address {was}: give --api-url to go on there or elsewhere"
+    )
+
+
+def _own(
+    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
+) -> Found:
+    """The endpoint of this user's own run: where it was, with the key that it had."""
     was: str = provenance["endpoint"]
     key, source = _explicit_key(args)
     key_from: str | None = provenance["key_from"]
@@ -164,8 +215,10 @@ def again(
             key, source = _key_again(key_from, urls, environment, run), key_from
             _check_same(key, key_from, provenance.get("key_check"), urls, environment, run)
         return Found(_kept(args, environment).addresses(urls, key, provider), source, provider)
-    if key is None and (key_from or "").startswith("--"):  # a variable may be called otherwise by now
-        key, source = _key_again(str(key_from), was.split(), environment, run), key_from
+    if key is None and key_from is not None and key_from.startswith("--"):  # a variable may be called otherwise by now
+        at = providers.addresses(provider, environment)
+        key, source = _key_again(key_from, at, environment, run), key_from
+        _check_same(key, key_from, provenance.get("key_check"), at, environment, run)
     found = _at(provider, args, environment, (key, source))
     _check_moved(found, provider, was, args, run)
     return found
@@ -188,9 +241,9 @@ def _check_moved(found: Found, provider: Provider, was: str, args: Namespace, ru
 def _check_same(
     key: str, key_from: str, check: str | None, urls: Sequence[str], environment: Mapping[str, str], run: str
 ) -> None:
-    """Where only the run's folder says that a key belongs to an address, it has to be the key that went there.
+    """Where only the run's manifest says that a key belongs to an address, it has to be the key that went there.
 
-    The folder may be somebody else's, and the file or variable may hold another key by now.
+    The file or variable may hold another key by now.
     """
     said = key_from.startswith(asbench.FROM_CONFIG) or _address_of(key_from, environment) is not None
     if not said and not (check and _is_same(key, check)):
@@ -204,15 +257,15 @@ def _check_same(
 def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str], run: str) -> str:
     """The key of an earlier run, from where it was then."""
     shown = " ".join(map(public_url, urls))
-    if key_from.startswith(FROM_FILE):
+    if key_from.startswith(FROM_FILE) and not is_descriptor(Path(key_from.removeprefix(FROM_FILE))):
         return _key_of_file(Path(key_from.removeprefix(FROM_FILE)))
     if key_from.startswith(asbench.FROM_CONFIG):
         given = asbench.read(Path(key_from.removeprefix(asbench.FROM_CONFIG)))
         if public_url(given.url) != shown or given.key is None:
             raise BadInput(f"{run} ran on {shown}, and {given.path} now names {public_url(given.url)}")
         return given.key
-    if key_from == "--api-key":
-        raise BadInput(f"{run} was given its key by --api-key: give it again, for {shown}")
+    if key_from == "--api-key" or key_from.startswith(FROM_FILE):
+        raise BadInput(f"{run} was given its key by {key_from}: give it again, for {shown}")
     if key_from not in BASES:
         raise BadInput(f"{run}: its manifest names {key_from}, where no key is looked for: give --api-key-file")
     if not environment.get(key_from):
@@ -235,13 +288,25 @@ MISSING = (
 
 def _explicit_key(args: Namespace) -> tuple[str | None, str | None]:
     if args.api_key_file is not None:
-        return _key_of_file(args.api_key_file), f"{FROM_FILE}{args.api_key_file.resolve()}"
+        path: Path = args.api_key_file
+        return key_in(path), f"{FROM_FILE}{path if is_descriptor(path) else path.resolve()}"
     return (args.api_key, "--api-key") if args.api_key else (None, None)
 
 
-def _key_of_file(path: Path) -> str:
+def key_in(path: Path) -> str:
+    """The key in a file that an option of this command names. Raises `BadInput` where there is none."""
+    return _key_handed_over(path) if is_descriptor(path) else _key_of_file(path)
+
+
+@functools.lru_cache
+def _key_handed_over(path: Path) -> str:
+    """The key in a pipe, which can be read once, for all models of a command."""
+    return _key_of_file(path, handed_over)
+
+
+def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> str:
     try:
-        key = path.read_text(encoding="utf-8").strip()
+        key = read(path, LARGEST_KEY_FILE).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
     if not key:

@@ -19,6 +19,9 @@ from harness.model import JSON
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest names where a key is from."""
 
+LARGEST = 1 << 20
+"""Bytes of a file."""
+
 OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")}
 """The providers that a file may name without an address -> what our own file calls them."""
 
@@ -73,7 +76,7 @@ def _document(path: Path) -> JSON:
     except ImportError:
         raise BadInput('--config needs the package PyYAML: pip install "behavior-harness[mobility]"') from None
     try:
-        data: Any = yaml.safe_load(content(path))
+        data: Any = yaml.safe_load(content(path, LARGEST))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (

@@ -7,12 +7,14 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import benchmarks
+from harness.benchmarks.files import content
+from harness.benchmarks.template import LARGEST_KEPT, check_digest
 from harness.commands.options import run_name
+from harness.commands.origin import check_trust, is_own
 from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import Benchmark
 from harness.store.manifest import Manifest, differences, load
@@ -58,21 +60,44 @@ class Earlier:
             raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
         return path
 
-    def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
+    @property
+    def is_own(self) -> bool:
+        """Whether this user made the run on this machine."""
+        return is_own(self.manifest, os.environ)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether to play the run is to run code that it was given."""
+        names = [*self.manifest.identity["files"], self.manifest.provenance.get("source") or ""]
+        in_agent_mode = self.manifest.identity["settings"].get("mode") == "agent"
+        return in_agent_mode or any(Path(name).suffix == ".py" for name in names)
+
+    def benchmark(
+        self,
+        folder: Path | None,
+        *,
+        allowed: frozenset[str] = frozenset(),
+        play: bool = True,
+        trust: bool = False,
+    ) -> Benchmark:
         """The benchmark with the settings of this run; its tasks may be in another folder.
 
         `allowed` names the files of prompt or agent that may be taken as they are now. One that is not to `play` only
-        measures saved answers, and runs no code of theirs.
+        measures saved answers, and runs no code of theirs; nor is any run that came with the folder, without `trust`.
         """
         self.tasks(folder)
         source = self.source(allowed) if play else None
+        if play and self.has_code and not self.is_own:
+            check_trust(self.name, self.files.folder, self.manifest.identity["files"], trust=trust)
         settings = self._module.settings_again(self.manifest.identity["settings"], source, self._folder(folder))
-        made: Benchmark = self._module.configure({**settings, "play": play})
+        is_copy = source is not None and source.resolve() in [copy.resolve() for copy in self._kept]
+        digests = self.manifest.identity["files"] if is_copy else None
+        made: Benchmark = self._module.configure({**settings, "play": play, "digests": digests})
         return made
 
-    def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
+    def as_it_was(self, folder: Path | None, *, play: bool, trust: bool = False) -> Benchmark:
         """The benchmark on the very data of the run. Raises `BadInput` where these have become others."""
-        made = self.benchmark(folder, play=play)
+        made = self.benchmark(folder, play=play, trust=trust)
         found = differences(self.manifest.identity["settings"], made.identity())
         if found:
             told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
@@ -80,27 +105,32 @@ class Earlier:
         return made
 
     def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
-        """The prompt or agent that the run was given: where it was while it is the same, else the kept copy."""
+        """The prompt or agent that the run was given: the folder's copy, or where it was.
+
+        The latter is taken for this user's own run alone, where there is no copy, or what changed is `allowed`.
+        """
         named = self.manifest.provenance.get("source")
         if not named:
             return None
-        copies = [copy for copy in self._kept if _original(copy, Path(named)) == Path(named)]
-        if not copies or allowed.issuperset(self.changed):
+        copies = [copy for copy in self._kept if Path(named).name in (copy.name, _own_name(copy))]
+        if self.is_own and (not copies or allowed.issuperset(self.changed)):
             return Path(named)
+        if not copies:
+            raise BadInput(f"{self.files.folder} has no copy of the run's prompt or agent {Path(named).name}: add it")
         for copy in self._kept:
-            if sha256(_content(copy)).hexdigest() != self.manifest.identity["files"][copy.name]:
-                raise BadInput(f"{copy} is not what the run was given: it was changed since")
+            check_digest(copy, _content(copy), self.manifest.identity["files"])
         return copies[0]
 
     @property
     def changed(self) -> list[str]:
-        """The files of prompt or agent, as identity names them, that are no longer what the run was given."""
+        """The files of prompt or agent, as identity names them, that are no longer what the run was given.
+
+        None of a run that is not this user's own, whose manifest names no file of theirs.
+        """
         named = self.manifest.provenance.get("source")
-        return (
-            [f"files.{copy.name}" for copy in self._kept if not _same(copy, _original(copy, Path(named)))]
-            if named
-            else []
-        )
+        if not named or not self.is_own:
+            return []
+        return [f"files.{copy.name}" for copy in self._kept if not _same(copy, _original(copy, Path(named)))]
 
     @property
     def _kept(self) -> list[Path]:
@@ -110,20 +140,24 @@ class Earlier:
 
 def _original(copy: Path, named: Path) -> Path:
     """The file that a copy was made of, which lay beside the one named; copies have a word in front of the name."""
-    own = copy.name.partition("_")[2]
+    own = _own_name(copy)
     return named if named.name in (copy.name, own) else named.with_name(own)
+
+
+def _own_name(copy: Path) -> str:
+    return copy.name.partition("_")[2]
 
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path, LARGEST_KEPT)
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _same(one: Path, other: Path) -> bool:
     try:
-        return one.read_bytes() == other.read_bytes()
+        return content(one, LARGEST_KEPT) == content(other, LARGEST_KEPT)
     except OSError:  # it has gone, or may not be read any more
         return False
 

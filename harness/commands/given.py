@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from harness.benchmarks.files import content
 from harness.endpoint.address import LONG_SECRET, SHORTEST_SECRET, Scrubber
 
 SECRET_OPTION = re.compile(r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE)
@@ -19,7 +20,7 @@ KEY_FILE = re.compile(r"--api[-_]?key[-_]file", re.IGNORECASE)
 HEADER, ADDRESS = re.compile("--extra-header"), re.compile("--(?:api[-_]url|base-url)")
 VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
 ADDRESSES = re.compile(r"_PROXY$|_BASE$|_URL$", re.IGNORECASE)
-LARGEST_KEY_FILE = 1 << 14
+LARGEST_KEY_FILE = 1 << 16
 """Bytes."""
 
 
@@ -54,9 +55,8 @@ def of_arguments(arguments: Sequence[str]) -> Iterator[str]:
 def _of_file(name: str) -> Iterator[str]:
     """The key in a file; what names none may be the key itself."""
     try:
-        with Path(name).open(encoding="utf-8") as file:
-            yield file.read(LARGEST_KEY_FILE).strip()
-    except (OSError, ValueError):
+        yield content(Path(name), LARGEST_KEY_FILE).decode("utf-8").strip()
+    except (OSError, ValueError):  # a pipe, too, which only the command itself may read
         path = Path(name)
         if len(name) >= LONG_SECRET and not path.is_absolute() and ("/" not in name or not path.parent.is_dir()):
             yield name

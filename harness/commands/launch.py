@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -17,6 +18,7 @@ from harness import config
 from harness.commands import pages, providers
 from harness.commands.files import now, write_report
 from harness.commands.opening import PLAIN, Opened, Run, check_disk, open_indexes, prepared
+from harness.commands.origin import where_secret_is_missing
 from harness.commands.pages import Source, Wish
 from harness.commands.plan import Plan
 from harness.commands.session import Played, few_collections, play
@@ -151,6 +153,8 @@ def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int
         )
     if owed:
         console.print(f"to go on: {_resume_command(plan)}", **PLAIN)
+        if not all(run.manifest.provenance.get("origin") for run in opened.runs):
+            console.print(f"{label}note: {where_secret_is_missing(os.environ)}", **PLAIN)
     if ending is not None:
         return ending.exit_code
     return FAILURES_EXIT if owed else COMPLETE_EXIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -13,18 +14,19 @@ from typing import Any
 from rich.console import Console
 
 from harness import config
+from harness.commands import origin
 from harness.commands.files import index_file, now, stamp
 from harness.commands.plan import Plan
 from harness.commands.session import Played, Work
 from harness.endpoint.habits import QUIRKS
 from harness.engine.job import Job
 from harness.errors import BadInput, HarnessError, MachineError
-from harness.store.manifest import RUNNING, Manifest, differences, load
+from harness.store.manifest import RUNNING, Manifest, differences, is_file_name, load
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
-UNTOLD = frozenset({"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"})
+UNTOLD = frozenset({"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check", "origin"})
 """Parts of the provenance whose changes are told elsewhere, or are none."""
 
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
@@ -102,6 +104,10 @@ def prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console:
 
 def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> Opened:
     """Locks a plan's runs, checks that they are runs of this configuration, and opens their files."""
+    if odd := [name for name in plan.benchmark.files if not is_file_name(name)]:
+        raise BadInput(
+            f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+        )
     stores = {subset: _store(plan, subset, held) for subset in plan.tasks}
     for earlier in runs_in(plan.folder):
         if not (earlier.subset in stores and (plan.restart or _is_bare(earlier))):
@@ -190,6 +196,7 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
         made.tuning |= {name: old.tuning[name] for name in ("learned_limit",) if name in old.tuning}
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
+    made.provenance["origin"] = origin.seal(made, os.environ)
     return made
 
 

@@ -97,6 +97,14 @@ def add_key(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ca-file", type=ca_file, metavar="FILE", help="certificates to trust besides the system's")
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the code of prompts and agents in folders of runs that were not made by you on this machine",
+    )
+
+
 def add_tuning(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tuning (free to change on resume)")
 

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from harness.benchmarks.files import content
 from harness.commands.fields import PLACE, PROVIDER_FIELDS, QUEUE_FIELDS, fields, is_address, is_header_value
 from harness.errors import BadInput
 from harness.model import JSON
 
 FILE = "providers.toml"
+LARGEST = 1 << 20
+"""Bytes of a file."""
 SHIPPED = Path(__file__).with_name(FILE)
 APPLICATION = "behavior-harness"
 """The folder of the user's own file, below the one that the XDG base directory specification names."""
@@ -186,10 +189,8 @@ def over(book: Book, path: Path) -> Book:
 
 
 def _document(path: Path) -> JSON:
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BadInput(f"cannot read {path}: it is no file")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        document = tomllib.loads(content(path, LARGEST).decode("utf-8-sig"))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

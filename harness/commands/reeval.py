@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser, of_earlier_runs=True)
     options.add_page(parser)
+    options.add_trust(parser)
     parser.add_argument(
         "--reparse", action="store_true", help="start from the saved responses instead of the saved answers"
     )
@@ -60,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
-    benchmark = run.as_it_was(args.tasks_dir, play=args.reparse)
+    benchmark = run.as_it_was(args.tasks_dir, play=args.reparse, trust=args.trust)
     tasks = run.tasks(args.tasks_dir)
     with (
         closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index,

@@ -13,6 +13,7 @@ from harness import config
 from harness.commands import address, earlier, models, options, providers
 from harness.commands.earlier import Earlier
 from harness.commands.launch import launch
+from harness.commands.origin import UNKNOWN
 from harness.commands.plan import Plan, sampling_again
 from harness.commands.providers import Provider
 from harness.endpoint.connect import usable
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_tuning(parser)
     options.add_page(parser)
     options.add_no_color(parser)
+    options.add_trust(parser)
     parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field differs")
 
 
@@ -66,6 +68,9 @@ def _together(run: Earlier) -> bytes:
 
 
 def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
+    own = all(run.is_own for run in group)
+    if not own and not args.name:
+        raise BadInput(f"{UNKNOWN}: `resume` goes on with it where it is named, --name {group[0].name}")
     allowed = frozenset(args.allow)
     if changed := [name for name in group[0].changed if name not in allowed]:
         screen.print(
@@ -74,24 +79,32 @@ def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans:
             highlight=False,
             soft_wrap=True,
         )
-    made = _plan(group, args)
+    if not own and group[0].manifest.provenance.get("ca_file") and not args.ca_file:
+        screen.print(f"{group[0].name}: certificates that its manifest names are not trusted: give --ca-file for yours")
+    made = _plan(group, args, own)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
     plans.append(made)
     return 0
 
 
-def _plan(group: list[Earlier], args: argparse.Namespace) -> Plan:
+NOT_FOLLOWED = ("providers_file", "source", "ca_file")
+"""Parts of the provenance that name files of this machine: nothing of a run from elsewhere."""
+
+
+def _plan(group: list[Earlier], args: argparse.Namespace, own: bool) -> Plan:
     first, manifest = group[0], group[0].manifest
     provenance, selection = manifest.provenance, manifest.selection
+    if not own:
+        provenance = {name: value for name, value in provenance.items() if name not in NOT_FOLLOWED}
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != config.EMBEDDED:
-        provider = _provider(first, args)
-        found = address.again(args, provenance, os.environ, first.name, provider)
+        provider = _provider(first.name, provenance, args)
+        found = address.again(args, provenance, os.environ, first.name, provider, own=own)
         for one in found.addresses:
             usable(one)
     return Plan(
         name=first.name,
-        benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
+        benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow), trust=args.trust),
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
@@ -119,12 +132,11 @@ def _lower(tuning: JSON, found: address.Found | None) -> JSON:
     return kept
 
 
-def _provider(run: Earlier, args: argparse.Namespace) -> Provider | None:
+def _provider(run: str, provenance: JSON, args: argparse.Namespace) -> Provider | None:
     """The provider of a run, as its file describes it now.
 
     A file that only the run's folder names is not read: a folder from somebody else could say where keys go.
     """
-    provenance = run.manifest.provenance
     name = args.provider or provenance.get("provider")
     if name is None:
         return None
@@ -132,7 +144,7 @@ def _provider(run: Earlier, args: argparse.Namespace) -> Provider | None:
     if name not in book.providers:
         was = provenance.get("providers_file")
         raise BadInput(
-            f"{run.name} ran on the provider {name}, which {book.files[-1]} does not have: name its file with "
+            f"{run} ran on the provider {name}, which {book.files[-1]} does not have: name its file with "
             f"--providers{f' (it was {was})' if was else ''}"
         )
     return book.providers[name]

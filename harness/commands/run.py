@@ -90,7 +90,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _reeval(args: argparse.Namespace) -> int:
-    args.reparse = False
+    args.reparse = args.trust = False
     if args.demo or args.tasks_dir == config.TASKS_FOLDER:
         args.tasks_dir = config.SAMPLE_FOLDER if args.demo else None
     book = providers.read(args.providers, os.environ)

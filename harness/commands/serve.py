@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 
+from harness.commands.address import key_in
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
@@ -66,7 +67,7 @@ def options(args: argparse.Namespace) -> Options:
         max_concurrency=args.max_concurrency,
         seed=args.seed,
         imitate=args.imitate,
-        key=_key(args.api_key_file) if args.api_key_file is not None else None,
+        key=key_in(args.api_key_file) if args.api_key_file is not None else None,
     )
 
 
@@ -77,13 +78,6 @@ def _fault_plan(args: argparse.Namespace) -> FaultPlan | None:
         return None
     names = args.faults.split(",") if args.faults is not None else ["transport"]
     return FaultPlan(args.fault_rate, tuple([name.strip() for name in names]), args.seed)
-
-
-def _key(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
 
 
 async def _serve(wanted: Options, host: str, port: int) -> None:

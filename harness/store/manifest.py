@@ -64,6 +64,9 @@ def load(path: Path) -> Manifest | None:
     return Manifest(**{name: value for name, value in data.items() if name in known})
 
 
+NAME_BYTES = 255
+"""Of a file's name, which is what file systems take."""
+
 LARGEST = 1e15
 """What no moment, number of users or limit comes near, and beyond which numbers are no longer whole."""
 
@@ -113,6 +116,15 @@ def _is_schedule(value: Any) -> bool:
     return (ratio is None or _is_number(ratio)) and type(value.get("runs", 1)) is int
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a prompt or agent can be kept under a name in the run's folder, and nowhere else."""
+    return 0 < len(name.encode()) <= NAME_BYTES and not name.startswith(".") and not {"/", "\\", "\0"} & set(name)
+
+
+def _are_hashes(value: Any) -> bool:
+    return type(value) is dict and all(is_file_name(name) and _is_text(digest) for name, digest in value.items())
+
+
 def _are_names(value: Any) -> bool:
     return type(value) is list and all(map(_is_text, value))
 
@@ -128,7 +140,7 @@ class _Field:
 
 
 SCHEDULE = ("seconds", "slots", "lower_bound_seconds")
-PLACES = ("provider", "providers_file", "ca_file", "address_from", "key_check")
+PLACES = ("provider", "providers_file", "ca_file", "address_from", "key_check", "origin")
 SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
 FIELDS = (
     *(_Field(name, _is_object, "an object") for name in SECTIONS),
@@ -139,7 +151,7 @@ FIELDS = (
     _Field("identity.model", _is_text, "a name"),
     _Field("identity.sampling", _is_object, "an object"),
     _Field("identity.settings", _is_object, "an object"),
-    _Field("identity.files", _is_object, "an object"),
+    _Field("identity.files", _are_hashes, "an object of file names without separators, each with a hash"),
     _Field("provenance.endpoint", lambda value: _is_text(value) and value != "", "an address"),
     _Field("provenance.key_from", _is_text_or_null, "a name or null"),
     _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),

@@ -329,7 +329,7 @@ def configure(settings: JSON) -> DailyMobility:
         if settings["source"] is None:
             raise BadInput("the run's manifest: field provenance.source: expected the path of the agent file")
         mode = AgentMode(
-            load_agent(settings["source"]),
+            load_agent(settings["source"], settings.get("digests")),
             city,
             seed=settings["agent_seed"],
             json_object=json_object,

@@ -252,7 +252,9 @@ def configure(settings: JSON | None = None) -> StreamProfile:
     """The benchmark with settings as the functions above make them; without any, as it is by default."""
     made = settings or {}
     return StreamProfile(
-        prompts.load(made.get("prompt")) if made.get("play", True) else Unplayed(made["prompt_source"]),
+        prompts.load(made.get("prompt"), made.get("digests"))
+        if made.get("play", True)
+        else Unplayed(made["prompt_source"]),
         persona=made.get("persona", True),
         json_object=made.get("structured", "json_object") == "json_object",
         parse_retries=made.get("parse_retries", config.PARSE_RETRIES),

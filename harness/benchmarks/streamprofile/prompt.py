@@ -17,7 +17,7 @@ import orjson
 
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.task import Given, GivenStep
-from harness.benchmarks.template import AUTHORS, KEPT, Template, kept_name, read_file
+from harness.benchmarks.template import AUTHORS, KEPT, Template, check_digest, kept_name, read_file
 from harness.errors import BadInput
 from harness.model import Message
 
@@ -88,12 +88,13 @@ class AuthorsPrompt:
     not the authors' whole one, and `source` says so.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, digests: Mapping[str, str] | None = None) -> None:
         content = read_file(path)
+        check_digest(path, content, digests)
         self.files: Mapping[str, bytes] = {kept_name(path): content}
         self.path: Path | None = path
         self._file = path
-        self._make_builder = _load_builder(path, content)
+        self._make_builder = _load_builder(path, content, neighbours=digests is None)
         self._builders: dict[str, Any] = {}
         inference = next(filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None)
         system = system_message(inference) if inference else None
@@ -126,9 +127,10 @@ class AuthorsPrompt:
         return (self._system, Message("user", text))
 
 
-def load(path: Path | None) -> Prompt:
-    """Our own prompt, a template file, or (a `.py` file) the authors' builder."""
-    return AuthorsPrompt(path) if path is not None and path.suffix == ".py" else TemplatePrompt(path)
+def load(path: Path | None, digests: Mapping[str, str] | None = None) -> Prompt:
+    """Our own prompt, a template file, or (a `.py` file) the authors' builder, which in a run's folder must be the one
+    with its hash in `digests`."""
+    return AuthorsPrompt(path, digests) if path is not None and path.suffix == ".py" else TemplatePrompt(path)
 
 
 def system_message(source: Path) -> str | None:
@@ -149,18 +151,23 @@ def system_message(source: Path) -> str | None:
     return None
 
 
-def _load_builder(path: Path, content: bytes) -> Callable[[str], Any]:
-    """Runs the very bytes that were read, so that what a run's folder keeps is what made its prompts."""
+def _load_builder(path: Path, content: bytes, *, neighbours: bool) -> Callable[[str], Any]:
+    """Runs the very bytes that were read, so that what a run's folder keeps is what made its prompts.
+
+    What lies next to it in a run's folder is no neighbour of theirs, and is not imported.
+    """
     module = ModuleType("streamprofile_authors_bench_task")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses look up their annotations
-    sys.path.insert(0, str(path.parent))  # their file imports its neighbours
+    if neighbours:
+        sys.path.insert(0, str(path.parent))  # their file imports these
     try:
         exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # the authors' code, not ours
         raise BadInput(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(str(path.parent))
+        if neighbours:
+            sys.path.remove(str(path.parent))
     builder = getattr(module, "BenchTaskBuilder", None)
     if not callable(builder):
         raise BadInput(f"{path}: has no class BenchTaskBuilder")

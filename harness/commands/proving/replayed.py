@@ -15,6 +15,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmarks.files import content
+from harness.benchmarks.template import LARGEST_KEPT
 from harness.commands.earlier import Earlier
 from harness.endpoint.wire import Sampling
 from harness.engine.conversation import Diverged, replaying
@@ -50,10 +52,9 @@ def benchmark_of(run: Earlier, folder: Path | None) -> tuple[Benchmark, str | No
 
 
 def _unplayable(run: Earlier) -> str | None:
-    identity, source = run.manifest.identity, run.manifest.provenance.get("source")
-    if identity["settings"].get("mode") == "agent" or (source and Path(source).suffix == ".py"):
+    if run.has_code:
         return "to play them again would run code that the run was given"
-    if any(path != run.files.folder / name for name, path in kept(run.files, identity["files"]).items()):
+    if any(path != run.files.folder / name for name, path in kept(run.files, run.manifest.identity["files"]).items()):
         return "its prompt is not in the folder"
     return None
 
@@ -64,15 +65,13 @@ def kept(files: RunFiles, digests: Mapping[str, Any]) -> dict[str, Path | None]:
 
 
 def _copy(folder: Path, name: str, digest: Any) -> Path | None:
-    if Path(name).name != name:
-        return None
     copies = (folder / name, *sorted(folder.glob(f"{escape(name)}.before-*")))
     return next((path for path in copies if path.is_file() and _sha256(path) == digest), None)
 
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(content(path, LARGEST_KEPT)).hexdigest()
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
 

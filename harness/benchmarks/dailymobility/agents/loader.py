@@ -30,6 +30,7 @@ from harness.benchmarks.dailymobility.agents.shims import shims
 from harness.benchmarks.dailymobility.agents.slices import Dice, Folder
 from harness.benchmarks.dailymobility.agents.telling import UNTOLD, described, heard, one_line
 from harness.benchmarks.files import content
+from harness.benchmarks.template import LARGEST_KEPT, check_digest
 from harness.errors import BadInput
 
 KEPT = "agent_"
@@ -58,10 +59,14 @@ class AgentFile:
         return self.path.name.removeprefix(KEPT)
 
 
-def load_agent(path: Path) -> AgentFile:
-    """Raises `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class."""
+def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFile:
+    """Raises `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class.
+
+    `digests` are the SHA-256 of a run's kept files by name: no file of another name or hash is run.
+    """
     data = _read(path)
-    loading = _Loading(path.resolve().parent)
+    check_digest(path, data, digests)
+    loading = _Loading(path.resolve().parent, digests)
     with _undisturbed(Dice("loading", data)), heard(loading.hear):
         try:
             cls = _agent_class(path, loading.run(path, data))
@@ -80,12 +85,13 @@ def load_agent(path: Path) -> AgentFile:
 class _Loading:
     """The modules of one agent file. `over` is whether it has been loaded: what is beside it then was not recorded."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, digests: Mapping[str, str] | None) -> None:
         self.over = False
         self.beside: dict[str, bytes] = {}
         self.files: set[str] = set()
         self.warnings: list[str] = []
         self._folder = folder
+        self._digests = digests
         self._shims = shims()
         self._beside: dict[str, ModuleType] = {}
         self._builtins = vars(builtins) | {"__import__": self._import, "print": _print}
@@ -125,13 +131,16 @@ class _Loading:
         """The file beside the agent's that is meant by a name, unless the standard library has a module of it."""
         if root in sys.stdlib_module_names:
             return None
-        return next(filter(Path.is_file, (self._folder / f"{kept}{root}.py" for kept in ("", KEPT))), None)
+        names = [f"{kept}{root}.py" for kept in ("", KEPT)]
+        known = [name for name in names if self._digests is None or name in self._digests]
+        return next(filter(Path.is_file, map(self._folder.joinpath, known)), None)
 
     def _sibling(self, root: str, file: Path) -> ModuleType:
         if root not in self._beside:
             if self.over:
                 raise ImportError(f"{file.name} is imported while the agent runs: import it at the top of the file")
-            data = self.beside[f"{root}.py"] = file.read_bytes()
+            data = self.beside[f"{root}.py"] = _read(file)
+            check_digest(file, data, self._digests)
             self._beside[root] = self.run(file, data)
         return self._beside[root]
 
@@ -174,7 +183,7 @@ def _is_agent(name: str, thing: Any) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return content(path)
+        return content(path, LARGEST_KEPT)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the agent file: {error.strerror}") from None
 
