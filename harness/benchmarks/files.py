@@ -1,23 +1,65 @@
-"""Files that a user names, read whole."""
+"""Files that a user or a run's folder names: regular files alone, read within a bound."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
+WHOLE_MOST = 2**32
+"""Bytes of a file that is read whole: maps and ground truths are the largest."""
+DOCUMENT_MOST = 2**24
+"""Bytes of a manifest, a report or a kept prompt of a run: far above any that this harness writes."""
+LINE_MOST = 2**28
+"""Bytes of a line, with its end: four of the largest replies that an endpoint can give."""
+BLOCK = 2**20
 
-def content(path: Path) -> bytes:
-    """The bytes of a file. Raises `OSError`, also for a pipe or a device, which could keep a reader waiting for ever.
 
-    A path with a NUL in it, which no system call takes, is one that is not there.
+def open_regular(path: Path, buffer: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
+    """Open a file for reading, symbolic links followed. Raise `OSError`, also for what is no regular file.
+
+    A pipe or a device is not opened: it could keep the reader waiting for ever, and whoever is at its other end would
+    notice. A path with a NUL in it, which no system call takes, is one that is not there.
     """
     try:
+        _check_regular(os.stat(path))
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return file.read()
+    try:
+        _check_regular(os.fstat(fd))  # it may have been replaced in between
+    except OSError:
+        os.close(fd)
+        raise
+    return BufferedReader(FileIO(fd), buffer)
+
+
+def _check_regular(state: os.stat_result) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def content(path: Path, most: int = WHOLE_MOST) -> bytes:
+    """Return the bytes of a regular file. Raise `OSError`; with `EFBIG` for a file of more than `most` bytes."""
+    with open_regular(path) as file:
+        large = os.fstat(file.fileno()).st_size > most
+        blocks, size = list[bytes](), 0
+        while not large and (block := file.read(BLOCK)):  # a file of the kernel's has no size, and some have no end
+            blocks.append(block)
+            size += len(block)
+            large = size > most
+    if large:
+        raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:.0f} MB")
+    return b"".join(blocks)
+
+
+def holds(path: Path, expected: bytes) -> bool:
+    """Return whether a regular file has exactly these bytes. Raise `OSError`."""
+    try:
+        return content(path, len(expected)) == expected
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return False

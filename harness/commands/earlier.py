@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import benchmarks
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.commands.options import run_name
 from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import Benchmark
@@ -116,14 +117,14 @@ def _original(copy: Path, named: Path) -> Path:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path, DOCUMENT_MOST)
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _same(one: Path, other: Path) -> bool:
     try:
-        return one.read_bytes() == other.read_bytes()
+        return content(one, DOCUMENT_MOST) == content(other, DOCUMENT_MOST)
     except OSError:  # it has gone, or may not be read any more
         return False
 
