@@ -24,12 +24,10 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands.proving import proof
 from harness.errors import BadInput, MachineError
-from harness.model import JSON
 from harness.store import atomic, log
 from harness.store.aside import keep_old
-from harness.store.disk import APPEND, DISK, FRESH, KEEP, Disk
+from harness.store.disk import APPEND, DISK, FRESH, KEEP
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
 from harness.store.manifest import RUNNING, load
@@ -282,3 +280,274 @@ def test_nothing_planted_under_any_name_leads_out_for_any_command(
     for name, command in every:
         with scene_of(made, tmp_path / "scene") as scene:
             tried(scene, plant, name, commands(scene)[command], capsys)
+
+
+# One by one
+
+REFUSED: tuple[Plant, ...] = (symlink, dangling, to_folder, hard_link, pipe, unix_socket, endless, full, folder)
+
+
+@pytest.fixture
+def scene(made: Path, tmp_path: Path) -> Iterator[Scene]:
+    with scene_of(made, tmp_path / "scene") as one:
+        yield one
+
+
+def command(scene: Scene, words: str, *more: str) -> int:
+    return main([*words.split(), "--results-dir", str(scene.results), *more])
+
+
+@pytest.mark.parametrize("how", [APPEND, KEEP, FRESH], ids=["append", "keep", "fresh"])
+@pytest.mark.parametrize("plant", REFUSED, ids=lambda plant: plant.__name__)
+def test_only_a_regular_file_with_one_name_is_opened_for_writing(scene: Scene, plant: Plant, how: int) -> None:
+    """The refusal names the file, nothing is changed, and no descriptor stays open."""
+    plant(scene, scene.files.events)
+    before, fds = state(scene.outside), os.listdir("/proc/self/fd")
+    with pytest.raises(OSError) as refused:
+        DISK.open(scene.files.events, how)
+    assert how == FRESH or scene.files.events.name in str(refused.value.strerror)
+    assert state(scene.outside) == before and os.listdir("/proc/self/fd") == fds
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
+@pytest.mark.parametrize("plant", [symlink, dangling, hard_link, pipe], ids=lambda plant: plant.__name__)
+def test_new_content_is_written_into_a_file_of_its_own(scene: Scene, plant: Plant, shared: bool) -> None:
+    """What had its name is unlinked, and what a link led to is left alone."""
+    path = scene.files.report("txt")
+    plant(scene, path.with_name(f"{path.name}{f'.{socket.gethostname()}-{os.getpid()}' if shared else ''}.new"))
+    before = state(scene.outside)
+    atomic.write(path, b"ours", shared=shared)
+    assert path.read_bytes() == b"ours"
+    assert [one.name for one in path.parent.iterdir() if one.name.endswith(".new")] == []
+    assert state(scene.outside) == before
+
+
+def test_a_folder_in_the_place_of_new_content_is_named(scene: Scene) -> None:
+    """It cannot be unlinked, and may hold something."""
+    path = scene.files.manifest
+    folder(scene, path.with_name(path.name + ".new"))
+    with pytest.raises(MachineError, match=r"run_weibo\.json\.new is a folder; the old one is intact"):
+        atomic.write(path, b"{}")
+
+
+@pytest.mark.parametrize("words", ["verify", "reeval", "resume"])
+@pytest.mark.parametrize("plant", [symlink, dangling, hard_link, pipe, endless], ids=lambda plant: plant.__name__)
+def test_a_lock_that_leads_elsewhere_is_refused(scene: Scene, plant: Plant, words: str, capsys: Said) -> None:
+    """With a sentence that names it, by whoever would take it."""
+    plant(scene, scene.files.lock)
+    before = state(scene.outside)
+    assert command(scene, words, "--name", PART, "--tasks-dir", str(scene.root / "tasks")) == 4
+    assert f"cannot open {scene.files.lock}: run_weibo.lock " in capsys.readouterr().err
+    assert state(scene.outside) == before
+
+
+@pytest.mark.parametrize("plant", [pipe, endless, folder], ids=lambda plant: plant.__name__)
+def test_nobody_holds_a_lock_that_is_no_file(scene: Scene, plant: Plant) -> None:
+    """`status` does not wait for it."""
+    plant(scene, scene.files.lock)
+    assert not held(scene.files.lock, time.time)
+
+
+def test_a_lease_of_another_shape_is_free(scene: Scene) -> None:
+    """Where a file system has no locks, what is in the file counts."""
+
+    def no_locks(fd: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    scene.files.lock.write_bytes(b'{"pid":1,"renewed":"x"}')
+    RunLock(scene.files.lock, time.time, no_locks).release()
+
+
+def everything(scene: Scene) -> dict[str, tuple[bytes | None, int, int]]:
+    return state(scene.results)
+
+
+@pytest.mark.parametrize("words", ["verify", "verify --without-tasks"])
+def test_verify_writes_nothing_into_a_folder_of_another_user(
+    scene: Scene, words: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """No lock, no index, no time of a change; it says once that it reads without a lock."""
+    shutil.rmtree(scene.results / ".index")
+    scene.files.lock.unlink()
+    before = everything(scene)
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert command(scene, words, "--name", PART) == 0
+    said = capsys.readouterr().err
+    assert said == "harness: part, weibo: read without a lock, since the folder is another user's\n"
+    assert everything(scene) == before
+
+
+def test_verify_of_another_users_folder_waits_for_its_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """Who may not write may still see that a run goes on there."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    lock = RunLock(scene.files.lock, time.time)
+    before = scene.files.lock.read_bytes()
+    assert command(scene, "verify", "--name", PART) == 4
+    assert f"{scene.files.folder} is in use" in capsys.readouterr().err
+    assert scene.files.lock.read_bytes() == before
+    lock.release()
+
+
+def moved(path: Path, place: Path) -> None:
+    path.rename(place)
+    path.symlink_to(place, target_is_directory=True)
+
+
+@pytest.mark.parametrize("words", ["reeval", "reeval --reparse", "resume", "report"])
+def test_a_runs_folder_that_is_a_link_is_not_written_through(scene: Scene, words: str, capsys: Said) -> None:
+    """The sentence says how to name that place; there the command works."""
+    moved(scene.files.folder, scene.outside / PART)
+    before = state(scene.outside)
+    more = ["--name", PART, "--tasks-dir", str(scene.root / "tasks")]
+    assert command(scene, words, *more) == 4
+    said = capsys.readouterr().err
+    assert f"{scene.files.folder} is a symbolic link to " in said and f"--results-dir {scene.outside}" in said
+    assert state(scene.outside) == before
+    assert main([*words.split(), "--results-dir", str(scene.outside), *more]) in (0, 1)
+
+
+def test_a_new_run_is_not_written_through_a_link(scene: Scene, capsys: Said) -> None:
+    """Nor one that is begun again."""
+    (scene.results / "other").symlink_to(scene.outside / "folder", target_is_directory=True)
+    before = state(scene.outside)
+    for more in ((), ("--restart",)):
+        assert main(run(scene.root, "other", *more)) == 4
+        assert "is a symbolic link to " in capsys.readouterr().err
+    assert state(scene.outside) == before
+
+
+def test_a_runs_folder_that_is_a_link_can_be_looked_at(scene: Scene, capsys: Said) -> None:
+    """By all commands that write nothing into it."""
+    moved(scene.files.folder, scene.outside / PART)
+    before = state(scene.outside)
+    assert command(scene, "status") == 0
+    assert "part" in capsys.readouterr().out
+    assert command(scene, "verify --without-tasks", "--name", WHOLE) == 0
+    assert command(scene, "verify --without-tasks", "--name", PART) == 0
+    assert "read without a lock, since the folder is a symbolic link" in capsys.readouterr().err
+    assert state(scene.outside) == before
+
+
+def test_a_results_folder_may_be_a_link(scene: Scene) -> None:
+    """It is what the user has named."""
+    moved(scene.results, scene.root / "bigger disk")
+    assert main(run(scene.root, PART)) == 0
+    assert command(scene, "verify", "--name", PART) == 0
+    assert command(scene, "stats") == 0
+    assert (scene.root / "bigger disk" / "metric_excels").is_dir()
+
+
+def test_tables_are_not_written_through_a_link_of_the_results(scene: Scene, capsys: Said) -> None:
+    """They are shown; a folder that the command names may be a link."""
+    elsewhere = scene.outside / "folder"
+    (scene.results / "metric_excels").symlink_to(elsewhere, target_is_directory=True)
+    before = state(scene.outside)
+    assert command(scene, "stats") == 4
+    shown = capsys.readouterr()
+    assert "whole" in shown.out and "metric_excels is a symbolic link to " in shown.err
+    assert state(scene.outside) == before
+    assert command(scene, "stats", "--out", str(scene.results / "metric_excels")) == 0
+    assert list(elsewhere.glob("*.xlsx"))
+
+
+# What a death leaves
+
+
+def test_results_that_a_death_left_with_two_names_are_gone_on_with(scene: Scene) -> None:
+    """Killed between the second name and the new content; the second name goes, and the record stays."""
+    first = scene.files.results.read_bytes()
+    keep_old(scene.files.results, "now", QuickDisk())
+    assert scene.files.results.stat().st_nlink == 2
+    assert main(run(scene.root, PART)) == 0
+    assert scene.files.results.read_bytes().startswith(first)
+    assert list(scene.files.folder.glob("inference_results_weibo.jsonl.before-*")) == []
+    assert command(scene, "verify", "--name", PART) == 0
+
+
+def test_a_second_name_elsewhere_is_no_leftover(scene: Scene, capsys: Said) -> None:
+    """Only names in the folder are taken away."""
+    target = scene.outside / "precious"
+    scene.files.results.rename(target)
+    scene.files.results.hardlink_to(target)
+    keep_old(scene.files.results, "now", QuickDisk())
+    assert main(run(scene.root, PART)) == 4
+    assert "has a second name" in capsys.readouterr().err
+
+
+# Bounds
+
+
+@pytest.fixture
+def short_lines(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(log, "LINE_MOST", 4096)
+    return 4096
+
+
+def line_of(size: int) -> bytes:
+    return log.seal({"x": "x" * (size - len(log.seal({"x": ""})))})
+
+
+def test_a_line_has_a_bound(scene: Scene, short_lines: int) -> None:
+    """One as long as it may be is read; a longer one is named by its place, and not set aside."""
+    path = scene.files.responses
+    path.write_bytes(line_of(short_lines))
+    assert [line.size for line in log.sound_lines(path)] == [short_lines]
+    path.write_bytes(line_of(30) + line_of(short_lines + 1))
+    for read in (lambda: list(log.lines(path)), lambda: log.repair(path)):
+        with pytest.raises(BadInput, match=r"responses_weibo\.jsonl: the line that begins at byte 30 is longer than"):
+            read()
+    assert path.read_bytes() == line_of(30) + line_of(short_lines + 1)
+
+
+def test_a_line_that_could_not_be_read_again_is_not_written(scene: Scene, short_lines: int) -> None:
+    """It ends the run, and the log is as it was."""
+    opened = log.AppendLog(scene.files.failures, QuickDisk())
+    before = scene.files.failures.read_bytes()
+    with pytest.raises(MachineError, match="is never read again"):
+        opened.append({"x": "x" * short_lines})
+    opened.close()
+    assert scene.files.failures.read_bytes() == before
+
+
+def test_the_tail_that_a_loss_of_power_leaves_is_set_aside_however_long(scene: Scene) -> None:
+    """Zeros under a line's bound are a torn line; nothing else is lost."""
+    path = scene.files.responses
+    before = path.read_bytes()
+    os.truncate(path, len(before) + (64 << 20))
+    assert log.repair(path, QuickDisk()) == 1
+    assert path.read_bytes() == before
+    assert path.with_name(path.name + ".torn").stat().st_size == (64 << 20) + 1
+
+
+def test_torn_lines_of_a_link_are_not_copied(scene: Scene) -> None:
+    """They are another file's, and would go into a folder that is shared."""
+    path = scene.files.responses
+    symlink(scene, path)
+    with pytest.raises(MachineError, match=r"responses_weibo\.jsonl is a symbolic link"):
+        log.repair(path)
+    assert not path.with_name(path.name + ".torn").exists()
+
+
+def test_a_manifest_has_a_bound(scene: Scene, capsys: Said) -> None:
+    """A larger one is a bad input, and keeps no other run from being found."""
+    sparse(scene, scene.files.manifest)
+    with pytest.raises(BadInput, match=r"run_weibo\.json: it is larger than 17 MB"):
+        load(scene.files.manifest)
+    assert command(scene, "status") == 2
+    assert "whole" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.json"])
+def test_tasks_have_a_bound(tmp_path: Path, name: str) -> None:
+    """A manifest from elsewhere can name an endless file as the tasks."""
+    path = tmp_path / name
+    path.write_bytes(b"[\n")
+    os.truncate(path, SPARSE)
+
+    def measured(line: bytes, where: object) -> tuple[str, int]:
+        return "x", 1
+
+    with little_memory(), pytest.raises(BadInput, match=r"line [12]: expected an? (line|array) of at most"):
+        open_index(path, "x", measured, tmp_path / ".index")
