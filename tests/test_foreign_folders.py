@@ -348,6 +348,15 @@ def test_nobody_holds_a_lock_that_is_no_file(scene: Scene, plant: Plant) -> None
     assert not held(scene.files.lock, time.time)
 
 
+def test_nobody_holds_a_lock_that_is_a_link(scene: Scene) -> None:
+    """What it leads to may be another program's, and is not locked even for a moment."""
+    lock = RunLock(scene.outside / "theirs", time.time)
+    scene.files.lock.unlink()
+    scene.files.lock.symlink_to(scene.outside / "theirs")
+    assert not held(scene.files.lock, time.time)
+    lock.release()
+
+
 def test_a_lease_of_another_shape_is_free(scene: Scene) -> None:
     """Where a file system has no locks, what is in the file counts."""
 

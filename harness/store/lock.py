@@ -136,7 +136,12 @@ class RunLock:
 
 
 def held(path: Path, clock: Callable[[], float]) -> bool:
-    """Whether a process holds the lock now. Only looks: nobody who wants it meanwhile is refused for that."""
+    """Whether a process holds the lock now. Only looks: nobody who wants it meanwhile is refused for that.
+
+    A link is nobody's lock: no process of ours takes one.
+    """
+    if path.is_symlink():
+        return False
     try:
         file = open_regular(path)
     except OSError:
