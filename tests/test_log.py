@@ -233,10 +233,21 @@ def test_failed_sync_is_an_error_of_the_machine(tmp_path: Path, monkeypatch: pyt
     opened.close()
 
 
+class FullDisk(QuickDisk):
+    """A disk whose kernel has no room."""
+
+    def write(self, fd: int, content: bytes) -> int:
+        full = os.open("/dev/full", os.O_WRONLY)
+        try:
+            return super().write(full, content)
+        finally:
+            os.close(full)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_full_disk_is_an_error_of_the_machine() -> None:
+def test_full_disk_is_an_error_of_the_machine(tmp_path: Path) -> None:
     """A write that the disk refuses says why."""
-    opened = log.AppendLog(Path("/dev/full"))
+    opened = log.AppendLog(tmp_path / "log", FullDisk())
     with pytest.raises(MachineError, match="No space left on device; everything saved is intact"):
         opened.append(USERS[0])
     opened.close()

@@ -452,6 +452,7 @@ def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path: Path, mo
     found = source(records(tmp_path / "a", 3), 3)
     lines = [{"user_id": f"u{at}", "request": "r", "completion": {"text": "好"}} for at in range(3)]
     found.files.responses.write_bytes(b"".join(map(seal, lines)))
+    found.files.failures.write_bytes(b"")
     opened, left = os.open, 1_000
 
     def failing(path: Any, *how: Any, **more: Any) -> int:

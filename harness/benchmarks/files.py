@@ -1,4 +1,4 @@
-"""Files that a user names, read whole."""
+"""Files that a user or a run's folder names: regular files alone, read within a bound."""
 
 from __future__ import annotations
 
@@ -6,45 +6,83 @@ import errno
 import os
 import re
 import stat
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
+
+WHOLE_MOST = 2**32
+"""Bytes of a file that is read whole: maps and ground truths are the largest."""
+DOCUMENT_MOST = 2**24
+"""Bytes of a manifest, a report or a kept prompt of a run: far above any that this harness writes."""
+LINE_MOST = 2**28
+"""Bytes of a line, with its end: four of the largest replies that an endpoint can give."""
+BLOCK = 2**20
 
 _DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
 
 
-def content(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file, at most so many. Raises `OSError` for more, and for a pipe or a device, which could keep a
-    reader waiting for ever.
+def open_regular(path: Path, buffer: int = DEFAULT_BUFFER_SIZE, *, pipe: bool = False) -> BufferedReader:
+    """Open a file for reading, symbolic links followed. Raise `OSError`, also for what is no regular file.
 
-    A path with a NUL in it, which no system call takes, is one that is not there.
+    A pipe (unless `pipe` says that it may be one) or a device is not opened: it could keep the reader waiting for ever,
+    and whoever is at its other end would notice. A path with a NUL in it, which no system call takes, is one that is
+    not there.
     """
-    return _read(path, most, pipe=False)
+    try:
+        _check(os.stat(path), pipe)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
+    try:
+        _check(os.fstat(fd), pipe)  # it may have been replaced in between
+        os.set_blocking(fd, True)
+    except OSError:
+        os.close(fd)
+        raise
+    return BufferedReader(FileIO(fd), buffer)
+
+
+def _check(state: os.stat_result, pipe: bool) -> None:
+    if not (stat.S_ISREG(state.st_mode) or (pipe and stat.S_ISFIFO(state.st_mode))):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def content(path: Path, most: int = WHOLE_MOST) -> bytes:
+    """Return the bytes of a regular file. Raise `OSError`; with `EFBIG` for a file of more than `most` bytes."""
+    with open_regular(path) as file:
+        return _within(file, most)
 
 
 def is_descriptor(path: Path) -> bool:
-    """Whether a path names what a shell opened for this process: `<(pass show key)`, or standard input."""
+    """Return whether a path names what a shell opened for this process: `<(pass show key)`, or standard input."""
     return _DESCRIPTOR.fullmatch(str(path)) is not None
 
 
 def handed_over(path: Path, most: int) -> bytes:
-    """The bytes behind a path as `is_descriptor` knows it, which may be a pipe: whoever opened it writes to it.
+    """Return the bytes behind a path as `is_descriptor` knows it, which may be a pipe: whoever opened it writes to it.
 
-    A pipe can be read once. Raises `OSError` as `content` does.
+    A pipe can be read once. Raise `OSError` as `content` does.
     """
-    return _read(path, most, pipe=True)
+    with open_regular(path, pipe=True) as file:
+        return _within(file, most)
 
 
-def _read(path: Path, most: int | None, *, pipe: bool) -> bytes:
+def holds(path: Path, expected: bytes) -> bool:
+    """Return whether a regular file has exactly these bytes. Raise `OSError`."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except ValueError:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
-    mode = os.fstat(fd).st_mode
-    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    os.set_blocking(fd, True)
-    with open(fd, "rb") as file:
-        data = file.read() if most is None else file.read(most + 1)
-    if most is not None and len(data) > most:
+        return content(path, len(expected)) == expected
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        return False
+
+
+def _within(file: BufferedReader, most: int) -> bytes:
+    large = os.fstat(file.fileno()).st_size > most
+    blocks, size = list[bytes](), 0
+    while not large and (block := file.read(BLOCK)):  # a file of the kernel's has no size, and some have no end
+        blocks.append(block)
+        size += len(block)
+        large = size > most
+    if large:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
-    return data
+    return b"".join(blocks)

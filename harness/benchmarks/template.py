@@ -11,15 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
 
-from harness.benchmarks.files import content
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.errors import BadInput
 from harness.model import Message
 
 KEPT = "prompt_"
 """Before the names under which a run's folder keeps prompts; a kept one can be named as `--prompt` again."""
-
-LARGEST_KEPT = 1 << 24
-"""Bytes of a prompt or agent."""
 
 OWN, AUTHORS = "own", "authors"
 """What a report calls the prompt that ships, and that of a benchmark's authors."""
@@ -76,7 +73,7 @@ def kept_name(path: Path) -> str:
 
 def read_file(path: Path) -> bytes:
     try:
-        return content(path, LARGEST_KEPT)
+        return content(path, DOCUMENT_MOST)
     except OSError as error:
         raise BadInput(f"cannot read prompt {path}: {error.strerror}") from None
 

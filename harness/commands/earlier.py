@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness import benchmarks
-from harness.benchmarks.files import content
-from harness.benchmarks.template import LARGEST_KEPT, check_digest
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.template import check_digest
 from harness.commands.options import run_name
 from harness.commands.origin import check_trust, is_own
 from harness.errors import BadInput, HarnessError, MachineError
@@ -150,14 +150,14 @@ def _own_name(copy: Path) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        return content(path, LARGEST_KEPT)
+        return content(path, DOCUMENT_MOST)
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _same(one: Path, other: Path) -> bool:
     try:
-        return content(one, LARGEST_KEPT) == content(other, LARGEST_KEPT)
+        return content(one, DOCUMENT_MOST) == content(other, DOCUMENT_MOST)
     except OSError:  # it has gone, or may not be read any more
         return False
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from harness.benchmarks.files import content
+from harness.benchmarks.files import holds
 from harness.model import Benchmark, Report, Where
 from harness.report import text
 from harness.store import atomic
@@ -32,7 +32,7 @@ def write_report(files: RunFiles, report: Report) -> None:
     So no page ever stands beside a report that it is not of, whatever ends the process in between.
     """
     path, data = files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
-    if _content(path) != data:
+    if not _is_written(path, data):
         set_aside_any(files.pages, stamp())
     atomic.write(path, data)
     atomic.write(files.report("txt"), text.render(report).encode())
@@ -40,12 +40,11 @@ def write_report(files: RunFiles, report: Report) -> None:
         atomic.write(files.folder / name, made)
 
 
-def _content(path: Path) -> bytes | None:
-    """None where it cannot be told."""
+def _is_written(path: Path, data: bytes) -> bool:
     try:
-        return content(path)
+        return holds(path, data)
     except OSError:
-        return None
+        return False
 
 
 def now() -> str:

@@ -6,10 +6,7 @@ page of a million users costs a pass over the files and some bytes of each.
 
 from __future__ import annotations
 
-import errno
 import io
-import os
-import stat
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from harness import benchmarks
+from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.commands.tabling.scored import NONE_OF_OURS
 from harness.errors import BadInput, HarnessError, MachineError
@@ -41,7 +39,7 @@ from harness.model import (
     Table,
 )
 from harness.store import log
-from harness.store.atomic import replacing
+from harness.store.atomic import check_folder, replacing
 from harness.store.files import RunFiles
 from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex
@@ -107,7 +105,7 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
     told = _told(source, cards, reader, wish, len(drawn))
     browser = html.Browser(cards.user, cards.columns, shown, told)
-    place = path or source.files.report("html")
+    place = path or _own_place(source.files.report("html"))
     _write(
         place,
         html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None),
@@ -127,9 +125,15 @@ def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
         return " ".join(filter(None, said))
 
     browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), told)
-    place = path or source.files.all_users
+    place = path or _own_place(source.files.all_users)
     _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
     return place
+
+
+def _own_place(path: Path) -> Path:
+    """A page's place in its run's folder. Raises `MachineError` where that leads elsewhere."""
+    check_folder(path.parent)
+    return path
 
 
 def _write(path: Path, pieces: Iterable[str]) -> None:
@@ -257,8 +261,7 @@ class _Reader:
             return
         with _reading(self._source.files.results) as file:
             for number in numbers:
-                file.seek(int(self._starts[number]))
-                line = file.readline().rstrip(b"\n")
+                line = log.line_at(file, int(self._starts[number]))
                 if log.sound(line) and "user_id" in (data := log.told(line)) and self._counts(data):
                     yield data
 
@@ -327,10 +330,13 @@ class _Reader:
 
 def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64], dict[str, int]]:
     """Where each line begins, and where each mark stands first."""
-    found, ends, offset, tail = dict[str, int](), [np.zeros(1, np.int64)], 0, b""
+    found, ends, offset, tail, start = dict[str, int](), [np.zeros(1, np.int64)], 0, b"", 0
     with _reading(path) as file:
         while block := file.read(BLOCK):
             ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1)
+            start = int(ends[-1][-1]) if len(ends[-1]) else start
+            if offset - start > LINE_MOST:
+                raise log.too_long(path, start)
             looked = tail + block
             for kind, mark in marks.items():
                 if kind not in found and (at := looked.find(mark)) >= 0:
@@ -353,18 +359,9 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
 
 def _opened_if_there(path: Path) -> BinaryIO:
     try:
-        return open(path, "rb", opener=_regular)
+        return open_regular(path)
     except FileNotFoundError:
         return io.BytesIO()
-
-
-def _regular(path: str, flags: int) -> int:
-    """Opens a file without waiting for it, as one would for a pipe's writer."""
-    fd = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file")
-    return fd
 
 
 def _start_of_response(user: str) -> bytes:
@@ -372,8 +369,7 @@ def _start_of_response(user: str) -> bytes:
 
 
 def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
-    file.seek(at)
-    line = file.readline().rstrip(b"\n")
+    line = log.line_at(file, at)
     data = log.told(line) if log.sound(line) else {}
     return completion_of(data) if data.get("user_id") == user else None
 

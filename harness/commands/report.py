@@ -14,7 +14,7 @@ from urllib.parse import quote
 import orjson
 
 from harness import benchmarks, config
-from harness.benchmarks.files import content
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
 from harness.commands import earlier, options, pages
 from harness.commands.earlier import Earlier
@@ -102,7 +102,7 @@ def _data(files: RunFiles) -> JSON:
     """Its report. Raises `BadInput` for one that `stats` could not take either."""
     path = files.report("json")
     try:
-        data: JSON = orjson.loads(content(path))
+        data: JSON = orjson.loads(content(path, DOCUMENT_MOST))
         scored.checked(data, path)
     except (OSError, ValueError):
         raise BadInput(f"{path} is {NONE_OF_OURS}") from None

@@ -26,6 +26,8 @@ from harness.store.files import runs
 from harness.ui.console import console
 from harness.ui.streams import show, show_json, tell
 
+EXCELS = "metric_excels"
+"""The folder of the Excel files, below the results."""
 FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
 """Columns of a terminal that a run's name gets, however narrow it is."""
@@ -98,8 +100,8 @@ def execute(args: argparse.Namespace) -> int:
     if (args.runs or args.format != "table") and not args.out:
         _print(args, made, None)
         return code
-    out = args.out or args.results_dir / "metric_excels"
-    unwritten = _write_all(made, reports, out)
+    out = args.out or args.results_dir / EXCELS
+    unwritten = _write_all(made, reports, out, is_named=args.out is not None)
     _print(args, made, None if unwritten else out)
     if unwritten:
         raise MachineError(f"{unwritten} (--out DIR puts the Excel files elsewhere)") from unwritten
@@ -137,9 +139,14 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[M
     return [there[name] for name in dict.fromkeys(name.casefold() for name in names)]
 
 
-def _write_all(made: Made, reports: Sequence[Scored], out: Path) -> MachineError | None:
-    """Writes the Excel files, or returns why they cannot be: an archive's tables are worth a look all the same."""
+def _write_all(made: Made, reports: Sequence[Scored], out: Path, *, is_named: bool) -> MachineError | None:
+    """Writes the Excel files, or returns why they cannot be: an archive's tables are worth a look all the same.
+
+    A folder that the command has named may be a symbolic link.
+    """
     try:
+        if not is_named:
+            atomic.check_folder(out)
         for name, sheets in workbooks(made.found, reports, made.missing):
             xlsx.write(out / f"{name}.xlsx", sheets)
     except MachineError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from harness.commands.proving.proof import Check
 from harness.commands.proving.replayed import Player, Replies
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Benchmark
+from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
 from harness.store.manifest import RUNNING, load
 from harness.store.tasks import TaskIndex
@@ -32,6 +34,7 @@ DIED = "died"
 SHOWN = 5
 """Findings of a run that are printed; the JSON has all."""
 
+NOT_WRITABLE = "cannot be written"
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -110,14 +113,12 @@ def _whole(run: Earlier, tasks: Path, args: argparse.Namespace, beat: Callable[[
 def _locked(run: Earlier) -> Iterator[Callable[[], None]]:
     """Keeps writers out and gives what is to be called now and then for that.
 
-    Files that nobody may change from here (an archive, another user's) are read without a lock, which is told.
+    Nothing is written into a folder that is an archive's, another user's or elsewhere: it is read without a lock, which
+    is told.
     """
-    try:
-        lock = RunLock(run.files.lock, time.time)
-    except MachineError as error:
-        if not _is_read_only(error) or held(run.files.lock, time.time):
-            raise
-        tell(f"{run.name}, {run.files.subset}: read without a lock, since the folder cannot be written")
+    lock, why = _lock(run.files)
+    if lock is None:
+        tell(f"{run.name}, {run.files.subset}: read without a lock, since the folder {why}")
         yield lambda: None
         return
     try:
@@ -126,10 +127,35 @@ def _locked(run: Earlier) -> Iterator[Callable[[], None]]:
         lock.release()
 
 
-def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path) -> TaskIndex:
-    """The index of the tasks, kept under the results folder where that can be written."""
+def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
+    """A run's lock, or why its folder is left alone. Raises `MachineError` where another process holds it."""
+    why = _untouchable(files.folder)
+    if why and held(files.lock, time.time):
+        raise MachineError(f"{files.folder} is in use by another process: wait for it, or end it and try again")
+    if why:
+        return None, why
     try:
-        return index_file(benchmark, subset, tasks, results)
+        return RunLock(files.lock, time.time), ""
+    except MachineError as error:
+        if not _is_read_only(error) or held(files.lock, time.time):
+            raise
+        return None, NOT_WRITABLE
+
+
+def _untouchable(folder: Path) -> str:
+    """Why nothing is written into a folder, in words; empty where it is this user's own."""
+    if folder.is_symlink():
+        return "is a symbolic link"
+    if folder.stat().st_uid != os.geteuid():
+        return "is another user's"
+    return "" if os.access(folder, os.W_OK) else NOT_WRITABLE
+
+
+def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path) -> TaskIndex:
+    """The index of the tasks, kept under the results folder where that is this user's and can be written."""
+    try:
+        if not any(map(_untouchable, (results.resolve(), *results.glob(".index")))):
+            return index_file(benchmark, subset, tasks, results)
     except MachineError as error:
         if not _is_read_only(error):
             raise

@@ -7,11 +7,14 @@ new file may follow.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator
+from glob import escape
 from itertools import chain, count
 from pathlib import Path
 
+from harness.benchmarks.files import open_regular
 from harness.errors import MachineError
 from harness.model import JSON
 from harness.store import log
@@ -32,7 +35,7 @@ def replace_results(
             line = log.seal(data)
             whole.update(line)
             file.write(line)
-        with path.open("rb") as old:
+        with open_regular(path) as old:
             if hashlib.file_digest(old, "sha256").digest() != whole.digest():
                 keep_old(path, stamp, disk)
                 set_aside_any(shown_by, stamp, disk)
@@ -49,9 +52,25 @@ def keep_old(path: Path, stamp: str, disk: Disk) -> None:
     sync_folder(path.parent, disk)
 
 
+def drop_second_names(path: Path, disk: Disk) -> None:
+    """Take away the second name that a death within `keep_old` has left to a file that is about to be appended to.
+
+    Its content has not been replaced yet, so that nothing goes with the name.
+    """
+    try:
+        state = path.lstat()
+        for kept in path.parent.glob(f"{escape(path.name)}.before-*") if state.st_nlink > 1 else ():
+            if os.path.samestat(kept.lstat(), state):
+                disk.unlink(kept)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
+
+
 def _copy(path: Path, kept: Path, disk: Disk) -> None:
     try:
-        with path.open("rb") as old, replacing(kept, disk=disk) as copy:
+        with open_regular(path) as old, replacing(kept, disk=disk) as copy:
             shutil.copyfileobj(old, copy, 1 << 20)
     except (OSError, MachineError) as error:
         raise MachineError(f"cannot keep {path}: {error}") from error
@@ -60,7 +79,7 @@ def _copy(path: Path, kept: Path, disk: Disk) -> None:
 def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
     """Those of some files that are there."""
     for path in paths:
-        if path.exists():
+        if os.path.lexists(path):
             set_aside(path, stamp, disk)
 
 
@@ -78,4 +97,4 @@ def _free_name(path: Path, stamp: str) -> Path:
     """`<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
     name = f"{path.name}.before-{stamp}"
     names = chain((name,), (f"{name}-{number}" for number in count(2)))
-    return next(free for free in map(path.with_name, names) if not free.exists())
+    return next(free for free in map(path.with_name, names) if not os.path.lexists(free))

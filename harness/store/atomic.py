@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from harness.errors import MachineError
-from harness.store.disk import ANEW, DISK, Content, Disk
+from harness.store.disk import DISK, FRESH, Content, Disk
 
 NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
 """What file systems say that have no such thing (some network and FUSE mounts), and folders that may not be read."""
@@ -28,15 +28,16 @@ NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno
 def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterator[BinaryIO]:
     """A file to write the new content of `path` into; it takes the place when the block ends without error.
 
-    The new content stands in `<file>.new` until then; one that a death left behind is overwritten. `shared`
-    is for files that no lock guards: several processes may then replace one at a time of their choosing, and each
-    takes away what dead ones of its machine have left.
+    The new content is in `<file>.new` until then, a file of its own: what has that name (from a death, or in a folder
+    from somebody else, where it may be a link) is unlinked. `shared` is for files that no lock guards: several
+    processes may then replace one at a time of their choosing, and each takes away what dead ones of its machine have
+    left.
     """
     new = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.new" if shared else path.name + ".new")
     if shared:
         _clear(path, disk)
     try:
-        with Content(disk, disk.open(new, ANEW)) as content:
+        with Content(disk, _fresh(new, disk)) as content:
             file = io.BufferedWriter(content, 1 << 20)
             yield file
             file.flush()
@@ -48,6 +49,16 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
         with suppress(OSError):
             disk.unlink(new)  # after an error; on a full disk it would only stand in the way
     sync_folder(path.parent, disk)
+
+
+def _fresh(new: Path, disk: Disk) -> int:
+    try:
+        return disk.open(new, FRESH)
+    except FileExistsError:
+        if new.is_dir() and not new.is_symlink():
+            raise IsADirectoryError(errno.EISDIR, f"{new.name} is a folder") from None
+        disk.unlink(new)
+        return disk.open(new, FRESH)
 
 
 def _clear(path: Path, disk: Disk) -> None:
@@ -87,6 +98,20 @@ def make_folder(folder: Path, disk: Disk = DISK) -> None:
     except OSError as error:
         raise MachineError(f"cannot make {folder}: {error.strerror}") from error
     sync_folder(folder.parent, disk)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `MachineError` for a folder that a symbolic link stands for.
+
+    Of the folders below a results folder each is its own: where one leads elsewhere, the user is asked to name that
+    place. The results folder itself is the user's word, and may be a link.
+    """
+    if folder.is_symlink():
+        place = Path(os.path.realpath(folder))
+        raise MachineError(
+            f"{folder} is a symbolic link to {place}, and nothing is written through one: name that place itself "
+            f"(a run's by --results-dir {place.parent}), or move the folder here"
+        )
 
 
 def sync_folder(folder: Path, disk: Disk = DISK) -> None:

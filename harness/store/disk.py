@@ -5,25 +5,43 @@ a loss of power may take (docs/design.md, section 5). Guarantees are those of PO
 survives the death of this process; content survives the loss of power after `sync`, a name after `sync_folder`,
 and neither stands for the other. All methods raise `OSError`. Reading is not in it: what is read is checked
 where it is read.
+
+A folder may come from somebody else, with links in it that lead elsewhere. So `open` follows no symbolic link, and
+opens nothing but regular files with a single name; this is checked on what was opened, before anything is changed.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 KEEP = os.O_RDWR | os.O_CREAT
-"""How a file is opened: each creates one that is not there, with a mode that follows the umask."""
+"""How a file is opened: each creates one that is not there, with a mode that follows the umask; `FRESH` refuses to
+open one that is."""
+
+NO_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""A pipe without a reader would be waited for."""
 
 
 class Disk:
     def open(self, path: Path, how: int) -> int:
-        """A descriptor that spawned processes do not inherit."""
-        return os.open(path, how | os.O_CLOEXEC, 0o666)
+        """Return a descriptor that spawned processes do not inherit; nothing of the file is changed yet."""
+        try:
+            fd = os.open(path, how | NO_WAITING, 0o666)
+        except OSError as error:
+            raise _refused(path, error) from None
+        try:
+            _check_own(path, os.fstat(fd))
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -55,13 +73,31 @@ class Disk:
         os.replace(path, taken)
 
     def link(self, path: Path, second: Path) -> None:
-        os.link(path, second)
+        os.link(path, second, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
     def mkdir(self, folder: Path) -> None:
         os.mkdir(folder)
+
+
+def _refused(path: Path, error: OSError) -> OSError:
+    """Return an error in words that name the cause."""
+    if error.errno == errno.ELOOP:
+        words = f"{path.name} is a symbolic link, and nothing is written through one: `cp -rL` makes a folder of files"
+        return OSError(errno.ELOOP, words)
+    if error.errno in (errno.ENXIO, errno.EISDIR):  # pipes, sockets, folders
+        return OSError(error.errno, f"{path.name} is not a regular file")
+    return error
+
+
+def _check_own(path: Path, state: os.stat_result) -> None:
+    if not stat.S_ISREG(state.st_mode):
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+    if state.st_nlink > 1:
+        words = f"{path.name} has a second name (a hard link), whose content would change with it: `cp -r` parts them"
+        raise OSError(errno.EMLINK, words)
 
 
 DISK = Disk()

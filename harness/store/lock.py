@@ -21,7 +21,9 @@ from typing import Any
 
 import orjson
 
+from harness.benchmarks.files import open_regular
 from harness.errors import MachineError
+from harness.store.atomic import check_folder
 from harness.store.disk import DISK, KEEP, Disk
 
 LEASE = 60.0
@@ -53,6 +55,7 @@ class RunLock:
         self._clock = clock
         self._holder: dict[str, Any] = {}
         self._leased = False
+        check_folder(path.parent)
         try:
             self._fd = disk.open(path, KEEP)
         except OSError as error:
@@ -104,7 +107,7 @@ class RunLock:
 
     def _lease_is_free(self) -> bool:
         holder = self._read()
-        return holder is None or self._clock() - float(holder.get("renewed", 0.0)) > LEASE
+        return holder is None or self._clock() - holder["renewed"] > LEASE
 
     def _refuse(self) -> None:
         who = self._who()
@@ -133,20 +136,24 @@ class RunLock:
 
 
 def held(path: Path, clock: Callable[[], float]) -> bool:
-    """Whether a process holds the lock now. Only looks: nobody who wants it meanwhile is refused for that."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    """Whether a process holds the lock now. Only looks: nobody who wants it meanwhile is refused for that.
+
+    A link is nobody's lock: no process of ours takes one.
+    """
+    if path.is_symlink():
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        file = open_regular(path)
     except OSError:
-        holder = _holder(fd)
-        return holder is not None and clock() - float(holder.get("renewed", 0.0)) <= LEASE
-    finally:
-        os.close(fd)
+        return False
+    with file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            holder = _holder(file.fileno())
+            return holder is not None and clock() - holder["renewed"] <= LEASE
     return False
 
 
@@ -155,4 +162,4 @@ def _holder(fd: int) -> dict[str, Any] | None:
         holder = orjson.loads(os.pread(fd, 4096, 0))
     except ValueError:
         return None
-    return holder if isinstance(holder, dict) else None
+    return holder if isinstance(holder, dict) and type(holder.get("renewed")) in (int, float) else None

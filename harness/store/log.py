@@ -3,7 +3,8 @@
 Guarantee: a line that `append` has returned for survives the death of this process, `kill -9`
 included, since it is in the kernel by one `write`. After `sync` it survives a power loss too, as far
 as the disk keeps its word. Not covered: what other programs do to the file; a line that they damage
-is noticed by its checksum, set aside and owed again (docs/design.md, section 5).
+is noticed by its checksum, set aside and owed again (docs/design.md, section 5). A line of more than
+`LINE_MOST` bytes is refused: no run writes one, and it would be held in memory.
 
 A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member.
 """
@@ -11,18 +12,18 @@ A line is a JSON object whose last member is `crc`, the CRC-32 of the line befor
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, BinaryIO
 from zlib import crc32
 
 import orjson
 
-from harness.errors import MachineError
+from harness.benchmarks.files import LINE_MOST, open_regular
+from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import replacing, sync_folder
 from harness.store.disk import APPEND, DISK, Disk, write_whole
@@ -74,20 +75,33 @@ class Line:
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """Every line of a file that may not exist; the last may lack its end."""
+    """Every line of a file that may not exist; the last may lack its end. Raises `BadInput` for one too long."""
     try:
-        # A pipe would be waited for, so none is opened as one.
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=1 << 20) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise MachineError(f"cannot read {path}: it is not a regular file")
+        with open_regular(path, 1 << 20) as file:
             offset = 0
-            for raw in file:
+            while raw := file.readline(LINE_MOST + 1):
+                if len(raw) > LINE_MOST:
+                    raise too_long(path, offset)
                 yield Line(offset, len(raw), raw.rstrip(b"\n"))
                 offset += len(raw)
     except FileNotFoundError:
         return
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def too_long(path: Path, offset: int) -> BadInput:
+    """Return what to raise for a line that no run has written."""
+    return BadInput(
+        f"{path}: the line that begins at byte {offset} is longer than {LINE_MOST >> 20} MB, and no run writes such a "
+        f"line: put back a copy of the file, or cut it off there (truncate -s {offset} FILE)"
+    )
+
+
+def line_at(file: BinaryIO, offset: int) -> bytes:
+    """Return the line at an offset that `lines` gave, without its end."""
+    file.seek(offset)
+    return file.readline(LINE_MOST).rstrip(b"\n")
 
 
 def sound_lines(path: Path) -> Iterator[Line]:
@@ -105,15 +119,16 @@ def repair(path: Path, disk: Disk = DISK) -> int:
     The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last
     line that lacks only its end is kept, and ended.
     """
-    bad, ended = [], True
+    bad, ended = list[int](), True
     for line in lines(path):
         ended = line.size > len(line.text)
         if not sound(line.text):
-            bad.append(line)
+            bad.append(line.offset)
     try:
         if bad:
-            _keep_torn(path, bad, disk)
-            _take_out(path, bad, disk)
+            with appending(path, disk) as fd:  # refused, perhaps, before anything of it is copied
+                _keep_torn(path, bad, disk)
+                _take_out(path, fd, bad, disk)
         elif not ended:
             with appending(path, disk) as fd:
                 write_whole(disk, fd, b"\n")
@@ -122,31 +137,31 @@ def repair(path: Path, disk: Disk = DISK) -> int:
     return len(bad)
 
 
-def _keep_torn(path: Path, bad: list[Line], disk: Disk) -> None:
+def _keep_torn(path: Path, bad: list[int], disk: Disk) -> None:
     aside = path.with_name(path.name + ".torn")
-    with appending(aside, disk) as fd:
+    with open_regular(path) as file, appending(aside, disk) as fd:
         if not _ended(aside):  # a death within an earlier repair
             write_whole(disk, fd, b"\n")
-        for line in bad:
-            write_whole(disk, fd, line.text + b"\n")
+        for offset in bad:
+            write_whole(disk, fd, line_at(file, offset) + b"\n")
         disk.sync(fd)
     sync_folder(path.parent, disk)
 
 
 def _ended(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         return file.read() in (b"", b"\n")
 
 
-def _take_out(path: Path, bad: list[Line], disk: Disk) -> None:
-    first = bad[0]
-    if first.offset + first.size == path.stat().st_size:
-        with appending(path, disk) as fd:
-            disk.truncate(fd, first.offset)  # the usual case: nothing but the last line of a killed writer
+def _take_out(path: Path, fd: int, bad: list[int], disk: Disk) -> None:
+    with open_regular(path) as file:
+        is_last = bad[0] + len(line_at(file, bad[0])) + 1 >= os.fstat(fd).st_size
+    if is_last:
+        disk.truncate(fd, bad[0])  # the usual case: nothing but the last line of a killed writer
         return
-    skip = {line.offset for line in bad}
+    skip = set(bad)
     with replacing(path, disk=disk) as whole:
         for line in lines(path):
             if line.offset not in skip:
@@ -182,6 +197,10 @@ class AppendLog:
     def append(self, data: JSON) -> int:
         """Appends the line of an object; returns its offset in bytes. Nobody else writes to the file meanwhile."""
         line, offset, start = seal(data), self._size, perf_counter()
+        if len(line) > LINE_MOST:
+            raise MachineError(
+                f"cannot write {self.path}: a line of more than {LINE_MOST >> 20} MB is never read again"
+            )
         try:
             written = self._write(self._fd, line)
             self.slowest = max(self.slowest, perf_counter() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.files import content
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.config import BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
@@ -45,11 +46,12 @@ class Manifest:
 def load(path: Path) -> Manifest | None:
     """None where there is none. Raises `BadInput` for one that cannot be used, naming file and field."""
     try:
-        data: Any = orjson.loads(content(path))
+        data: Any = orjson.loads(content(path, DOCUMENT_MOST))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+        kind = BadInput if error.errno == errno.EFBIG else MachineError
+        raise kind(f"cannot read {path}: {error.strerror}") from error
     except ValueError:
         raise BadInput(f"{path} is not JSON: put back a copy, or move the folder aside") from None
     if type(data) is not dict or data.get("format") != FORMAT:

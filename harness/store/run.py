@@ -5,6 +5,7 @@ responses are saved, and appends. Guarantees are those of `log`, `atomic` and `a
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmarks.files import holds, open_regular
 from harness.errors import MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record
 from harness.store import log, manifest
-from harness.store.aside import keep_old, replace_results, set_aside
+from harness.store.aside import drop_second_names, keep_old, replace_results, set_aside, set_aside_any
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
@@ -68,9 +70,7 @@ class RunStore:
 
     def set_aside_report(self) -> None:
         """The report of a run that goes on is no longer true of it."""
-        for path in self.files.reports:
-            if path.exists():
-                set_aside(path, self._stamp, self._disk)
+        set_aside_any(self.files.reports, self._stamp, self._disk)
 
     def set_aside_everything(self) -> None:
         """Moves an earlier run of this name and subset aside (`--restart`).
@@ -78,23 +78,15 @@ class RunStore:
         The manifest goes last: results without one would be another program's.
         """
         files = self.files
-        for path in (
-            files.results,
-            files.responses,
-            files.failures,
-            files.events,
-            *files.reports,
-            files.manifest,
-        ):
-            if path.exists():
-                set_aside(path, self._stamp, self._disk)
+        paths = files.results, files.responses, files.failures, files.events, *files.reports, files.manifest
+        set_aside_any(paths, self._stamp, self._disk)
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
         """Keeps the bytes of prompts and agents beside the results; others of the same name are set aside."""
         for name, content in files.items():
             path = self.files.folder / name
-            if path.exists():
-                if _content(path) == content:
+            if os.path.lexists(path):
+                if _holds(path, content):
                     continue
                 set_aside(path, self._stamp, self._disk)
             write(path, content, shared=True, disk=self._disk)  # runs of other subsets keep the same file
@@ -104,6 +96,7 @@ class RunStore:
         files = self.files
         self._close_logs()
         paths = files.results, files.responses, files.failures, files.events
+        drop_second_names(files.results, self._disk)
         self.torn = sum([log.repair(path, self._disk) for path in paths])
         for path in paths:
             self._logs.append(log.AppendLog(path, self._disk))
@@ -129,7 +122,7 @@ class RunStore:
             return {}
         found = {}
         try:
-            with self.files.responses.open("rb") as file:
+            with open_regular(self.files.responses) as file:
                 for offset, size in places:
                     file.seek(offset)
                     data = log.told(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
@@ -275,11 +268,10 @@ class RunStore:
     def _lines_in_order(self) -> Iterator[bytes]:
         """The records' lines. Raises `MachineError` for one that was changed under this process."""
         try:
-            with self.files.results.open("rb") as file:
+            with open_regular(self.files.results) as file:
                 for offset in self._results_at[self._results_at >= 0]:
                     self.beat()
-                    file.seek(int(offset))
-                    yield log.checked(file.readline().rstrip(b"\n"), self.files.results)
+                    yield log.checked(log.line_at(file, int(offset)), self.files.results)
         except OSError as error:
             raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
 
@@ -328,8 +320,10 @@ def completion_of(line: JSON) -> Completion | None:
     return Completion(**told)
 
 
-def _content(path: Path) -> bytes:
+def _holds(path: Path, content: bytes) -> bool:
     try:
-        return path.read_bytes()
+        return holds(path, content)
+    except FileNotFoundError:  # a link to nowhere
+        return False
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error

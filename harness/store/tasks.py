@@ -22,10 +22,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmarks.files import open_regular
 from harness.errors import BadInput, MachineError
 from harness.model import Where
-from harness.store.atomic import replacing
-from harness.store.reading import NotAnArray, elements, plain_lines
+from harness.store.atomic import check_folder, replacing
+from harness.store.reading import Unexpected, elements, plain_lines
 
 FORMAT = 2
 Measured = Callable[[bytes, Where], tuple[str, int]]
@@ -146,7 +147,7 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskI
                 steps.append(length)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except NotAnArray as error:
+    except Unexpected as error:
         raise BadInput(f"{error.where(name)}: expected {error}") from None
     if not offsets:
         raise BadInput(f"{path} holds no tasks")
@@ -182,14 +183,14 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None:
     """A cached index, None where there is none that holds; a damaged one is made again."""
     try:
-        with cache.open("rb") as file, np.load(file, allow_pickle=False) as held:
+        with open_regular(cache) as file, np.load(file, allow_pickle=False) as held:
             saved = orjson.loads(bytes(held["stamp"]))
             digest = saved.pop("sha256")
             if saved != stamp and not (_same_but_time(saved, stamp) and _file_hash(path) == digest):
                 return None
             names = ("offsets", "sizes", "numbers", "keys", "digests", "steps")
             return TaskIndex(path, Columns(*(held[name] for name in names)), digest, cache)
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
 
 
@@ -212,6 +213,7 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
         cache.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
+    check_folder(cache.parent)
     with replacing(cache, shared=True) as file:
         np.savez(
             file,

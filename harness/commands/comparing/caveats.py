@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from harness.benchmarks import invalid
-from harness.benchmarks.files import content
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.commands.comparing.figures import number
 from harness.commands.comparing.runs import Side, Subset, common
 from harness.model import JSON
@@ -114,7 +114,7 @@ def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
 def _notes(of: Subset) -> Sequence[str]:
     """The notes of a subset's report."""
     try:
-        data: Any = orjson.loads(content(of.files.report("json")))
+        data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
         return [str(note) for note in data["notes"]]
     except (OSError, ValueError, LookupError, TypeError):  # none, or none of ours: `compare` goes by the records
         return [NO_REPORT]

@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from harness.benchmarks.files import content
+from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
 from harness.commands.plan import sampling_again
 from harness.commands.proving.lines import failures, kept_files, torn, unlike_manifest
 from harness.commands.proving.replayed import MISSHAPEN, TORN, Player, Replies, counted, opened, unlike
@@ -27,7 +27,7 @@ from harness.engine.job import Job
 from harness.errors import MachineError, shown
 from harness.model import JSON, Benchmark, Record, Report
 from harness.report import text
-from harness.store.log import lines, unseal
+from harness.store.log import line_at, lines, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore
 from harness.store.tasks import TaskIndex
@@ -141,11 +141,10 @@ class Check:
         path = self._files.results
         if not self.done.any():
             return
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for position in map(int, np.flatnonzero(self.done)):
                 self._beat()
-                file.seek(int(self._offsets[position]))
-                data = unseal(file.readline().rstrip(b"\n"))
+                data = unseal(line_at(file, int(self._offsets[position])))
                 if wrong := self._record(position, data):
                     self._scores = None
                     yield f"{path.name}, line {self._numbers[position]}: {wrong}"
@@ -216,8 +215,8 @@ class Check:
         if _dumped(made) == content:
             others = {self._files.report("txt").name: text.render(made).encode(), **made.files}
             for name, expected in others.items():
-                if _content(self._files.folder / name) != expected:
-                    yield f"{name} {'is not' if _content(self._files.folder / name) else 'has gone: it was'} {ANEW}"
+                if wrong := _unlike(self._files.folder / name, expected):
+                    yield f"{name} {wrong} {ANEW}"
         elif wrong := _report_unlike(content, made):
             yield f"{path.name} {wrong}, is not {ANEW}"
         else:
@@ -255,10 +254,20 @@ def _dumped(report: Report) -> bytes:
     return orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
 
 
+def _unlike(path: Path, expected: bytes) -> str | None:
+    """Whether a file is there and is what is expected, in words; None where it is."""
+    try:
+        return None if holds(path, expected) else "is not"
+    except FileNotFoundError:
+        return "has gone: it was"
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
 def _content(path: Path) -> bytes:
     """Nothing of a file that is not there."""
     try:
-        return content(path)
+        return content(path, DOCUMENT_MOST)
     except FileNotFoundError:
         return b""
     except OSError as error:

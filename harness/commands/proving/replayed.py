@@ -15,14 +15,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from harness.benchmarks.files import content
-from harness.benchmarks.template import LARGEST_KEPT
+from harness.benchmarks.files import DOCUMENT_MOST, content, open_regular
 from harness.commands.earlier import Earlier
 from harness.endpoint.wire import Sampling
 from harness.engine.conversation import Diverged, replaying
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Benchmark, Completion, Usage
-from harness.store.log import Line, lines, sound, unseal
+from harness.store.log import Line, line_at, lines, sound, unseal
 from harness.store.run import RunFiles
 from harness.store.tasks import key_hash
 
@@ -40,7 +39,7 @@ def benchmark_of(run: Earlier, folder: Path | None) -> tuple[Benchmark, str | No
     why = _unplayable(run)
     made = run.as_it_was(folder, play=why is None)
     if why is None:
-        now = {name: hashlib.sha256(content).hexdigest() for name, content in made.files.items()}
+        now = {name: hashlib.sha256(data).hexdigest() for name, data in made.files.items()}
         was = run.manifest.identity
         if was.get("prompt_version") != made.prompt_version or was["files"] != now:
             why = "its prompt is another by now"
@@ -71,7 +70,7 @@ def _copy(folder: Path, name: str, digest: Any) -> Path | None:
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(content(path, LARGEST_KEPT)).hexdigest()
+        return hashlib.sha256(content(path, DOCUMENT_MOST)).hexdigest()
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
@@ -142,10 +141,9 @@ class Replies:
         first, last = np.searchsorted(self._positions, (position, position + 1))
         found = {}
         if first < last:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 for offset in self._offsets[first:last]:
-                    file.seek(int(offset))
-                    data = unseal(file.readline().rstrip(b"\n"))
+                    data = unseal(line_at(file, int(offset)))
                     found[data["request"], data["nth"]] = Completion(**data["completion"])
         return found
 

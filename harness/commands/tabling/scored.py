@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from harness import config
-from harness.benchmarks.files import content
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.errors import BadInput, shown
 from harness.model import JSON
 
@@ -109,7 +109,7 @@ def read(path: Path) -> Scored:
     Raises `BadInput` for a file that is no such report.
     """
     try:
-        data: Any = orjson.loads(content(path))
+        data: Any = orjson.loads(content(path, DOCUMENT_MOST))
     except (OSError, ValueError):
         raise BadInput(NONE_OF_OURS) from None
     return checked(data, path)

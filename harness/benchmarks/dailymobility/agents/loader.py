@@ -29,8 +29,8 @@ from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, Da
 from harness.benchmarks.dailymobility.agents.shims import shims
 from harness.benchmarks.dailymobility.agents.slices import Dice, Folder
 from harness.benchmarks.dailymobility.agents.telling import UNTOLD, described, heard, one_line
-from harness.benchmarks.files import content
-from harness.benchmarks.template import LARGEST_KEPT, check_digest
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
 
 KEPT = "agent_"
@@ -183,7 +183,7 @@ def _is_agent(name: str, thing: Any) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return content(path, LARGEST_KEPT)
+        return content(path, DOCUMENT_MOST)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the agent file: {error.strerror}") from None
 
