@@ -26,7 +26,7 @@ import orjson
 from harness.commands.providers import APPLICATION
 from harness.errors import BadInput
 from harness.store.manifest import Manifest
-from harness.ui.streams import tell
+from harness.ui.streams import can_ask, tell
 
 SEALED = (
     "endpoint",
@@ -72,7 +72,7 @@ def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool
     if trust:
         return
     why = f"its prompt or agent in {folder} is code, and {UNKNOWN}"
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
+    if not can_ask():
         raise BadInput(f"{why}: read it, and give --trust to run it")
     if not _agreed(f"{run}: {why}. Run it? [y/N]", tuple(files.items())):
         raise BadInput(f"{why}: it was not run")
@@ -83,10 +83,6 @@ def _agreed(question: str, files: tuple[tuple[str, str], ...]) -> bool:
     """The answer of the user, who is asked once for the same `files` of a folder."""
     tell(question)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _is_terminal(stream: object) -> bool:
-    return stream is not None and bool(getattr(stream, "isatty", bool)())
 
 
 def _sealed(manifest: Manifest, secret: bytes) -> str:

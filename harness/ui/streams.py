@@ -57,6 +57,11 @@ def show_json(value: Any) -> None:
     show(as_json(value))
 
 
+def can_ask() -> bool:
+    """Return whether there is a user who sees a question and can answer it."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
 def flush(stream: TextIO | None) -> OSError | None:
     """Writes what is buffered, or drops it and returns why it cannot be written."""
     try:
