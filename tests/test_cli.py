@@ -493,6 +493,71 @@ def test_names_derived_from_models_have_the_same_rules() -> None:
         options.run_name(None, "org/..")
 
 
+RESERVED = [
+    "index.html",
+    "Index.HTML",
+    "index.html.",
+    "metric_excels",
+    "METRIC_EXCELS",
+    "metric_excel\u017f",  # a long s, which a file system without letter case takes for an s
+    "index.html.host-17.new",
+    "x.New",
+    "x.lock",
+    "x.torn",
+    "x.before-20260102T030405Z",
+]
+
+
+def named(way: str, name: str, folder: Path) -> list[str]:
+    """The arguments that give a run its name in one of the three ways."""
+    if way == "option":
+        return ["--model", "m", "--name", name]
+    if way == "model":
+        return ["--model", f"org/{name}"]
+    file = folder / "mine.toml"
+    file.write_text(f'[queues]\none = [{{ model = "m", name = "{name}" }}]\n', encoding="utf-8")
+    return ["--providers", str(file), "--queue", "one"]
+
+
+@pytest.mark.parametrize("way", ["option", "model", "queue"])
+@pytest.mark.parametrize("name", RESERVED)
+def test_no_run_takes_a_name_that_the_results_folder_uses(
+    name: str, way: str, tasks: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """In whatever letter case, since some file systems know none; one sentence, and nothing is made."""
+    given = [*named(way, name, tmp_path), "--platform", "weibo", "--api-url", "http://127.0.0.1:9/v1"]
+    assert main(["run", *given, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1 and repr(name) in told and "--name" in told and "queue" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["index", "index.html5", "metric", "new", "lock.v2", "before-noon", "索引.html"])
+def test_names_like_those_of_the_results_folder_are_free(name: str) -> None:
+    """Only the very names and endings are taken."""
+    assert options.new_run_name(name, "") == name
+    assert options.new_run_name(None, f"org/{name}") == name
+
+
+def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(results: Path, capsys: Told) -> None:
+    """Only new runs are refused such a name."""
+    (results / "whole").rename(results / "x.new")
+    assert main(["status", "--name", "x.new", "--results-dir", str(results)]) == 0
+    assert "x.new" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["report", "stats"])
+def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results: Path) -> None:
+    """Each new entry at the top of the folder is one that no run can be named."""
+    before = set(results.iterdir())
+    assert main([command, "--results-dir", str(results)]) == 0
+    made = {path.name for path in set(results.iterdir()) - before}
+    assert made
+    for name in made:
+        with pytest.raises(BadInput):
+            options.new_run_name(name, "")
+
+
 # What is shown
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
+from harness import config
 from harness.commands import earlier, options
 from harness.commands.tabling import forms
 from harness.commands.tabling.remarks import left_out, notes
@@ -99,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     if (args.runs or args.format != "table") and not args.out:
         _print(args, made, None)
         return code
-    out = args.out or args.results_dir / "metric_excels"
+    out = args.out or args.results_dir / config.EXCEL_FOLDER
     unwritten = _write_all(made, reports, out)
     _print(args, made, None if unwritten else out)
     if unwritten:
