@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from harness import __version__
 from harness.commands import given
-from harness.errors import BadInput, HarnessError, MachineError
+from harness.errors import BadInput, HarnessError, MachineError, lacks_memory
 from harness.printable import in_lines, on_one_line
 from harness.ui import process_list, streams
 
@@ -95,9 +95,29 @@ def _told(arguments: list[str]) -> int:
         )
         return MachineError.exit_code
     except Exception as error:  # the one place that may meet anything: a user gets a sentence, the file the rest
+        if lacking := _memory_error_within(error):
+            return _out_of_memory(lacking, arguments)
         if signalled := _signal_within(error):
             raise signalled from None
         return _internal_error(error, arguments)
+
+
+def _memory_error_within(error: BaseException) -> BaseException | None:
+    """The error itself where it says that there is no memory, or one such of a group of concurrent tasks' errors."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_memory_error_within, error.exceptions)), None)
+    return error if lacks_memory(error) else None
+
+
+def _out_of_memory(error: BaseException, arguments: list[str]) -> int:
+    """A library or this code found no memory: what it held meanwhile is let go first."""
+    traceback.clear_frames(error.__traceback__)
+    details = _scrubbed(str(error), arguments)
+    streams.tell(
+        f"no memory left for `harness {arguments[0]}`{f' ({details})' if details else ''}: everything saved is intact; "
+        "give this process more (see ulimit -v), and call it again"
+    )
+    return MachineError.exit_code
 
 
 def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:

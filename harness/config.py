@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 TASKS_FOLDER, RESULTS_FOLDER = Path("tasks"), Path("results")
+INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.html"
+"""What the results folder holds of its own, next to the folders of runs."""
+OWN_ENDINGS = re.compile(r"\.(?:(?:new|lock|torn)\Z|before-)")
+"""How the names of files end that are about to take a place, or that have left it; so do those of the results folder's
+own files."""
 SAMPLE_FOLDER = Path(__file__).resolve().parent.parent / "tasks" / "sample"
 """The synthetic tasks that ship with a checkout."""
 

@@ -15,6 +15,8 @@ HarnessError                 what a user is shown in one sentence; `exit_code` i
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def shown(value: object) -> str:
@@ -93,3 +95,23 @@ class GaveUp(CallError):
     def __init__(self, kind: str, detail: str, tries: int) -> None:
         super().__init__(kind, detail)
         self.tries = tries
+
+
+@contextmanager
+def memory_for(doing: str, remedy: str) -> Iterator[None]:
+    """Turns running out of memory, also within a library, into the sentence of a `MachineError`."""
+    try:
+        yield
+    except (MemoryError, OSError, ValueError, RuntimeError, ImportError) as error:
+        if not lacks_memory(error):
+            raise
+        raise MachineError(f"no memory left to {doing}{f' ({error})' if str(error) else ''}: {remedy}") from None
+
+
+NO_MEMORY = ("Not enough memory", "Cannot allocate memory", "can't start new thread", "failed to map segment")
+"""Words of libraries that report it by errors of other classes: orjson, the system, threading, the dynamic linker."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that this process has no memory left."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)

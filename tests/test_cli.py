@@ -9,18 +9,20 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
-from harness.commands import earlier, launch, options
+from harness.commands import earlier, launch, options, pages
 from harness.commands import run as run_command
 from harness.errors import BadInput
 from harness.store import manifest
@@ -29,6 +31,8 @@ from harness.ui.console import console
 
 Told = pytest.CaptureFixture[str]
 USERS = 2
+ROOT = Path(__file__).parents[1]
+MERGED = "harness.engine.finish.ReportScores.report"
 
 
 def run(tasks: Path, results: Path, *more: str) -> int:
@@ -493,6 +497,71 @@ def test_names_derived_from_models_have_the_same_rules() -> None:
         options.run_name(None, "org/..")
 
 
+RESERVED = [
+    "index.html",
+    "Index.HTML",
+    "index.html.",
+    "metric_excels",
+    "METRIC_EXCELS",
+    "metric_excel\u017f",  # a long s, which a file system without letter case takes for an s
+    "index.html.host-17.new",
+    "x.New",
+    "x.lock",
+    "x.torn",
+    "x.before-20260102T030405Z",
+]
+
+
+def named(way: str, name: str, folder: Path) -> list[str]:
+    """The arguments that give a run its name in one of the three ways."""
+    if way == "option":
+        return ["--model", "m", "--name", name]
+    if way == "model":
+        return ["--model", f"org/{name}"]
+    file = folder / "mine.toml"
+    file.write_text(f'[queues]\none = [{{ model = "m", name = "{name}" }}]\n', encoding="utf-8")
+    return ["--providers", str(file), "--queue", "one"]
+
+
+@pytest.mark.parametrize("way", ["option", "model", "queue"])
+@pytest.mark.parametrize("name", RESERVED)
+def test_no_run_takes_a_name_that_the_results_folder_uses(
+    name: str, way: str, tasks: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """In whatever letter case, since some file systems know none; one sentence, and nothing is made."""
+    given = [*named(way, name, tmp_path), "--platform", "weibo", "--api-url", "http://127.0.0.1:9/v1"]
+    assert main(["run", *given, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1 and repr(name) in told and "--name" in told and "queue" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["index", "index.html5", "metric", "new", "lock.v2", "before-noon", "索引.html"])
+def test_names_like_those_of_the_results_folder_are_free(name: str) -> None:
+    """Only the very names and endings are taken."""
+    assert options.new_run_name(name, "") == name
+    assert options.new_run_name(None, f"org/{name}") == name
+
+
+def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(results: Path, capsys: Told) -> None:
+    """Only new runs are refused such a name."""
+    (results / "whole").rename(results / "x.new")
+    assert main(["status", "--name", "x.new", "--results-dir", str(results)]) == 0
+    assert "x.new" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["report", "stats"])
+def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results: Path) -> None:
+    """Each new entry at the top of the folder is one that no run can be named."""
+    before = set(results.iterdir())
+    assert main([command, "--results-dir", str(results)]) == 0
+    made = {path.name for path in set(results.iterdir()) - before}
+    assert made
+    for name in made:
+        with pytest.raises(BadInput):
+            options.new_run_name(name, "")
+
+
 # What is shown
 
 
@@ -650,3 +719,120 @@ def test_signal_that_comes_while_a_class_is_made_is_one(
     monkeypatch.setattr("harness.cli._main", executed)
     assert main(["status"]) == code
     assert capsys.readouterr().err == "harness: interrupted\n"
+
+
+# Memory that runs out
+
+
+def more_than_there_is(*_: object, **__: object) -> None:
+    """What numpy raises by itself."""
+    np.empty(1 << 60, np.uint8)
+
+
+def bare(*_: object, **__: object) -> None:
+    raise MemoryError
+
+
+def of_another_class(*_: object, **__: object) -> None:
+    raise ValueError("Not enough memory to allocate buffer for parsing: line 1 column 1 (char 0)")
+
+
+@pytest.mark.parametrize("lacking", [more_than_there_is, bare, of_another_class])
+@pytest.mark.parametrize("where", ["finish", "write_report"])
+def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
+    where: str, lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Exit 4, which says what was being done; `reeval` makes the report of the very records."""
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, where, lacking)
+        assert run(tasks, tmp_path, "--name", "whole") == 4
+    [told] = capsys.readouterr().err.splitlines()
+    assert "no memory left to score weibo" in told and "records are saved" in told and "`reeval`" in told
+    assert done(tmp_path / "whole") == USERS
+    assert main(["reeval", "--name", "whole", "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == 0
+    assert (tmp_path / "whole" / "eval_report_weibo.txt").exists()
+
+
+@pytest.mark.parametrize("lacking", [more_than_there_is, bare])
+def test_page_that_no_memory_is_left_for_changes_no_run(
+    lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """A run's page is made last, and is told as any that cannot be made."""
+    monkeypatch.setattr(pages, "write_page", lacking)
+    assert run(tasks, tmp_path, "--name", "whole") == 0
+    [told] = capsys.readouterr().err.splitlines()
+    assert "the page could not be made: no memory left" in told and "`report` tries again" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [("stats", "harness.report.xlsx.workbook"), ("report", "harness.report.html.page"), ("reeval", MERGED)],
+)
+@pytest.mark.parametrize("lacking", [more_than_there_is, bare])
+def test_memory_that_runs_out_in_a_command_is_one_sentence(
+    lacking: Callable[..., None],
+    command: str,
+    place: str,
+    results: Path,
+    tasks: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
+) -> None:
+    """Exit 4, with the command's name, and what was there is intact."""
+    before = {path: path.read_bytes() for path in results.rglob("*inference*") if path.is_file()}
+    monkeypatch.setattr(place, lacking)
+    where = [] if command in ("stats", "report") else ["--tasks-dir", str(tasks)]
+    assert main([command, *where, "--results-dir", str(results)]) == 4
+    [told] = capsys.readouterr().err.splitlines()
+    assert f"no memory left for `harness {command}`" in told and "intact" in told
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_memory_error_of_concurrent_tasks_is_one(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    """Task groups wrap what their tasks raise, more than once where they are nested."""
+    lacking = ExceptionGroup("one", [ExceptionGroup("two", [ValueError("x"), MemoryError("8 GB")])])
+    monkeypatch.setattr("harness.commands.status.execute", lambda args: raised(lacking))
+    assert main(["status"]) == 4
+    assert "no memory left for `harness status` (8 GB)" in capsys.readouterr().err
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+from harness import cli
+from harness.commands import launch
+from harness.engine.finish import finish
+
+def short(*given, **named):
+    used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
+    return finish(*given, **named)
+
+launch.finish = short
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory is in use")
+def test_library_that_would_end_the_process_for_want_of_memory_does_not(tasks: Path, tmp_path: Path) -> None:
+    """OpenBLAS calls `exit(1)` where it finds none, or tries for ever; the limit here is the system's own."""
+    words = [
+        "run",
+        "--model",
+        "baseline/recency",
+        "--platform",
+        "weibo",
+        "--tasks-dir",
+        tasks,
+        "--results-dir",
+        tmp_path,
+    ]
+    process = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 4, process.stderr
+    [told] = process.stderr.splitlines()
+    assert "no memory left to score weibo" in told and "`reeval`" in told

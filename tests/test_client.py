@@ -455,6 +455,35 @@ async def test_key_in_the_served_models_name_is_scrubbed_and_a_text_is_never_tou
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_key_in_finish_reason_or_refusal_is_scrubbed_as_in_the_model(streamed: bool) -> None:
+    """All three are the endpoint's words and are saved; what the model said, thoughts too, stays."""
+    message = {"content": KEY, "refusal": f"no: {KEY}", "reasoning": KEY}
+    choice = {"index": 0, "message": message, "finish_reason": f"odd {KEY}"}
+    body = orjson.dumps({"choices": [choice], "model": "qwen"})
+    reply = http(200, b"data: " + body + b"\n\n", "Content-Type: text/event-stream") if streamed else http(200, body)
+    async with (
+        serving(reply) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        for _ in range(2):
+            found = (await client.send(b"{}")).completion
+            assert found == Completion(KEY, "odd ***", model="qwen", refusal="no: ***", reasoning=KEY)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls"])
+async def test_key_that_is_a_word_of_the_protocol_takes_no_finish_reason_away(reason: str) -> None:
+    """A placeholder may be any word; the known reasons are this program's own by then."""
+    content = {"choices": [{"message": {"content": "好"}, "finish_reason": reason}]}
+    async with (
+        serving(http(200, orjson.dumps(content))) as server,
+        Client(Address(server.url, reason), timeout=HANGS, connections=1) as client,
+    ):
+        assert (await client.send(b"{}")).completion.finish_reason == reason
+
+
+@pytest.mark.anyio
 async def test_served_models_name_stays_as_it_is_told() -> None:
     """With a key or without, from one reply to the next."""
     content = {"choices": [{"message": {"content": "好"}, "finish_reason": "stop"}], "model": "qwen"}

@@ -20,6 +20,7 @@ from harness.endpoint.replies import (
     refused,
     retry_after,
 )
+from harness.endpoint.stream import whole_stream
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
 from harness.model import Completion
 
@@ -137,6 +138,45 @@ def test_reply_nested_too_deep_for_any_parser_is_a_fault_of_ours() -> None:
         assert completion(PLAIN[:-1] + b',"extra":' + b"[" * 5000 + b"]" * 5000 + b"}").text == "好"
     except TransportFault as fault:
         assert fault.kind == "bad_json"
+
+
+def choice(text: str, **more: Any) -> dict[str, Any]:
+    return {"message": {"content": text}, "finish_reason": "stop", **more}
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [choice("a", index=0), choice("b", index=1)],
+        [choice("b", index=1), choice("a", index=0)],
+        [choice("c", index=2), choice("b", index=1), choice("a", index=0)],
+        [choice("b", index=1), choice("a")],
+        [choice("b", index=1), choice("a", index=None)],
+        [choice("b", index="0"), choice("a", index=0)],  # a text is no index: 0 of others is
+        [choice("b", index="1"), choice("a", index=0)],
+        [None, 7, choice("a", index=0)],
+        [choice("a", index=0), choice("b", index=0)],
+        [choice("a"), choice("b")],
+        [{"index": 1, "error": {"message": "busy"}}, choice("a", index=0)],
+    ],
+)
+def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) -> None:
+    """Of several choices the same one as in a stream; without an index, and of two that have it, the first."""
+    assert completion(orjson.dumps({"choices": choices})) == Completion("a", "stop")
+
+
+@pytest.mark.parametrize("index", [1, "0", "1", "", -1, 0.5, True, [0], {"a": 1}])
+def test_reply_and_stream_agree_on_what_an_index_is(index: Any) -> None:
+    """The only choice of a reply, whole and as the one event of a stream: taken by both, or by neither."""
+    data = {"object": "chat.completion", "choices": [choice("a", index=index)]}
+    streamed = whole_stream(b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000)
+    if index == "":
+        assert completion_of(data) == completion_of(streamed) == Completion("a", "stop")
+        return
+    for read in (data, streamed):
+        with pytest.raises(TransportFault) as raised:
+            completion_of(read)
+        assert raised.value.kind == "no_choices"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls", "", "odd", None, 3])

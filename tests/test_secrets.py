@@ -12,20 +12,26 @@ import sys
 import threading
 import time
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import unescape
+from html.entities import html5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from zlib import crc32
 
 import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.endpoint import address
+from harness.endpoint.address import Scrubber
 from harness.store.log import sound_lines
 from tests.scripted import baseline, completion
 
@@ -33,6 +39,8 @@ Told = pytest.CaptureFixture[str]
 
 KEY = "sk-test-MARKED+k/ey==0123456789-abcdefXYZ"
 """With characters that are spelt otherwise in addresses."""
+NUMBERED = ("%{:02x}", "&#{};", "&#X{:X};", "\\u{:04x}")
+"""Each character by its number: in addresses, in HTML, in JSON."""
 PART = 12
 """Characters of a secret in a row that nothing may show."""
 
@@ -41,7 +49,17 @@ def spellings(secret: str) -> set[str]:
     """As it is, as addresses have it, as headers have it, alone or behind a word."""
     raw = secret.encode()
     shifted = [b64encode(b"x" * shift + raw).decode()[4:] for shift in range(3)]
-    return {secret, quote(secret), quote(secret, safe=""), urlsafe_b64encode(raw).decode(), raw.hex(), *shifted}
+    numbered = ["".join(map(form.format, raw)) for form in NUMBERED]
+    in_hex = raw.hex(), raw.hex().upper()
+    return {
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        urlsafe_b64encode(raw).decode(),
+        *in_hex,
+        *shifted,
+        *numbered,
+    }
 
 
 def traces(secret: str) -> set[bytes]:
@@ -64,6 +82,7 @@ def leaks(*roots: Path, but: tuple[str, ...] = ()) -> dict[str, bytes]:
     return {str(path): trace for path in files if (trace := shows_key(str(path).encode() + path.read_bytes()))}
 
 
+SPELT = ["".join(map(form.format, KEY.encode())) for form in NUMBERED]
 ECHO = " ".join(
     [
         f"key {KEY}!",
@@ -78,6 +97,7 @@ ECHO = " ".join(
 ECHOES = [
     ECHO,
     *(f"你的密钥 {word}" for word in (b64encode(f"Bearer {KEY}".encode()).decode(), KEY[5:30], KEY.encode().hex())),
+    *(f"你的密钥 {word}" for word in (KEY.encode().hex().upper(), *SPELT)),
 ]
 
 
@@ -106,6 +126,8 @@ def faulty(request: dict[str, Any], number: int) -> Reply:
         return 400, error(f"Unsupported parameter: 'temperature' for {KEY}"), {}
     status, body = baseline(request)
     data = orjson.loads(body) | {"model": f"served/{KEY}", "id": KEY, "system_fingerprint": KEY}
+    data["choices"][0]["finish_reason"] = f"as {KEY} says"
+    data["choices"][0]["message"]["refusal"] = f"none for {KEY}"
     return status, orjson.dumps(data), {}
 
 
@@ -306,6 +328,150 @@ def test_secret_that_ends_a_run_is_in_no_file_and_no_output(
     shown = capfd.readouterr()
     assert shows_key((shown.out + shown.err).encode()) is None
     assert leaks(tmp_path / "results") == {}
+
+
+# Spellings
+
+Spelling = Callable[[str], str]
+
+
+def each(form: str) -> Spelling:
+    """Every character by its number."""
+    return lambda text: "".join(form.format(ord(character)) for character in text)
+
+
+def named(text: str) -> str:
+    """As HTML has it where it has names for characters."""
+    names = {character: name for name, character in html5.items() if name.endswith(";")}
+    return "".join(f"&{names[one]}" if one in names else one for one in text)
+
+
+def in_json(text: str) -> str:
+    return orjson.dumps(text).decode()[1:-1]
+
+
+def numbers_read(pattern: str) -> Spelling:
+    """Reads characters by their numbers in hex, the first group of a pattern."""
+    return lambda text: re.sub(pattern, lambda found: chr(int(found[1], 16)), text)
+
+
+def json_read(text: str) -> str:
+    """Escapes of JSON read, wherever they are in a text."""
+    simple = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+    def meant(found: re.Match[str]) -> str:
+        return chr(int(found[1], 16)) if found[1] else simple.get(found[2], found[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|([\"\\/bfnrt]))", meant, text)
+
+
+SPELLINGS: dict[str, tuple[Spelling, Spelling]] = {
+    "percent": (each("%{:02X}"), unquote),
+    "percent in lower case": (each("%{:02x}"), unquote),
+    "address": (lambda text: quote(text, safe=""), unquote),
+    "HTML": (each("&#{};"), unescape),
+    "HTML with zeros": (each("&#{:07};"), unescape),
+    "HTML in hex": (each("&#x{:x};"), unescape),
+    "HTML in upper-case hex": (each("&#X{:X};"), unescape),
+    "HTML without semicolons": (each("&#x{:02x}"), numbers_read("&#x([0-9a-f]{2})")),
+    "HTML by names": (named, unescape),
+    "JSON by number": (each("\\u{:04x}"), json_read),
+    "JSON by number in upper case": (each("\\u{:04X}"), json_read),
+    "JSON": (in_json, json_read),
+    "Python": (each("\\x{:02x}"), numbers_read(r"\\x([0-9a-f]{2})")),
+}
+"""How a text is spelt, and how it is read again."""
+
+
+KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"), min_size=20, max_size=200)
+"""All that a key can be; one with stars in it could not be told from what is put in its place."""
+AROUND = st.text(st.sampled_from("a0%&#x;u\\\"' =密钥3fF"), max_size=12)
+
+
+def parts(key: str) -> set[str]:
+    return {key[at : at + 10] for at in range(len(key) - 9)}
+
+
+@given(KEYS, st.lists(st.sampled_from(sorted(SPELLINGS)), min_size=1, max_size=2), AROUND, AROUND, st.integers(0, 40))
+@example(KEY, ["JSON by number", "JSON"], "key ", ".", 0)
+@example('sk-"quotes"-and-\\back\\slashes-0123456789', ["JSON", "JSON"], "", "", 0)
+@example("sk-" + "0123456789abcdef" * 12, ["percent", "HTML"], "", "", 7)
+def test_no_part_of_a_key_survives_in_any_spelling(
+    key: str, names: list[str], before: str, after: str, cut: int
+) -> None:
+    """Whatever stands around it, and though both its ends are cut off: read again, no ten characters are the key's.
+
+    A key that has escapes in it is looked for as a whole.
+    """
+    cut = 0 if address.ESCAPE.search(key) else cut
+    spelt = key[cut % 10 :]
+    for name in names:
+        spelt = SPELLINGS[name][0](spelt)
+    read = Scrubber([key])(f"{before}{spelt[: len(spelt) - cut]}{after}")
+    assert not any(part in read for part in parts(key))
+    for name in reversed(names):
+        read = SPELLINGS[name][1](read)
+        assert not any(part in read for part in parts(key))
+
+
+@given(KEYS, AROUND, AROUND, st.sampled_from([bytes.hex, lambda raw: raw.hex().upper()]), st.integers(0, 20))
+def test_no_part_of_a_key_survives_in_hex(
+    key: str, before: str, after: str, spell: Callable[[bytes], str], cut: int
+) -> None:
+    """In either case, also where it is cut off."""
+    spelt = spell(key.encode())[cut:]
+    shown = Scrubber([key])(f"{before}{spelt}{after}")
+    assert not any(spelt[at : at + 10] in shown for at in range(len(spelt) - 9))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("key", ["sk-key", "pass;word", "tab&lt"])
+def test_short_key_goes_as_a_whole_in_any_spelling(key: str, spelling: str) -> None:
+    """Parts of it are too short to be told from words."""
+    spelt = SPELLINGS[spelling][0](key)
+    assert Scrubber([key])(f"no {spelt}!") == "no ***!"
+    assert Scrubber([key])(f"no {key.encode().hex().upper()}!") == "no ***!"
+
+
+@given(st.text(st.sampled_from("ab %&#x;u\\\"'密2f"), max_size=300))
+def test_text_without_a_key_is_left_as_it_is(text: str) -> None:
+    """Escapes are looked through, and never rewritten."""
+    assert Scrubber([KEY, "password99"])(text) == text
+
+
+def test_key_is_found_at_the_end_of_any_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long words are read block by block, which a key may lie across."""
+    monkeypatch.setattr(address, "BLOCK", 64)
+    scrub = Scrubber([KEY])
+    for spelt in (KEY, SPELLINGS["HTML"][0](KEY), SPELLINGS["JSON"][0](SPELLINGS["JSON by number"][0](KEY))):
+        for before in range(130):
+            assert scrub("x" * before + spelt + "y") == "x" * before + "***" + "y"
+
+
+def test_scrubbing_takes_steps_in_proportion_to_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the text is read ten times as far, however deep its escapes are; a level is a pass and no more."""
+    read = list[int]()
+    once = address._unescaped
+
+    def counted(text: str) -> Iterator[tuple[str, Sequence[int]]]:
+        for level in once(text):
+            read.append(len(level[0]))
+            yield level
+
+    scrub = Scrubber([KEY])
+    monkeypatch.setattr(address, "_unescaped", counted)
+    for text in ("%" + "25" * 20_000, "&amp;" * 8_000, "\\" * 40_000, "a" * 40_000):
+        for times in (1, 10):
+            read.clear()
+            scrub(text * times)
+            assert sum(read) <= 1.2 * (address.LEVELS + 1) * len(text) * times
+
+
+def test_parts_of_a_long_key_are_some_thousands() -> None:
+    """They grow with the key's length, and by no more than its spellings."""
+    sizes = [len(Scrubber(["".join(map(chr, range(33, 33 + 80)))[:40] * times])._parts) for times in (1, 5)]
+    assert sizes[1] <= 5 * sizes[0]
+    assert len(Scrubber([KEY * 5])._parts) < 5000
 
 
 # Arguments

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from harness import config
 from harness.commands import session
 from harness.errors import MachineError
 
+ROOT = Path(__file__).parents[1]
 NONE = resource.RLIM_INFINITY
 MORE = config.OTHER_FILES
 
@@ -82,6 +87,38 @@ def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing: type[F
     allowing(256, 600 + MORE)
     with pytest.raises(MachineError, match=r"1500 requests at once .* --concurrency 200 "):
         session._admit_sockets(1500, 500)
+
+
+@pytest.mark.parametrize(("connections", "most", "hard"), [(16, 16, 64), (1, 1, 64), (16, 16, 3), (6, 2, MORE + 2)])
+def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
+    allowing: type[Files], connections: int, most: int, hard: int
+) -> None:
+    """A lower --concurrency would be refused in its turn; with the limit that the sentence names the run begins."""
+    files = allowing(hard, hard)
+    with pytest.raises(MachineError, match="no --concurrency fits") as refused:
+        session._admit_sockets(connections, most)
+    assert "take --concurrency" not in str(refused.value)
+    named = re.search(r"ulimit -n (\d+)", str(refused.value))
+    assert named and int(named[1]) == connections + MORE
+    files.limits = (int(named[1]), int(named[1]))
+    session._admit_sockets(connections, most)
+
+
+@pytest.mark.parametrize(
+    ("limit", "concurrency", "fits"), [(64, 1, False), (64, 16, False), (65, 16, True), (80, 16, None)]
+)
+def test_advice_of_a_shell_with_few_files_is_one_that_helps(
+    limit: int, concurrency: int, fits: bool | None, tmp_path: Path
+) -> None:
+    """The same in a process of its own, whose shell has called `ulimit -n`."""
+    command = [sys.executable, "-m", "harness", "run", "--demo", "--model", "baseline/recency", "--ratio", "0.1"]
+    more = ["--platform", "weibo", "--no-html", "--concurrency", str(concurrency), "--results-dir", str(tmp_path)]
+    shell = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(limit), *command, *more]
+    done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    advice = {True: "take --concurrency 1 ", False: f"no --concurrency fits: raise .*ulimit -n {concurrency + MORE}`"}
+    assert done.returncode == (0 if fits is None else MachineError.exit_code), done.stderr
+    assert re.search(advice[fits] if fits is not None else r"\A\Z", done.stderr), done.stderr
+    assert len(done.stderr.splitlines()) <= 1
 
 
 def test_limit_of_this_very_process_is_raised() -> None:

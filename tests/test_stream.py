@@ -202,6 +202,26 @@ def test_first_choice_is_the_only_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("indices", "said"),
+    [
+        ((1, 0), "b"),
+        ((0, 1), "a"),
+        ((None, 1), "a"),
+        (("0", 0), "b"),
+        (("1", None), "b"),
+        ((0, 0), "ab"),
+        ((1, 2), None),
+    ],
+)
+def test_choice_of_a_stream_is_that_of_index_0(indices: tuple[Any, Any], said: str | None) -> None:
+    """In whatever order a chunk has them; pieces of the same index belong together, and a text is no index."""
+    both = [{"index": index, "delta": {"content": text}} for index, text in zip(indices, "ab", strict=True)]
+    body = event({"id": "x", "choices": both}) + event({"choices": [{"index": 0, "finish_reason": "stop"}]})
+    found = read(body, DONE)["choices"][0]["message"]
+    assert found == ({} if said is None else {"content": said})
+
+
+@pytest.mark.parametrize(
     "odd",
     [
         '{"choices":[{"delta":{"content":"\\ud83d"}}]}\n\ndata: {"choices":[{"delta":{"content":"\\ude00"}}]}',

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import orjson
 
+from harness import config
 from harness.benchmarks.files import holds
 from harness.model import Benchmark, Report, Where
 from harness.report import text
@@ -23,7 +24,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
         return benchmark.check(line, where, subset)
 
     kind = f"{benchmark.name} {subset} {benchmark.task_version}"
-    return open_index(path, kind, measured, results / ".index", benchmark.key_field)
+    return open_index(path, kind, measured, results / config.INDEX_FOLDER, benchmark.key_field)
 
 
 def write_report(files: RunFiles, report: Report) -> None:

@@ -25,7 +25,7 @@ from harness.commands.session import Played, few_collections, play
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.finish import finish
-from harness.errors import BadInput, HarnessError, MachineError, RunStopped
+from harness.errors import BadInput, HarnessError, MachineError, RunStopped, memory_for
 from harness.model import Report
 from harness.store.manifest import COMPLETE
 from harness.ui.streams import tell
@@ -110,8 +110,11 @@ def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Consol
         manifest.times["schedule"] = played.schedule
     if played.learned_limit is not None:
         manifest.tuning["learned_limit"] = played.learned_limit
-    report = finish(job, manifest, plan.name, stopped=played.ending is not None)
-    write_report(job.store.files, report)
+    with memory_for(
+        f"score {run.label}", "its records are saved, and `resume` or `reeval` makes the report once there is more"
+    ):
+        report = finish(job, manifest, plan.name, stopped=played.ending is not None)
+        write_report(job.store.files, report)
     manifest.save(job.store.files.manifest)
     console.print(_headline(run, report), **PLAIN)
     return [Source(job.store.files, report.data, plan.sample_seed, plan.benchmark, job.index)]

@@ -38,6 +38,7 @@ def resolve(
 ) -> Model | None:
     """What an entry stands for; what it lacks is added to `missing`."""
     name, model = named(entry, args, book)
+    run_name = options.new_run_name(args.name or entry.name, model)
     provider = provider_named(name, book)
     _check_adapt(provider)
     baseline = model.startswith(config.BASELINE_PREFIX) and not (args.api_url or given or provider)
@@ -66,7 +67,7 @@ def resolve(
     )
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else given.tuning if given else {}
-    return Model(options.run_name(args.name or entry.name, model), sampling, found, pace)
+    return Model(run_name, sampling, found, pace)
 
 
 def check_keys(args: Namespace, models: Sequence[Model]) -> None:

@@ -18,6 +18,8 @@ from harness.model import JSON
 NAME_BYTES = 200
 """Of a run's name at most: file systems take 255, and files that are set aside add to theirs."""
 
+RESERVED = frozenset({config.INDEX_FOLDER, config.EXCEL_FOLDER, config.ALL_RUNS_PAGE})
+
 RETRIES_MOST = 1000
 SEED_MOST = 2**32 - 1
 
@@ -314,4 +316,19 @@ def run_name(name: str | None, model: str) -> str:
         raise BadInput(f"{shown(chosen)} cannot name a run's folder: give another with --name")
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
+    return chosen
+
+
+def new_run_name(name: str | None, model: str) -> str:
+    """The name of a run that may begin now. Raises `BadInput` for one that the results folder uses itself.
+
+    Letter case and dots or blanks at the end do not count: some file systems know neither.
+    """
+    chosen = run_name(name, model)
+    plain = chosen.casefold().rstrip(". ")
+    if plain in RESERVED or config.OWN_ENDINGS.search(plain):
+        raise BadInput(
+            f"{shown(chosen)} is a name that the results folder uses itself: give the run another, with --name or in "
+            "its queue"
+        )
     return chosen

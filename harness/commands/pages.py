@@ -23,7 +23,7 @@ from harness import benchmarks
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.commands.tabling.scored import NONE_OF_OURS
-from harness.errors import BadInput, HarnessError, MachineError
+from harness.errors import BadInput, HarnessError, MachineError, memory_for
 from harness.model import (
     JSON,
     Benchmark,
@@ -85,7 +85,8 @@ def attempt(write: Callable[[], object], label: str) -> bool:
     A defect of the harness passes through, as one: the run's own files are written by then.
     """
     try:
-        write()
+        with memory_for("make it", "everything else is written"):
+            write()
     except HarnessError as error:
         tell(f"{label}: the page could not be made: {error}; `report` tries again")
         return False

@@ -187,7 +187,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))
-    place = args.out or args.results_dir / "index.html"
+    place = args.out or args.results_dir / config.ALL_RUNS_PAGE
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
     names = dict.fromkeys(run.data["benchmark"] for run in runs)
     blocks = [

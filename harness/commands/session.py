@@ -105,10 +105,12 @@ def _admit_sockets(connections: int, most: int) -> None:
     needed = connections + config.OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         if hard != resource.RLIM_INFINITY and hard < needed:
-            share = max(1, (hard - config.OTHER_FILES) * most // connections)
+            share = (hard - config.OTHER_FILES) * most // connections
+            fewer = f"take --concurrency {share} (for auto: --auto-ceiling)" if share > 0 else "no --concurrency fits"
             raise MachineError(
                 f"{connections} requests at once need {needed} open files, and this machine allows {hard} a process: "
-                f"take --concurrency {share} (for auto: --auto-ceiling), or raise it (ulimit -Hn)"
+                f"{fewer}{', or' if share > 0 else ':'} raise the hard limit (`ulimit -n {needed}` in a new shell, or "
+                "as an administrator)"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

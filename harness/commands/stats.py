@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
+from harness import config
 from harness.commands import earlier, options
 from harness.commands.tabling import forms
 from harness.commands.tabling.remarks import left_out, notes
@@ -26,8 +27,6 @@ from harness.store.files import runs
 from harness.ui.console import console
 from harness.ui.streams import show, show_json, tell
 
-EXCELS = "metric_excels"
-"""The folder of the Excel files, below the results."""
 FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
 """Columns of a terminal that a run's name gets, however narrow it is."""
@@ -100,7 +99,7 @@ def execute(args: argparse.Namespace) -> int:
     if (args.runs or args.format != "table") and not args.out:
         _print(args, made, None)
         return code
-    out = args.out or args.results_dir / EXCELS
+    out = args.out or args.results_dir / config.EXCEL_FOLDER
     unwritten = _write_all(made, reports, out, is_named=args.out is not None)
     _print(args, made, None if unwritten else out)
     if unwritten:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html.entities import html5
 from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
 
 from harness.errors import BadInput
@@ -105,43 +107,105 @@ PART = 10
 class Scrubber:
     """Takes secrets out of foreign words: whole, and of long ones every part, in every spelling that endpoints use.
 
-    A part is what is left of a key that was cut short, or that is shown with stars in its middle. What stands in
-    `public` is shown all the same.
+    A part is what is left of a key that was cut short, or that is shown with stars in its middle. Escapes (of
+    addresses, HTML, JSON) are looked through, any number of them, up to `LEVELS` one within another. What stands in
+    `public` is shown all the same. Time and memory grow with the text and with the secrets, each by itself.
     """
 
     def __init__(self, secrets: Iterable[str], public: str = "") -> None:
-        self._secrets = tuple(secrets)
-        long = [secret for secret in self._secrets if len(secret) >= LONG_SECRET and not re.search(r"\s", secret)]
-        spelt = {text for secret in long for text in _written(secret)}
+        given = tuple(secrets)
+        meant = {secret: {text for text, _ in _unescaped(secret)} for secret in given}
+        others = {text for texts in meant.values() for text in texts if len(text) >= SHORTEST_SECRET}
+        others |= {text for secret in given for text in _written(secret) if len(text) >= PART}
+        self._whole = (*given, *(text for text in others.difference(given) if text not in public))
+        long = [secret for secret in given if len(secret) >= LONG_SECRET and not re.search(r"\s", secret)]
+        spelt = {text for secret in long for text in (*_written(secret), *meant[secret])}
         parts = {text[at : at + PART] for text in spelt for at in range(len(text) - PART + 1)}
         self._parts = frozenset(part for part in parts if part not in public)
 
     def __call__(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return self._without_parts(text) if self._parts else text
-
-    def _without_parts(self, text: str) -> str:
         shown, end = [], 0
-        for at in range(len(text) - PART + 1):
-            if text[at : at + PART] in self._parts:
-                if at >= end:
-                    shown += [text[end:at], HIDDEN]
-                end = at + PART
+        for start, stop in sorted(self._places(text)):
+            if start >= end:
+                shown += [text[end:start], HIDDEN]
+            end = max(end, stop)
         return "".join([*shown, text[end:]])
+
+    def _places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where secrets begin and end in a text, block by block, which bounds the memory."""
+        for block in range(0, len(text), BLOCK):
+            for read, starts in _unescaped(text[block : block + BLOCK + OVERLAP]):
+                for start, stop in self._found(read):
+                    yield block + starts[start], block + starts[stop]
+
+    def _found(self, text: str) -> Iterator[tuple[int, int]]:
+        for secret in self._whole:
+            for found in re.finditer(re.escape(secret), text):
+                yield found.span()
+        if self._parts:
+            for at in range(len(text) - PART + 1):
+                if text[at : at + PART] in self._parts:
+                    yield at, at + PART
 
 
 HIDDEN = "***"
 
+LEVELS = 4
+"""Of escapes one within another: JSON in JSON in the address of a page."""
+BLOCK, OVERLAP = 1 << 16, 1 << 13
+"""Characters that are read at a time, and of the next block with them: more than a long key takes in any spelling."""
+
+ESCAPE = re.compile(
+    r"%[0-9a-f]{2}|&#[0-9]{1,9};?|&#x[0-9a-f]{1,8};?|&[a-z][a-z0-9]{1,31};|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[\"'/\\])",
+    re.IGNORECASE | re.ASCII,
+)
+"""One character, as addresses, HTML (by number, in hex, by name) and JSON or Python write it."""
+
+
+def _unescaped(text: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """A text as it is, and without one more level of escapes each time; where in it each character and the end were."""
+    starts: Sequence[int] = range(len(text) + 1)
+    yield text, starts
+    for _ in range(LEVELS):
+        read, begun, end = list[str](), list[int](), 0
+        for found in ESCAPE.finditer(text):
+            if character := _meant(found[0]):
+                read += text[end : found.start()], character
+                begun += starts[end : found.start() + 1]
+                end = found.end()
+        if not end:
+            return
+        text, starts = "".join([*read, text[end:]]), [*begun, *starts[end:]]
+        yield text, starts
+
+
+def _meant(escape: str) -> str | None:
+    """The character of an escape; None where it has none."""
+    kind, digits = escape[0], escape[1:].rstrip(";")
+    if kind == "%":
+        return chr(int(digits, 16))
+    if kind == "\\":
+        return chr(int(digits[1:], 16)) if digits[1:] else digits
+    if digits[0] != "#":
+        named = html5.get(escape[1:], "")
+        return named if len(named) == 1 else None
+    number = int(digits[2:], 16) if digits[1] in "xX" else int(digits[1:])
+    return chr(number) if number <= sys.maxunicode else None
+
 
 def _written(secret: str) -> set[str]:
-    """As it is, as addresses, headers and logs spell it; base64 depends on how many bytes stand before, by threes."""
+    """As it is, as addresses, headers and logs spell it; base64 depends on how many bytes stand before, by threes.
+
+    `_unescaped` gives each byte of a character that is not ASCII one of its own, as Latin-1 has it.
+    """
     raw = secret.encode()
     return {
         secret,
+        raw.decode("latin-1"),
         quote(secret),
         quote(secret, safe=""),
         raw.hex(),
+        raw.hex().upper(),
         *(
             encode(b"\0" * before + raw).decode()[4:]
             for before in range(3)

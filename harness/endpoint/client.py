@@ -41,6 +41,8 @@ LONGEST_STREAM = 10.0
 LINGER_SECONDS = 0.1
 """How long after its [DONE] a stream's end is waited for, so that the connection can serve again."""
 PROXY_WANTS_CREDENTIALS = 407
+ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replies.ONLY_THINKING, "context_length"})
+"""Finish reasons that are words of this program, and so no secret, even where a key is one of them."""
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and what memory bears for some replies at once."""
 
@@ -168,7 +170,7 @@ class Client:
                 completion = replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
-        if completion.model != self._served:
+        if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
             completion = self._vetted(completion)
         return Received(completion, self._address.shown, first_token)
 
@@ -219,15 +221,16 @@ class Client:
         return whole, first_token
 
     def _vetted(self, completion: Completion) -> Completion:
-        """The same completion without a secret in the served model's name; one that has none is not vetted again."""
-        model = completion.model
-        if model is None:
-            return completion
-        shown = self._without_secrets(model)
-        if shown != model:
-            return replace(completion, model=shown)
-        self._served = model
-        return completion
+        """The same completion without a secret in the words that are the endpoint's: the served model's name, why the
+        reply ended, a refusal. A name that has none is not vetted again."""
+        ended = completion.finish_reason if completion.finish_reason in ENDS else self._shown(completion.finish_reason)
+        model = self._shown(completion.model)
+        if model == completion.model:
+            self._served = model
+        return replace(completion, model=model, finish_reason=ended, refusal=self._shown(completion.refusal))
+
+    def _shown(self, words: str | None) -> str | None:
+        return None if words is None else self._without_secrets(words)
 
     def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
         """An error of the transport in the harness's words; `unwatched`: this machine stood still meanwhile.

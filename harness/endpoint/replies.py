@@ -88,14 +88,14 @@ def completion(body: bytes, content_type: str = "") -> Completion:
 def completion_of(data: dict[str, Any]) -> Completion:
     """The same for a reply that is decoded already, or put together from the pieces of a stream."""
     choices = data.get("choices")
-    choice = choices[0] if type(choices) is list and choices else None
+    choice = next(filter(is_first, choices), None) if type(choices) is list else None
     error = data.get("error")
-    if type(choice) is dict:
+    if choice is not None:
         error = choice.get("error") or error
     if error:
         words = said(error)
         return _judged(_status_within(error, own_words(words)), words, words, {}, datetime.now(UTC))
-    if type(choice) is not dict:
+    if choice is None:
         return _without_choices(data)
     message = choice.get("message")
     if type(message) is not dict:
@@ -104,12 +104,18 @@ def completion_of(data: dict[str, Any]) -> Completion:
     return _completion(data, message, reason if reason == "stop" else _finish_reason(reason))
 
 
+def is_first(choice: Any) -> bool:
+    """Whether a choice is that of index 0, as one without an index is; others answer what nobody asked."""
+    return type(choice) is dict and not choice.get("index")
+
+
 def _without_choices(data: dict[str, Any]) -> Completion:
     words, base = said(data), data.get("base_resp")
     code = base.get("status_code") if type(base) is dict else None
     if type(code) is int and code:
         return _judged(BASE_RESP.get(code, 500), words, words, {}, datetime.now(UTC))
-    raise TransportFault("no_choices", "the reply has no choices" + (f": {words}" if words else ""))
+    lacks = "no choice of index 0" if data.get("choices") else "no choices"
+    raise TransportFault("no_choices", f"the reply has {lacks}" + (f": {words}" if words else ""))
 
 
 def _finish_reason(reason: Any) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from harness.endpoint.replies import NO_WORDS
+from harness.endpoint.replies import NO_WORDS, is_first
 from harness.errors import TransportFault
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -218,7 +218,7 @@ class StreamedReply:
             self._usage = usage
         if type(choices) is list:
             for choice in choices:
-                if type(choice) is dict and not choice.get("index"):
+                if is_first(choice):
                     self._merge_choice(choice)
         elif chunk.get("object") == "error" or (type(chunk.get("message")) is str and chunk["message"]):
             self._fail(chunk)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.scoring.libraries import product
+
 RESAMPLES = 2000
 LEVEL = 0.95
 CELLS = 500_000
@@ -32,7 +34,7 @@ def resample_users(rows: Array, rng: np.random.Generator, resamples: int = RESAM
     chunk = max(1, CELLS // max(1, users))
     for start in range(0, resamples if users else 0, chunk):
         size = min(chunk, resamples - start)
-        means[start : start + size] = _means(times_drawn(users, size, rng) @ totals)
+        means[start : start + size] = _means(product(times_drawn(users, size, rng), totals))
     return means
 
 
@@ -48,7 +50,7 @@ def resample_blocks(sums: Array, counts: Array, rng: np.random.Generator, resamp
     for start in range(0, resamples, chunk):
         size = min(chunk, resamples - start)
         weights = rng.poisson(1.0, size=(size, len(sums))).astype(np.float64)
-        means[start : start + size] = _means(weights @ totals)
+        means[start : start + size] = _means(product(weights, totals))
     return means
 
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.scoring.libraries import special
+
 NORMAL_95 = 1.959963984540054
 
 Array = NDArray[np.float64]
@@ -77,8 +79,7 @@ def _normalised(histogram: Array | Counts) -> Array:
 
 def _terms(p: Array, q: Array) -> Array:
     """Each bin's part of the divergence, in bits."""
-    from scipy.special import rel_entr  # a fifth of a second, which commands that score nothing need not pay
-
+    rel_entr = special().rel_entr
     middle = (p + q) / 2
     terms: Array = (rel_entr(p, middle) + rel_entr(q, middle)) / (2 * math.log(2))
     return terms

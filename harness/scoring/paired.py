@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from harness.model import Record
 from harness.scoring.bootstrap import CELLS, LEVEL, Array, times_drawn
+from harness.scoring.libraries import product, special
 
 RESAMPLES = 10_000
 POWER = 0.8
@@ -96,7 +97,7 @@ def resampled(pair: Pair, values: Values, rng: np.random.Generator, resamples: i
     """
     both = np.hstack([pair.a, pair.b])
     drawn = (times_drawn(pair.users, size, rng) for size in _chunks(pair.users, resamples))
-    return np.concatenate([_halves(weights @ both, values) for weights in drawn])
+    return np.concatenate([_halves(product(weights, both), values) for weights in drawn])
 
 
 def _halves(totals: Array, values: Values) -> Array:
@@ -119,8 +120,6 @@ def interval(differences: Array, observed: float, users: Sequence[int]) -> tuple
     reaches beyond the normal, with the degrees of freedom of the strata that the spread comes from. None where a
     stratum has fewer than two users, which leave nothing to go by, or nothing is defined.
     """
-    from scipy.special import ndtri, stdtrit  # a fifth of a second, which other commands need not pay
-
     defined = differences[:, ~np.isnan(differences).any(axis=0)]
     if min(users) < 2 or not defined.size or math.isnan(observed):
         return None
@@ -130,7 +129,7 @@ def interval(differences: Array, observed: float, users: Sequence[int]) -> tuple
     if np.ptp(spread) < ROUNDING:
         return observed, observed
     tail = (1 - LEVEL) / 2
-    reach = stdtrit(_freedom(centred.var(axis=1), sizes), tail) / ndtri(tail)
+    reach = special().stdtrit(_freedom(centred.var(axis=1), sizes), tail) / special().ndtri(tail)
     low, high = observed + reach * np.quantile(spread, [tail, 1 - tail])
     return float(low), float(high)
 
@@ -164,7 +163,7 @@ def swapped(pairs: Sequence[Pair], values: Values, rng: np.random.Generator, per
     found = []
     for flip in flips:
         parts = zip(np.split(flip, ends, axis=1), moves, strict=True)
-        found.append(np.stack([_after(part @ move, a, b, values) for part, (a, b, move) in parts]))
+        found.append(np.stack([_after(product(part, move), a, b, values) for part, (a, b, move) in parts]))
     return Swapped(np.concatenate(found, axis=1), whole)
 
 
@@ -228,7 +227,7 @@ def effects(pair: Pair, values: Values) -> Array:
 def alike(pair: Pair, uses: Mask) -> Mask:
     """Whether a user adds the same to a figure on both sides, but for rounding: users x M."""
     different = (np.abs(pair.a - pair.b) > ROUNDING).astype(np.float64)
-    same: Mask = different @ uses.T.astype(np.float64) == 0
+    same: Mask = product(different, uses.T.astype(np.float64)) == 0
     return same
 
 
@@ -248,9 +247,7 @@ def users_needed(users: int, error: float | None, difference: float = POINT) -> 
 
     None where nothing is known of how users differ, or they do not.
     """
-    from scipy.special import ndtri
-
     if error is None or error < ROUNDING:
         return None
-    reach = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
+    reach = float(special().ndtri((1 + LEVEL) / 2) + special().ndtri(POWER))
     return max(2, math.ceil(users * (reach * error / difference) ** 2))

@@ -32,6 +32,7 @@ from harness.benchmarks.files import content
 from harness.errors import BadInput, shown
 from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
 from harness.scoring.divergence import Array, divergence
+from harness.scoring.libraries import product
 
 NUMBERS = np.arange(1, len(INTENTIONS) + 1)
 
@@ -192,7 +193,7 @@ class GroundTruth:
         found: list[tuple[Array, Array]] = []
         for start in range(0, RESAMPLES, at_once):
             drawn = rng.multinomial(residents, share, size=min(at_once, RESAMPLES - start)).astype(np.float64)
-            jsd = [divergence(self.histograms[metric], drawn @ counts) for metric, counts in rows.items()]
+            jsd = [divergence(self.histograms[metric], product(drawn, counts)) for metric, counts in rows.items()]
             found.append((100 * (1 - np.mean(jsd, axis=0)), self._slots_of(drawn).mean(axis=1)))
         scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return Ceiling(float(scores.mean()), _middle(scores), float(slots.mean()), _middle(slots))
@@ -204,7 +205,7 @@ class GroundTruth:
 
     def _slots_of(self, drawn: Array) -> Array:
         """Divergence by slot of each resample: resamples x 48."""
-        chosen = [drawn @ (self.lists.columns[SEQUENCES] == number + 1) for number in range(self.slots.shape[1])]
+        chosen = [product(drawn, self.lists.columns[SEQUENCES] == number + 1) for number in range(self.slots.shape[1])]
         return divergence(self.slots, np.stack(chosen, axis=2))
 
 

@@ -23,6 +23,7 @@ from harness.benchmarks.spent import counted
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON, Record
 from harness.scoring.bootstrap import LEVEL, Array, interval, resample_blocks, resample_users
+from harness.scoring.libraries import special
 
 PARTS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
@@ -95,9 +96,7 @@ def _t_interval(total: int, squares: int, count: int) -> tuple[float, float] | N
 
 @cache
 def _quantile_of_t(freedom: int) -> float:
-    from scipy.special import stdtrit  # a third of a second, which commands that only read reports need not pay
-
-    return float(stdtrit(freedom, (1 + LEVEL) / 2))
+    return float(special().stdtrit(freedom, (1 + LEVEL) / 2))
 
 
 Curves = dict[tuple[int, int], CurvePoint]

@@ -1,0 +1,49 @@
+"""The OpenBLAS of numpy and of scipy, called only where it finds the memory that it takes once and for all.
+
+Without it OpenBLAS ends the process by itself, or tries for ever. So as much is asked for first, by means that Python
+can report. Not covered: what other threads take in between, and numpy's own start.
+"""
+
+from __future__ import annotations
+
+import mmap
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOM = 128 << 20
+"""Bytes of address space. scipy took 75 MB, a first product 33 MB, with the one thread that `harness.__init__` sets."""
+
+Array = NDArray[np.float64]
+
+
+@cache
+def special() -> ModuleType:
+    """scipy.special, loaded at its first use: that takes a fifth of a second. Raises `MemoryError`."""
+    _look_for_room()
+    return import_module("scipy.special")
+
+
+def product(a: Array, b: NDArray[Any]) -> Array:
+    """The matrix product. Raises `MemoryError`."""
+    _prepare_products()
+    found: Array = a @ b
+    return found
+
+
+@cache
+def _prepare_products() -> None:
+    _look_for_room()
+    ones = np.ones((256, 256))
+    np.matmul(ones, ones)  # smaller ones take no memory yet
+
+
+def _look_for_room() -> None:
+    try:
+        mmap.mmap(-1, ROOM).close()
+    except OSError:
+        raise MemoryError(f"{ROOM >> 20} MB for numpy and scipy") from None
