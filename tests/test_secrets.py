@@ -374,6 +374,10 @@ SPELLINGS: dict[str, tuple[Spelling, Spelling]] = {
     "HTML in hex": (each("&#x{:x};"), unescape),
     "HTML in upper-case hex": (each("&#X{:X};"), unescape),
     "HTML without semicolons": (each("&#x{:02x}"), numbers_read("&#x([0-9a-f]{2})")),
+    "HTML in decimals without semicolons": (
+        each("&#{}"),
+        lambda text: re.sub("&#(1[0-2][0-9]|[3-9][0-9])", lambda one: chr(int(one[1])), text),
+    ),
     "HTML by names": (named, unescape),
     "JSON by number": (each("\\u{:04x}"), json_read),
     "JSON by number in upper case": (each("\\u{:04X}"), json_read),
@@ -394,6 +398,8 @@ def parts(key: str) -> set[str]:
 
 @given(KEYS, st.lists(st.sampled_from(sorted(SPELLINGS)), min_size=1, max_size=2), AROUND, AROUND, st.integers(0, 40))
 @example(KEY, ["JSON by number", "JSON"], "key ", ".", 0)
+@example("0" * 20, ["HTML without semicolons"], "", "0", 25)
+@example("0" * 20, ["HTML in decimals without semicolons"], "", "0", 20)
 @example('sk-"quotes"-and-\\back\\slashes-0123456789', ["JSON", "JSON"], "", "", 0)
 @example("sk-" + "0123456789abcdef" * 12, ["percent", "HTML"], "", "", 7)
 def test_no_part_of_a_key_survives_in_any_spelling(

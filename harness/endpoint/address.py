@@ -156,10 +156,13 @@ BLOCK, OVERLAP = 1 << 16, 1 << 13
 """Characters that are read at a time, and of the next block with them: more than a long key takes in any spelling."""
 
 ESCAPE = re.compile(
-    r"%[0-9a-f]{2}|&#[0-9]{1,9};?|&#x[0-9a-f]{1,8};?|&[a-z][a-z0-9]{1,31};|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[\"'/\\])",
+    r"%[0-9a-f]{2}"
+    r"|&#(?:[0-9]{1,9};|1[0-2][0-9]|[3-9][0-9]|x(?:[0-9a-f]{1,8};|[0-9a-f]{2}))|&[a-z][a-z0-9]{1,31};"
+    r"|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[\"'/\\])",
     re.IGNORECASE | re.ASCII,
 )
-"""One character, as addresses, HTML (by number, in hex, by name) and JSON or Python write it."""
+"""One character, as addresses, HTML (by number, in hex, by name) and JSON or Python write it; without its semicolon a
+number of HTML is taken for that of an ASCII character, so that a digit behind it is none of it."""
 
 
 def _unescaped(text: str) -> Iterator[tuple[str, Sequence[int]]]:
