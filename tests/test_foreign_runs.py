@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import os
 import subprocess
@@ -11,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -192,6 +194,27 @@ def test_a_state_folder_that_cannot_be_written_fails_no_run(place: str, monkeypa
     """A complete run needs no secret."""
     monkeypatch.setenv("XDG_STATE_HOME", place)
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
+
+
+def test_an_index_that_came_with_a_folder_leaves_no_user_out(
+    elsewhere: Callable[[], None], capsys: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender knows the tasks and where they lie, perhaps; every user has to be proved all the same."""
+    elsewhere()
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
+    (cache,) = Path("results/.index").iterdir()
+    with np.load(cache) as whole:
+        columns = {name: column if name == "stamp" else column[:1] for name, column in whole.items()}
+    with cache.open("wb") as file:
+        np.savez(file, **columns)
+    content = cache.read_bytes()
+    cache.write_bytes(
+        content + hmac.digest((tmp_path / "another/behavior-harness/key").read_bytes(), content, "sha256")
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    capsys.readouterr()
+    assert main(["verify"]) == 0
+    assert "3 of 3 users, complete: sound" in capsys.readouterr().out
 
 
 # Keys and certificates
