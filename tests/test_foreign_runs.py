@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import os
 import subprocess
@@ -11,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
@@ -90,6 +92,17 @@ def test_a_bare_resume_leaves_a_run_from_elsewhere_alone(elsewhere: Callable[[],
         name: orjson.loads(Path(f"results/{name}/run_weibo.json").read_bytes())["state"] for name in ("ours", "theirs")
     }
     assert states == {"ours": "complete", "theirs": "stopped"}
+
+
+def test_a_name_from_elsewhere_can_be_pasted_into_a_shell(elsewhere: Callable[[], None], capsys: Streams) -> None:
+    """The words to go on with are words for a shell, whatever its sender called the folder."""
+    with serving(denied) as server:
+        unfinished(server.url)
+    elsewhere()
+    Path("results/m").rename("results/m; touch pasted")
+    capsys.readouterr()
+    assert main(["resume"]) == 2
+    assert "--name 'm; touch pasted'" in capsys.readouterr().err
 
 
 def test_a_run_from_elsewhere_goes_on_where_this_user_says_and_is_theirs_then(
@@ -192,6 +205,61 @@ def test_a_state_folder_that_cannot_be_written_fails_no_run(place: str, monkeypa
     """A complete run needs no secret."""
     monkeypatch.setenv("XDG_STATE_HOME", place)
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
+
+
+def test_an_index_that_came_with_a_folder_leaves_no_user_out(
+    elsewhere: Callable[[], None], capsys: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender knows the tasks and where they lie, perhaps; every user has to be proved all the same."""
+    elsewhere()
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
+    (cache,) = Path("results/.index").iterdir()
+    with np.load(cache) as whole:
+        columns = {name: column if name == "stamp" else column[:1] for name, column in whole.items()}
+    with cache.open("wb") as file:
+        np.savez(file, **columns)
+    content = cache.read_bytes()
+    cache.write_bytes(
+        content + hmac.digest((tmp_path / "another/behavior-harness/key").read_bytes(), content, "sha256")
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    capsys.readouterr()
+    assert main(["verify"]) == 0
+    assert "3 of 3 users, complete: sound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [-1, 10**9])
+def test_a_manifest_cannot_ask_for_requests_without_end(
+    elsewhere: Callable[[], None], capsys: Streams, number: int
+) -> None:
+    """A reply that cannot be used is asked for again and paid for as often as `run` lets a user say, and no more."""
+    with serving(denied) as server:
+        unfinished(server.url)
+        elsewhere()
+        edit(lambda data: data["identity"]["settings"].update(parse_retries=number))
+        before = len(server.bodies)
+        assert main(["resume", "--name", "m", "--api-url", server.url]) == 2
+        assert len(server.bodies) == before
+    assert "identity.settings.parse_retries: expected a number from 0 to" in capsys.readouterr().err
+
+
+def test_what_a_manifest_allowed_are_sentences(capsys: Streams) -> None:
+    """Every later command adds to them."""
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
+    edit(lambda data: data["provenance"].update(allowed=5), "results/recency/run_weibo.json")
+    for words in (["reeval"], ["run", "--model", "baseline/recency", "--platform", "weibo"]):
+        assert main(words) == 2
+        assert "field provenance.allowed: expected a list of names" in capsys.readouterr().err
+
+
+def test_notes_of_what_changed_are_short(capsys: Streams) -> None:
+    """A value of a manifest from elsewhere is not put on the terminal whole."""
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
+    edit(lambda data: data["provenance"].update(git="x" * 10**6), "results/recency/run_weibo.json")
+    capsys.readouterr()
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
+    shown = capsys.readouterr().out
+    assert "note: git was xxx" in shown and "999800 more characters" in shown and len(shown) < 5000
 
 
 # Keys and certificates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Callable
 from contextlib import closing
@@ -14,9 +15,10 @@ import pytest
 
 from harness.errors import BadInput, MachineError
 from harness.model import Where
-from harness.store.tasks import TaskIndex, line_digest, open_index
+from harness.store.tasks import SEAL, TaskIndex, line_digest, open_index
 
 WORD = "用户".encode()
+SECRET = b"of this user alone"
 
 
 class Rules:
@@ -46,7 +48,7 @@ def opened(tmp_path: Path, rules: Rules) -> Callable[[bytes], TaskIndex]:
     def open_it(content: bytes) -> TaskIndex:
         if not path.exists() or path.read_bytes() != content:
             path.write_bytes(content)
-        index = open_index(path, "test 1", rules, tmp_path / ".index")
+        index = open_index(path, "test 1", rules, tmp_path / ".index", secret=SECRET)
         index.close()
         return index
 
@@ -58,7 +60,7 @@ def many(count: int) -> bytes:
 
 
 def lines_of(path: Path, rules: Rules, cache: Path) -> list[bytes]:
-    index = open_index(path, "test 1", rules, cache)
+    index = open_index(path, "test 1", rules, cache, secret=SECRET)
     try:
         return [index.read(position) for position in range(len(index))]
     finally:
@@ -83,7 +85,7 @@ def test_every_form_of_a_file_gives_the_same_tasks(tmp_path: Path, rules: Rules,
     path.write_bytes(content)
     wanted = [b"a 1", b"b 2", b"c 3"]
     assert lines_of(path, rules, tmp_path / ".index") == wanted
-    index = open_index(path, "test 1", rules, tmp_path / ".index")
+    index = open_index(path, "test 1", rules, tmp_path / ".index", secret=SECRET)
     assert [index.find(key) for key in "abcd"] == [0, 1, 2, None]
     assert [index.digest(position) for position in range(3)] == [line_digest(line) for line in wanted]
     assert index.steps.tolist() == [1, 2, 3]
@@ -159,7 +161,7 @@ def test_file_that_changes_under_its_index_is_noticed_and_indexed_anew_the_next_
     """A task is never another than the one that was validated; the cached index goes with the error."""
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b"a 1\nb 2\n")
-    with closing(open_index(path, "test 1", rules, tmp_path / ".index")) as index:
+    with closing(open_index(path, "test 1", rules, tmp_path / ".index", secret=SECRET)) as index:
         assert list((tmp_path / ".index").iterdir())
         path.write_bytes(b"a 1\nb 3\n")
         with pytest.raises(MachineError, match="has changed"):
@@ -187,7 +189,7 @@ def test_other_rules_do_not_take_each_others_cache(
     """Another benchmark, subset or version of the rules validates for itself."""
     opened(many(3))
     rules.seen.clear()
-    open_index(tmp_path / "tasks.jsonl", "test 2", rules, tmp_path / ".index").close()
+    open_index(tmp_path / "tasks.jsonl", "test 2", rules, tmp_path / ".index", secret=SECRET).close()
     assert len(rules.seen) == 3
 
 
@@ -207,11 +209,37 @@ def test_damaged_cache_is_made_again(opened: Callable[[bytes], TaskIndex], rules
         assert index.steps.tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("secret", [b"of somebody else", b""])
+def test_cache_of_somebody_else_is_made_again(
+    opened: Callable[[bytes], TaskIndex], rules: Rules, tmp_path: Path, secret: bytes
+) -> None:
+    """Whoever can write the results folder knows the tasks, and could leave users out; the secret they do not know."""
+    opened(many(3))
+    cache = next((tmp_path / ".index").iterdir())
+    whole = cache.read_bytes()[:-SEAL]
+    cache.write_bytes(whole + hmac.digest(secret, whole, "sha256"))
+    rules.seen.clear()
+    opened(many(3))
+    assert len(rules.seen) == 3
+    rules.seen.clear()
+    opened(many(3))
+    assert rules.seen == []
+
+
+def test_no_secret_no_cache(tmp_path: Path, rules: Rules) -> None:
+    """What nobody could tell from a stranger's is neither written nor read."""
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(many(3))
+    for _ in range(2):
+        open_index(path, "test 1", rules, tmp_path / ".index").close()
+    assert len(rules.seen) == 6 and not (tmp_path / ".index").exists()
+
+
 def test_task_that_changes_while_it_is_used_is_noticed(tmp_path: Path, rules: Rules) -> None:
     """A line read again is the line that was validated, or the run ends."""
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b"a 1\nb 2\nc 3\n")
-    index = open_index(path, "test 1", rules, tmp_path / ".index")
+    index = open_index(path, "test 1", rules, tmp_path / ".index", secret=SECRET)
     with path.open("r+b") as file:
         file.write(b"a 1\nb 9\n")
         file.truncate()

@@ -516,6 +516,21 @@ def test_failures_and_invalid_answers_have_an_example_of_each_kind(tasks: Path, 
     assert "INCOMPLETE" in text
 
 
+def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
+    """A folder from somebody else can hold a million, each of which was looked for in all of the results."""
+    report = (own / PAGE).with_suffix(".json")
+    data = orjson.loads(report.read_bytes())
+    data["diagnostics"]["invalid"] = {f"odd{number}": 1 for number in range(pages.KINDS + 7)}
+    report.write_bytes(orjson.dumps(data))
+    lines = [{"boundary": "x", "kind": f"bad{number}", "detail": "d"} for number in range(pages.KINDS + 9)]
+    (own / "recency/failures_weibo.jsonl").write_bytes(b"".join(map(log.seal, lines)))
+    assert again(own, "--name", "recency") == 0
+    text = " ".join(read(own / PAGE).texts)
+    assert "x: bad49" in text and "x: bad50" not in text and "9 more kinds of failures" in text
+    assert "of the kind odd49:" in text and "of the kind odd50:" not in text
+    assert "7 more kinds of invalid answers" in text
+
+
 # When pages are made
 
 

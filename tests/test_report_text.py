@@ -13,7 +13,8 @@ from rich.cells import cell_len
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.model import Block, Heading, Paragraph, Record, Report, RunFacts, Table, Verbatim
-from harness.report.text import render, wrap
+from harness.report import text as text_module
+from harness.report.text import render, rendered, wrap
 
 
 def shown(*blocks: Block, width: int = 80) -> str:
@@ -98,6 +99,23 @@ def test_a_cell_wider_than_the_terminal_is_wrapped() -> None:
     text = shown(Table(("name", "n"), (("很长的名字" * 5, "7"),)), width=20)
     assert widest(text) <= 20
     assert "".join(re.findall("[很长的名字]", text)) == "很长的名字" * 5
+
+
+def test_the_time_of_a_table_grows_with_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder from somebody else can have a report of many rows, for which nobody should wait for minutes."""
+    measured: list[str] = []
+
+    def counted(text: str) -> int:
+        measured.append(text)
+        return cell_len(text)
+
+    monkeypatch.setattr(text_module, "cell_len", counted)
+    calls = []
+    for rows in (100, 200):
+        measured.clear()
+        rendered([Table(("kind", "times"), tuple((f"k{row}", "1") for row in range(rows)))])
+        calls.append(len(measured))
+    assert calls[1] < 2.5 * calls[0]
 
 
 def test_a_table_without_rows_shows_its_head() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import orjson
 
 from harness import config
 from harness.benchmarks.files import holds
+from harness.commands import origin
 from harness.model import Benchmark, Report, Where
 from harness.report import text
 from harness.store import atomic
@@ -24,7 +26,8 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
         return benchmark.check(line, where, subset)
 
     kind = f"{benchmark.name} {subset} {benchmark.task_version}"
-    return open_index(path, kind, measured, results / config.INDEX_FOLDER, benchmark.key_field)
+    secret = origin.secret(os.environ)
+    return open_index(path, kind, measured, results / config.INDEX_FOLDER, benchmark.key_field, secret)
 
 
 def write_report(files: RunFiles, report: Report) -> None:

@@ -29,6 +29,9 @@ from harness.ui.streams import tell
 UNTOLD = frozenset({"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check", "origin"})
 """Parts of the provenance whose changes are told elsewhere, or are none."""
 
+SHORT = 200
+"""Characters of a value that a note shows: a manifest may come from somebody else."""
+
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 """For text that holds names and paths: printed as it is."""
 
@@ -211,7 +214,12 @@ def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
 def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
         if name not in UNTOLD:
-            console.print(f"{label}: note: {name} was {before}, is now {after}", **PLAIN)
+            console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
 
 def _tell_state(plan: Plan, job: Job, old: Manifest | None, label: str, console: Console) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import config
 from harness.commands import fields
-from harness.config import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
+from harness.config import AUTO, BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
 
@@ -20,7 +20,6 @@ NAME_BYTES = 200
 
 RESERVED = frozenset({config.INDEX_FOLDER, config.EXCEL_FOLDER, config.ALL_RUNS_PAGE})
 
-RETRIES_MOST = 1000
 SEED_MOST = 2**32 - 1
 
 

@@ -6,6 +6,7 @@ code is run. The secret is outside the results, in `$XDG_STATE_HOME` (or `~/.loc
 
 - A run whose seal fits was made, or gone on with, by this user; a copy of its folder on the same machine, too.
 - A run without a seal, with one of another secret, or with anything changed that the seal covers, is not.
+- The cached indexes of tasks files are known by the secret, too (`harness/store/tasks.py`).
 - Not covered: tuning, counts, times and the place of the tasks; replies and records, of which `verify` speaks.
 """
 
@@ -47,16 +48,21 @@ UNKNOWN = "nothing shows that this run was made by you on this machine"
 
 def seal(manifest: Manifest, environment: Mapping[str, str]) -> str | None:
     """The seal of a manifest, None where this user's secret can be neither read nor made."""
+    own = secret(environment)
+    return _sealed(manifest, own) if own else None
+
+
+def secret(environment: Mapping[str, str]) -> bytes | None:
+    """This user's secret, None where it can be neither read nor made."""
     path = _path(environment)
-    secret = (_read(path) or _made(path)) if path else None
-    return _sealed(manifest, secret) if secret else None
+    return (_read(path) or _made(path)) if path else None
 
 
 def is_own(manifest: Manifest, environment: Mapping[str, str]) -> bool:
     """Whether a manifest has the seal that this user's secret gives it."""
     path, found = _path(environment), manifest.provenance.get("origin")
-    secret = _read(path) if path and found else None
-    return bool(secret and hmac.compare_digest(_sealed(manifest, secret).encode(), str(found).encode()))
+    own = _read(path) if path and found else None
+    return bool(own and hmac.compare_digest(_sealed(manifest, own).encode(), str(found).encode()))
 
 
 def where_secret_is_missing(environment: Mapping[str, str]) -> str:
@@ -85,10 +91,10 @@ def _agreed(question: str, files: tuple[tuple[str, str], ...]) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _sealed(manifest: Manifest, secret: bytes) -> str:
+def _sealed(manifest: Manifest, own: bytes) -> str:
     provenance = {name: manifest.provenance.get(name) for name in SEALED}
     covered = [manifest.subset, manifest.identity, provenance, manifest.selection]
-    return hmac.new(secret, orjson.dumps(covered, option=orjson.OPT_SORT_KEYS), "sha256").hexdigest()
+    return hmac.new(own, orjson.dumps(covered, option=orjson.OPT_SORT_KEYS), "sha256").hexdigest()
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:

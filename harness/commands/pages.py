@@ -53,6 +53,9 @@ LONG = 20_000
 """Characters of one text of a card at most."""
 EXAMPLE = 300
 """Characters of an example."""
+KINDS = 50
+"""Kinds of failures, and of invalid answers, that a page has at most: this harness makes fewer, a folder from somebody
+else has as many as its sender likes."""
 NOT_SHOWN = "no page can show it"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
@@ -155,8 +158,8 @@ def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
 
 
 def _invalid(data: JSON) -> list[str]:
-    """Kinds of invalid answers."""
-    return list(data["diagnostics"]["invalid"])
+    """Kinds of invalid answers that are shown."""
+    return list(data["diagnostics"]["invalid"])[:KINDS]
 
 
 def _told(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
@@ -221,14 +224,21 @@ def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[s
         yield Paragraph(
             f"Failures are never scored. These are all that there ever were, also of {cards.user}s who were done later."
         )
-        rows = [(f"{boundary}: {kind}", str(count), first[boundary, kind]) for (boundary, kind), count in kinds.items()]
+        rows = [(": ".join(which)[:EXAMPLE], str(count), first[which]) for which, count in kinds.most_common(KINDS)]
         yield Table(("failure", "times", "example"), tuple(rows))
-    for kind, count in source.data["diagnostics"]["invalid"].items():
-        yield Paragraph(f"Invalid answers of the kind {kind}: {count}.")
-        data = examples.get(kind)
-        text = None if data is None else reader.example(cards, data, kind)
+        yield from _more(len(kinds), "failures")
+    for name in _invalid(source.data):
+        yield Paragraph(f"Invalid answers of the kind {name}: {source.data['diagnostics']['invalid'][name]}.")
+        data = examples.get(name)
+        text = None if data is None else reader.example(cards, data, name)
         if text is not None:
-            yield Quote(f"An example of {kind}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
+            yield Quote(f"An example of {name}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
+    yield from _more(len(source.data["diagnostics"]["invalid"]), "invalid answers")
+
+
+def _more(kinds: int, of: str) -> Iterator[Block]:
+    if kinds > KINDS:
+        yield Paragraph(f"{kinds - KINDS} more kinds of {of} stand in the run's files.")
 
 
 class _Reader:

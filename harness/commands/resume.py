@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from itertools import groupby, pairwise
 
 import orjson
@@ -70,7 +71,7 @@ def _together(run: Earlier) -> bytes:
 def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
     own = all(run.is_own for run in group)
     if not own and not args.name:
-        raise BadInput(f"{UNKNOWN}: `resume` goes on with it where it is named, --name {group[0].name}")
+        raise BadInput(f"{UNKNOWN}: `resume` goes on with it where it is named, --name {shlex.quote(group[0].name)}")
     allowed = frozenset(args.allow)
     if changed := [name for name in group[0].changed if name not in allowed]:
         screen.print(

@@ -84,8 +84,9 @@ def _table(table: Table, width: int) -> Lines:
     """The first column set left, the others right; columns that do not fit follow below, the first repeated."""
     columns = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
     first = [wrap(cell, width // 2) for cell in columns[0]]
-    rest = [[wrap(cell, width - _width(first) - GAP) for cell in column] for column in columns[1:]]
-    bands = [_aligned([first, *band]) for band in _bands(rest, width - _width(first))]
+    room = width - _width(first)
+    rest = [[wrap(cell, room - GAP) for cell in column] for column in columns[1:]]
+    bands = [_aligned([first, *band]) for band in _bands(rest, room)]
     return [line for band in bands for line in ("", *band)][1:]
 
 

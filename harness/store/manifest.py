@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.config import BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
+from harness.config import BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
@@ -160,7 +160,7 @@ FIELDS = (
     *(_Field(f"provenance.{name}", _is_text_or_null, "a name or null", True) for name in PLACES),
     *(
         _Field(f"provenance.{name}", _are_names, "a list of names", True)
-        for name in ("quirks", "quirks_used", "headers")
+        for name in ("quirks", "quirks_used", "headers", "allowed")
     ),
     *(
         _Field(f"tuning.{name}", _are_slots, f"a whole number from 1 to {CONCURRENCY_MOST}", may_lack=True)
@@ -178,7 +178,12 @@ FIELDS = (
         for name in ("timeout", "stall", "max_outage")
     ),
     _Field("tuning.stream", lambda value: value in STREAMS, f"one of {', '.join(STREAMS)}", may_lack=True),
-    _Field("tuning.max_retries", _is_natural, "a whole number from 0", may_lack=True),
+    _Field(
+        "tuning.max_retries",
+        lambda value: _is_natural(value) and value <= RETRIES_MOST,
+        f"a whole number from 0 to {RETRIES_MOST}",
+        may_lack=True,
+    ),
     _Field("tuning.durability", lambda value: value in ("process", "power"), "process or power", may_lack=True),
     _Field("tasks.path", _is_text, "a path"),
     _Field("tasks.sha256", _is_text, "a hash"),

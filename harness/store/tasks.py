@@ -5,10 +5,14 @@ A file named `.json` holds an array, and its elements stand for lines.
 Tasks are read again from the file when they are played, so memory does not grow with its size
 (docs/design.md, section 4). A cached index is taken while the file's size and time are the same, or,
 where only the time differs, its hash.
+
+A cache lies in a results folder, which may come from somebody else, and an index decides which users there are. So a
+cache ends with its HMAC-SHA256 by a secret of this user's own, and nothing of it is decoded where that does not fit.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import zipfile
 from array import array
@@ -16,7 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import orjson
@@ -26,9 +32,9 @@ from harness.benchmarks.files import open_regular
 from harness.errors import BadInput, MachineError
 from harness.model import Where
 from harness.store.atomic import check_folder, replacing
-from harness.store.reading import Unexpected, elements, plain_lines
+from harness.store.reading import BLOCK, Unexpected, elements, plain_lines
 
-FORMAT = 2
+FORMAT = 3
 Measured = Callable[[bytes, Where], tuple[str, int]]
 """Validates a line and tells its user's key and number of steps."""
 
@@ -102,11 +108,18 @@ class TaskIndex:
         return chosen
 
 
-def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path, key_field: str = "user_id") -> TaskIndex:
+def open_index(
+    path: Path,
+    kind: str,
+    measured: Measured,
+    cache_folder: Path,
+    key_field: str = "user_id",
+    secret: bytes | None = None,
+) -> TaskIndex:
     """The index of a tasks file, from the cache where that still holds.
 
-    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Raises
-    `BadInput` with file, line and field.
+    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Without a
+    `secret` nothing is cached. Raises `BadInput` with file, line and field.
     """
     try:
         state = path.stat()
@@ -118,10 +131,11 @@ def open_index(path: Path, kind: str, measured: Measured, cache_folder: Path, ke
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
-    if (cached := _load(cache, path, stamp)) is not None:
+    if secret is not None and (cached := _load(cache, path, stamp, secret)) is not None:
         return cached
     index = _build(path, measured, cache, key_field)
-    _save(cache, index, stamp)
+    if secret is not None:
+        _save(cache, index, stamp, secret)
     return index
 
 
@@ -180,10 +194,18 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     return scattered
 
 
-def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None:
-    """A cached index, None where there is none that holds; a damaged one is made again."""
+SEAL = sha256().digest_size
+CACHE_MOST = 32
+"""Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task several."""
+
+
+def _load(cache: Path, path: Path, stamp: dict[str, object], secret: bytes) -> TaskIndex | None:
+    """A cached index, None where there is none that holds; a damaged one, or somebody else's, is made again."""
     try:
-        with open_regular(cache) as file, np.load(file, allow_pickle=False) as held:
+        with open_regular(cache) as file:
+            if not _is_sealed(file, BLOCK + CACHE_MOST * path.stat().st_size, secret):
+                return None
+            held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
             digest = saved.pop("sha256")
             if saved != stamp and not (_same_but_time(saved, stamp) and _file_hash(path) == digest):
@@ -192,6 +214,20 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None
             return TaskIndex(path, Columns(*(held[name] for name in names)), digest, cache)
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
+
+
+def _is_sealed(file: BinaryIO, most: int, secret: bytes) -> bool:
+    """Whether a cache was made with this secret. The file is at its beginning afterwards."""
+    size = os.fstat(file.fileno()).st_size - SEAL
+    if not 0 <= size <= most:
+        return False
+    made, left = hmac.new(secret, digestmod="sha256"), size
+    while left and (block := file.read(min(left, BLOCK))):
+        made.update(block)
+        left -= len(block)
+    found = file.read(SEAL)
+    file.seek(0)
+    return hmac.compare_digest(made.digest(), found)
 
 
 def _same_but_time(saved: dict[str, object], stamp: dict[str, object]) -> bool:
@@ -206,7 +242,7 @@ def _file_hash(path: Path) -> str:
     return whole.hexdigest()
 
 
-def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
+def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes) -> None:
     columns = index._columns
     held = np.frombuffer(orjson.dumps({**stamp, "sha256": index.sha256}), np.uint8)
     try:
@@ -214,14 +250,18 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
     except OSError as error:
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
     check_folder(cache.parent)
+    content = BytesIO()
+    np.savez(
+        content,
+        stamp=held,
+        offsets=columns.offsets,
+        sizes=columns.sizes,
+        numbers=columns.numbers,
+        keys=columns.keys,
+        digests=columns.digests,
+        steps=columns.steps,
+    )
+    whole = content.getbuffer()
     with replacing(cache, shared=True) as file:
-        np.savez(
-            file,
-            stamp=held,
-            offsets=columns.offsets,
-            sizes=columns.sizes,
-            numbers=columns.numbers,
-            keys=columns.keys,
-            digests=columns.digests,
-            steps=columns.steps,
-        )
+        file.write(whole)
+        file.write(hmac.digest(secret, whole, "sha256"))
