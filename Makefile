@@ -24,9 +24,11 @@ MORE = $(call given,ARGS)
 # Where nothing says which model: a baseline of the benchmark, on the synthetic tasks that ship.
 MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
 BASELINE = $(if $(MOBILITY),baseline/commuter,baseline/recency)
+# Of a benchmark in a file or module of yours nothing is known: it has no demo.
+OWN = $(filter %.py,$(call given,BENCHMARK))$(findstring :,$(call given,BENCHMARK))
 ONE = $(if $(MOBILITY)$(call given,PLATFORM),,--platform weibo)
 SAYS_WHICH = $(foreach flag,--model --queue --provider --config,$(filter $(flag) $(flag)=%,$(MORE)))
-DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH)),,--model $(BASELINE) --demo $(ONE))
+DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH) $(OWN)),,--model $(BASELINE) --demo $(ONE))
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
 takes.run := MODEL PROVIDER QUEUE PLATFORM NAME RATIO CONCURRENCY BENCHMARK ARGS
@@ -40,6 +42,7 @@ takes.compare := RUNS PLATFORM ARGS
 takes.sample := RATIO PLATFORM ARGS
 takes.synth := PLATFORM ARGS
 takes.serve := ARGS
+takes.check-benchmark := BENCHMARK ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
 taken_always := PYTHON SHELL MAKE% PIP_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
 
@@ -53,11 +56,11 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval status verify report compare stats sample synth serve test check bench bench-peers campaign real-model clean
+.PHONY: help run resume reeval status verify report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= CONCURRENCY= BENCHMARK=; with none a demo
 	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
@@ -88,6 +91,9 @@ sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= P
 
 synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N" PLATFORM=
 	$(strip $(HARNESS) synth $(PLATFORMS) $(MORE))
+
+check-benchmark: .venv/run.made ## prove that a benchmark keeps its contract: BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
+	$(strip $(HARNESS) check-benchmark $(call given,BENCHMARK) $(MORE))
 
 serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
 	$(HARNESS) serve $(MORE)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.fast_endpoint import TEXT
-from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
+from harness.benchmarks.tasks import parse
 from harness.endpoint.wire import Sampling
-from harness.model import Completion, Request
+from harness.engine.play import play
+from harness.model import Completion, Request, Where
 
 PLATFORM = "weibo"
 MODEL = "fast"
@@ -15,7 +17,7 @@ MODEL = "fast"
 
 def write_bodies(tasks: Path, out: Path) -> int:
     """Writes a body a line and returns their number. JSON bodies hold no line ends of their own."""
-    benchmark, sampling = configure({}), Sampling(MODEL)
+    benchmark, sampling = StreamProfile(), Sampling(MODEL)
     written = 0
     with tasks.open("rb") as lines, out.open("wb") as file:
 
@@ -25,10 +27,10 @@ def write_bodies(tasks: Path, out: Path) -> int:
             written += 1
             return Completion(TEXT)
 
-        for line in lines:
-            task = benchmark.load(line, PLATFORM)
+        for number, line in enumerate(lines, 1):
+            task = parse(benchmark, line, Where(tasks.name, number), PLATFORM)
             try:
-                benchmark.play(task, ask).send(None)
+                play(benchmark, task, ask).send(None)
             except StopIteration:
                 continue
             raise AssertionError("a play that is answered at once has nothing to wait for")

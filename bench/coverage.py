@@ -17,9 +17,10 @@ from itertools import count, islice
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.figures import counts_by_bin, figures
+from harness.benchmark import Benchmark, Metric
 from harness.benchmarks.dailymobility.protocols import BINS, METRICS, MOST_LOCATIONS, SIZES
-from harness.benchmarks.streamprofile.figures import ProfileFigures
+from harness.benchmarks.dailymobility.scores import figures, side_by_side
+from harness.benchmarks.derived import Figures
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.paired import Pair, Values, interval, p_value, resampled, swapped
 
@@ -64,6 +65,13 @@ def _difference(pairs: Sequence[Pair], values: Values) -> float:
 
 
 # Users of StreamProfileBench
+
+
+class OneMean(Benchmark):
+    """The mean of users' values, as benchmarks have it by default."""
+
+    name = "one_mean"
+    metrics = (Metric("value"),)
 
 
 def _means(a: Array, b: Array) -> Pair:
@@ -124,7 +132,7 @@ class Days:
         weights = habits * np.array(self.weights)
         spent = rng.multinomial(24, weights / weights.sum(axis=1, keepdims=True)) * 2
         bins = np.minimum(radius, BINS), np.minimum(locations, MOST_LOCATIONS + 1)
-        return counts_by_bin(np.column_stack([*bins, spent]).astype(np.uint8))
+        return side_by_side(np.column_stack([*bins, spent]).astype(np.uint8))
 
 
 REAL = Days(9.0, 0.7, 0.45, (9, 5, 2, 3, 1, 1, 1))
@@ -151,7 +159,7 @@ def truth_histograms(rng: np.random.Generator) -> dict[str, np.ndarray[tuple[int
 
 
 def populations() -> list[Population]:
-    means = ProfileFigures().values
+    means = Figures(OneMean()).values
     score = partial(figures, truth_histograms(np.random.default_rng(SEED)))
 
     def mobility(name: str, users: int, a: Days, b: Days) -> Population:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from harness import __version__
+from harness.benchmarks import registry
 from harness.commands import given
 from harness.errors import BadInput, HarnessError, MachineError, lacks_memory
 from harness.printable import in_lines, on_one_line
@@ -36,7 +37,8 @@ COMMANDS = {
     "synth": "write synthetic tasks of any size",
     "status": "show where every run stands",
     "verify": "prove a run's folder sound",
-    "score-mobility": "score a file of DailyMobility's four lists in its three protocols",
+    "check-benchmark": "prove that a benchmark keeps its contract, with sample tasks and scripted models",
+    **{name: command.does for name, command in registry.COMMANDS.items()},
     "serve": "serve the baseline models, with latency and faults on demand",
 }
 MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
@@ -162,14 +164,23 @@ def _main(arguments: list[str]) -> int:
         parser.parse_args(arguments)  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
-    command = import_module(f"harness.commands.{arguments[0].replace('-', '_')}")
+    command = _command(arguments[0])
     options = _Parser(prog=f"harness {arguments[0]}", description=COMMANDS[arguments[0]], allow_abbrev=False)
     command.add_arguments(options)
+    if add_flags := getattr(command, "add_flags", None):  # those that depend on what the words name
+        add_flags(options, arguments[1:])
     options.set_defaults(least_code=0)  # a command that goes on past a bad input raises it
     parsed = options.parse_args(arguments[1:])
     code: int = command.execute(parsed)
     least: int = parsed.least_code
     return max(code, least)
+
+
+def _command(name: str) -> Any:
+    """The module of a command, or what stands for it where one benchmark alone has it."""
+    if name in registry.COMMANDS:
+        return import_module("harness.commands.extra").Extra(name)
+    return import_module(f"harness.commands.{name.replace('-', '_')}")
 
 
 def _refuse_undecodable(arguments: list[str]) -> None:
@@ -198,7 +209,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _top_parser() -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name:<14} {does}" for name, does in COMMANDS.items())
+    listed = "\n".join(f"  {name:<16} {does}" for name, does in COMMANDS.items())
     parser = _Parser(
         prog="harness",
         description="An inference harness for benchmarks of user behaviour.",

@@ -5,7 +5,8 @@ HarnessError                 what a user is shown in one sentence; `exit_code` i
 ├── MachineError        4    this machine: disk, permissions, a run that another process holds
 ├── EndpointStopped     3    the endpoint will not serve this run at all: key, model, quota, address
 ├── RunStopped      130/143  a signal asked the run to stop
-├── AgentFailed              an agent file's code failed for one user, who becomes a failure
+├── BenchmarkError      2    a benchmark's code failed or broke its contract
+├── AgentFailed              code that a benchmark was given failed for one user, who becomes a failure
 └── CallError                one request, seen by the engine only
     ├── TransportFault       no whole reply came; worth another try
     ├── Rejected             the endpoint refuses this very request; no other try would help
@@ -57,7 +58,10 @@ class RunStopped(HarnessError):
 
 
 class AgentFailed(HarnessError):
-    """`kind` is the failure's name in files and displays (`agent_error`, `agent_blocked`, ...)."""
+    """The code of a file that the user gave to a benchmark, as an agent, failed or was stopped.
+
+    `kind` is the failure's name in files and displays (`agent_error`, `agent_blocked`, ...).
+    """
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -95,6 +99,41 @@ class GaveUp(CallError):
     def __init__(self, kind: str, detail: str, tries: int) -> None:
         super().__init__(kind, detail)
         self.tries = tries
+
+
+class BenchmarkError(HarnessError):
+    """The code of a benchmark broke its contract or failed: which one, for which user, where in its file.
+
+    While a user is played it gives this user up, whose failure has this `kind` and `detail`.
+    """
+
+    exit_code = 2
+    kind = "benchmark_error"
+
+    @property
+    def detail(self) -> str:
+        return str(self)
+
+
+class InvalidReply(Exception):
+    """A reply that cannot be used. `kind` is what it is counted under, `why` is for the model when it is asked again;
+    a `final` one is not asked for again. A benchmark raises it while it reads a reply."""
+
+    def __init__(self, kind: str, why: str = "", *, final: bool = False) -> None:
+        super().__init__(f"{kind}: {why}" if why else kind)
+        self.kind = kind
+        self.why = why
+        self.final = final
+
+
+class FieldError(ValueError):
+    """A field of a task line that cannot be used; the harness adds file and line.
+
+    `field` is its path (`steps[2].pool`), `expected` and `got` are in words.
+    """
+
+    def __init__(self, field: str, expected: str, got: str = "") -> None:
+        super().__init__(f"field {field}: expected {expected}{f', got {got}' if got else ''}")
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 JSON = dict[str, Any]
@@ -62,6 +61,8 @@ NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
 """Finish reasons of requests that no model may have seen, so that no tokens are missing from what is told."""
 
 Ask = Callable[[Request], Awaitable[Completion]]
+Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
+"""Answers the messages of a chat request, contents as strings, by them and a seed alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,6 @@ class Usage:
         return told | {"untold": self.untold} if self.untold else told
 
 
-class Task(Protocol):
-    """One user of a tasks file."""
-
-    @property
-    def key(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """One completed user: `data` is the object that its line in the results file holds."""
@@ -112,7 +106,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A user given up on: which boundary failed (`endpoint`, `agent`), how, after how many tries."""
+    """A user given up on: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many tries."""
 
     key: str
     boundary: str
@@ -234,8 +228,15 @@ class Card:
 class Cards(Protocol):
     """Makes a benchmark's cards; `columns` are the heads of their figures, `user` is its word for one."""
 
-    columns: tuple[str, ...]
-    user: str
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    @property
+    def user(self) -> str: ...
+
+    def mark(self, kind: str) -> bytes:
+        """Bytes that are in the line of every record with an invalid answer of this kind."""
+        ...
 
     def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
         """Of a record; `task` is None where it is not at hand, `replies` are the user's, in the order they came in."""
@@ -285,6 +286,19 @@ class RunFacts:
     run: JSON = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Scores that were published: data to be shown beside runs, never ranked with them.
+
+    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value as metrics have it, models in the order of
+    the `source`'s table; `note` is what a reader must know of them.
+    """
+
+    source: str
+    note: str
+    figures: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
 class Scorer(Protocol):
     """Aggregates finished users. Synchronous and pure: no I/O, no clock, no asyncio."""
 
@@ -307,85 +321,10 @@ class Scorer(Protocol):
     def summarise(self, merged: Any, run: RunFacts) -> Report: ...
 
 
-class Benchmark(Protocol):
-    """Plays a task by asking; never sees network, disk, clock or concurrency.
-
-    `prompt_version` is part of what a run is, `parser_version` is recorded, `task_version` is that of the rules by
-    which task lines are validated. `key_field` is the field of a task line that names its user. `truth` is the SHA-256
-    of what answers are compared with, empty where that stands in the tasks.
-    """
-
-    name: str
-    key_field: str
-    truth: str
-    prompt_version: str
-    parser_version: str
-    task_version: str
-    subsets: tuple[str, ...]
-
-    @property
-    def source(self) -> Path | None:
-        """The file of a prompt or agent that the user named, None where none was."""
-        ...
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """The bytes that define prompts or agents, by the names under which a run's folder keeps them."""
-        ...
-
-    @property
-    def prompt(self) -> str:
-        """Whose prompt is used: `own`, `authors`, or the file's name."""
-        ...
-
-    def identity(self) -> JSON:
-        """Settings of the benchmark that can change a prompt or an answer."""
-        ...
-
-    def on_warning(self, hear: Callable[[str], None]) -> None:
-        """From now on `hear` gets a line for what log and display should tell while users are played."""
-        ...
-
-    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
-        """Validates one line of a subset's tasks file; its user's key and the length of its chain of requests.
-
-        Every line of a file of any size passes by. Raises `BadInput` naming file, line and field.
-        """
-        ...
-
-    def load(self, line: bytes, subset: str) -> Any:
-        """The task of a line that `check` has passed."""
-        ...
-
-    def steps(self, task: Any) -> int:
-        """Length of the task's chain of requests."""
-        ...
-
-    async def play(self, task: Any, ask: Ask) -> Any:
-        """The conversation of one user, to an answer. Sees the given part of the task only."""
-        ...
-
-    def measure(self, task: Any, answer: Any) -> Any:
-        """One user's values."""
-        ...
-
-    def record(self, task: Any, answer: Any, metrics: Any) -> JSON:
-        """The object of the user's line in the results file."""
-        ...
-
-    def rescore(self, task: Any, data: JSON) -> JSON:
-        """A saved record with its metrics measured again; records of the authors' runner are read too."""
-        ...
-
-    def remark(self, task: Any) -> str:
-        """What a report must say of tasks like this one; empty for nothing."""
-        ...
-
-    def scorer(self, subset: str) -> Scorer: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SubsetProgress:
+    """One subset of a run. `scores` are running figures, `units` those of them that are no shares."""
+
     subset: str
     users: int
     done: int
@@ -394,6 +333,7 @@ class SubsetProgress:
     steps_done: int
     scores: Mapping[str, float | None] = field(default_factory=dict)
     scored_users: int = 0
+    units: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

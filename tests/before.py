@@ -28,8 +28,7 @@ from xml.etree import ElementTree
 import orjson
 
 from harness.cli import main
-from harness.serve import baselines, residents
-from tests.scripted import serving
+from tests.scripted import answer, serving
 
 KEPT = Path(__file__).parent / "data" / "before"
 SAMPLE = Path(__file__).parents[1] / "tasks" / "sample"
@@ -128,11 +127,11 @@ RUNS = (
     Run("recency", ("--model", "baseline/recency")),
     Run("random", ("--model", "baseline/random", "--seed", "7")),
     Run("share", ("--model", "baseline/recency", "--platform", "weibo", "--ratio", "0.5", "--no-persona")),
-    Run("spoilt", ("--model", "m", "--platform", "weibo"), spoilt_by(baselines.answer, "baseline/recency")),
+    Run("spoilt", ("--model", "m", "--platform", "weibo"), spoilt_by(answer, "baseline/recency")),
     Run("commuter", (*MOBILITY, "baseline/commuter")),
     Run("random-day", (*MOBILITY, "baseline/random-day")),
     Run("agent", (*MOBILITY, "baseline/commuter", "--agent", str(AGENT), "--ratio", "0.2")),
-    Run("spoilt-day", (*MOBILITY, "m"), spoilt_by(residents.answer, "baseline/commuter")),
+    Run("spoilt-day", (*MOBILITY, "m"), spoilt_by(answer, "baseline/commuter")),
 )
 COMPARED = (
     ("recency", "random"),

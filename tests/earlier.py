@@ -17,9 +17,8 @@ from unittest.mock import patch
 
 import orjson
 
-from harness.serve import baselines
 from tests.before import RESAMPLES, command, keep, kept, run_files, spoilt_by
-from tests.scripted import Server, serving
+from tests.scripted import Server, answer, serving
 
 FOLDER = Path(__file__).parent / "data" / "folder-0.1.0"
 EXPECTED = FOLDER / "expected"
@@ -98,7 +97,7 @@ class Copy:
 def copied(folder: Path) -> Iterator[Copy]:
     for name in ("results", "tasks"):
         shutil.copytree(FOLDER / name, folder / name)
-    script = spoilt_by(baselines.answer, "baseline/recency", ())
+    script = spoilt_by(answer, "baseline/recency", ())
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from harness.serve.baselines import answer
+from harness.serve.app import MODELS
 
 Script = Callable[[dict[str, Any]], tuple[int, bytes]]
 """From a request body to a status and a reply body."""
@@ -26,6 +26,11 @@ class Server:
     bodies: list[bytes] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
+
+
+def answer(model: str, messages: Sequence[Mapping[str, Any]], seed: int) -> str:
+    """The reply of a baseline."""
+    return MODELS[model](messages, seed)
 
 
 def baseline(body: dict[str, Any]) -> tuple[int, bytes]:

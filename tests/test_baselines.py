@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from harness.benchmarks.streamprofile.baselines import BASELINES, CARRIED, read
 from harness.benchmarks.streamprofile.prompt import TemplatePrompt
 from harness.benchmarks.streamprofile.task import Given, GivenStep
-from harness.errors import BadInput
-from harness.serve.baselines import BASELINES, CARRIED, answer, read
+from tests.scripted import answer
 
 PROMPT = TemplatePrompt()
 POSTS = "[1] Content: 旧动态\nTags: 电影, 猫\n[2] Content: 新动态\nTags: 咖啡，跑步、电影"
@@ -20,7 +23,7 @@ POOL = ("跑步", "股票", "猫", "电影", "咖啡", "汽车", "围棋", "露�
 def own_prompt(posts: str, pool: tuple[str, ...], persona: str = "") -> list[dict[str, Any]]:
     """Messages as our template makes them."""
     step = GivenStep(step_id=2, total_steps=3, posts_text=posts, pool=pool)
-    given = Given("u1", "小王", '["简介"]', (step,))
+    given = Given("u1", "weibo", "weibo", "小王", '["简介"]', (step,))
     return [
         {"role": message.role, "content": message.content} for message in PROMPT.messages("weibo", given, step, persona)
     ]
@@ -166,7 +169,16 @@ def test_prompt_without_pool_is_answered_empty_with_the_reason(model: str) -> No
     assert "候选标签" in reply["reasoning"]
 
 
-def test_unknown_baseline_is_refused_naming_the_known_ones() -> None:
-    """A wrong name is the user's error, and the sentence lists what there is."""
-    with pytest.raises(BadInput, match=r"baseline/best.*baseline/random, baseline/recency, baseline/frequency"):
-        answer("baseline/best", own_prompt(POSTS, POOL), 0)
+def test_baselines_are_served_without_the_libraries_of_benchmarks() -> None:
+    """Maps need an extra that may be missing, and a baseline reads text alone."""
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(("numpy", "scipy", "shapely", "pycityproto", "google.protobuf")))
+from harness.benchmarks import registry
+print(*registry.baselines())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"baseline/recency", "baseline/commuter"} <= set(done.stdout.split())

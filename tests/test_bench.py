@@ -21,8 +21,9 @@ from bench.memory import Held, disk_needed, growth
 from bench.models import Look, Speeds, most_within, of_speeds, providers_file, rate
 from bench.schedule import ORDERS, SHAPES, heavy_tailed, simulate, step_times
 from bench.watch import Sample, steady_rate
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import parse
+from harness.benchmarks.tasks import parse
 from harness.commands import providers
 from harness.model import Where
 
@@ -69,7 +70,7 @@ def test_cut_task_is_valid_and_has_exactly_four_steps() -> None:
     made = [cut(line) for line in lines]
     assert [one is not None for one in made] == [count >= CHAIN for count in steps]
     for line in filter(None, made):
-        given = parse(line, Where("f", 1), "weibo").given
+        given = parse(StreamProfile(), line, Where("f", 1), "weibo").given
         assert [(step.step_id, step.total_steps) for step in given.steps] == [(n, CHAIN) for n in range(1, CHAIN + 1)]
         assert orjson.loads(line)["total_steps"] == CHAIN
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -541,6 +542,25 @@ def test_own_records_without_their_manifest_are_not_taken_for_the_authors(
     (out / "recency/run_weibo.json").unlink()
     assert main(["reeval", "--results-dir", str(out), "--tasks-dir", str(tasks)]) == 2
     assert "manifest (run_*.json) is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subset", ["beijing", "x"])
+def test_results_that_no_benchmark_can_read_without_their_manifest_are_told(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], subset: str
+) -> None:
+    """In one sentence, by the commands that take results without one."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    (out / "recency/run_weibo.json").unlink()
+    (out / "recency" / RESULTS).rename(out / f"recency/inference_results_{subset}.jsonl")
+    where = ["--results-dir", str(out), "--tasks-dir", str(tasks)]
+    capsys.readouterr()
+    assert main(["reeval", *where]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"run_{subset}.json is missing" in line
+    shutil.copytree(out / "recency", out / "copy")
+    assert main(["compare", "recency", "copy", *where]) == 2
+    assert f"run_{subset}.json is missing" in capsys.readouterr().err
 
 
 def test_changed_tasks_of_a_complete_run_are_taken_up(tasks: Path, tmp_path: Path) -> None:

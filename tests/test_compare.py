@@ -18,10 +18,8 @@ from harness.cli import main
 from harness.commands.comparing import figures
 from harness.model import JSON, Chart
 from harness.report import compare
-from harness.serve import residents
-from harness.serve.baselines import answer
 from harness.store.log import seal, unseal
-from tests.scripted import Script, completion, serving
+from tests.scripted import Script, answer, completion, serving
 
 PLATFORMS = ("weibo", "zhihu")
 USERS = 40
@@ -35,7 +33,7 @@ def seeded(seed: int) -> Script:
 
 
 def day(name: str, seed: int) -> Script:
-    return lambda body: (200, completion(residents.answer(name, body["messages"], seed)))
+    return lambda body: (200, completion(answer(name, body["messages"], seed)))
 
 
 def play(root: Path, name: str, script: Script | None, *words: str) -> None:

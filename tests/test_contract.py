@@ -20,8 +20,8 @@ from harness.errors import EndpointStopped, HarnessError, Rejected, TransportFau
 from harness.model import Completion
 from harness.serve import shapes
 from harness.serve.app import Options, start
-from harness.serve.baselines import answer
 from harness.serve.faults import FaultPlan
+from tests.scripted import answer
 
 PLAIN = {
     "openai": "gpt-4o-mini",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import anyio.from_thread
@@ -21,6 +21,9 @@ import numpy as np
 import orjson
 import pytest
 
+from harness.benchmark import Benchmark, Metric, Task
+from harness.benchmarks import tasks
+from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -42,7 +45,6 @@ from harness.errors import (
 )
 from harness.model import (
     JSON,
-    Ask,
     AtRisk,
     Completion,
     Message,
@@ -80,71 +82,52 @@ class CountingScorer:
         return Report({"users": merged, "expected": run.expected_users, "failed": run.failed_users}, (), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
-    key: str
-    steps: int
+class Chains(Benchmark):
+    """A benchmark whose every request holds the reply before."""
 
-
-class Chains:
-    """A benchmark whose tasks are `user steps` and whose every request holds the reply before."""
-
-    name = prompt = "chains"
-    prompt_version = parser_version = task_version = "1"
-    key_field, truth = "user_id", ""
-    source = None
-    subsets: tuple[str, ...] = ("weibo",)
-    files: Mapping[str, bytes] = {}
+    name = "chains"
+    subsets: ClassVar[Mapping[str, str]] = {"weibo": "tasks.jsonl"}
+    metrics = (Metric("Length", unit="replies"),)
 
     def __init__(self) -> None:
+        super().__init__()
         self.in_play = self.most_in_play = self.started = 0
 
-    def identity(self) -> JSON:
-        return {}
+    def parse(self, line: JSON, subset: str) -> Task:
+        return Task(line["user_id"], given=line, steps=line["steps"])
 
-    def on_warning(self, hear: Callable[[str], None]) -> None:
-        self.hear = hear
-
-    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
-        task = self.load(line, subset)
-        return task.key, task.steps
-
-    def load(self, line: bytes, subset: str) -> Chain:
-        key, steps = line.decode().split()
-        return Chain(key, int(steps))
-
-    def steps(self, task: Chain) -> int:
-        return task.steps
-
-    async def play(self, task: Chain, ask: Ask) -> list[str]:
+    async def play(self, given: JSON, chat: Chat) -> list[str]:
         self.started += 1
         self.in_play += 1
         self.most_in_play = max(self.most_in_play, self.in_play)
         try:
             replies = [""]
-            for _ in range(task.steps):
-                replies.append((await self.asked(ask, task.key, replies[-1])).text)
+            for _ in range(given["steps"]):
+                replies.append((await self.asked(chat, given["user_id"], replies[-1])).text)
             return replies[1:]
         finally:
             self.in_play -= 1
 
-    async def asked(self, ask: Ask, key: str, before: str) -> Completion:
-        return await ask(Request((Message("user", key), Message("assistant", before))))
+    async def asked(self, chat: Chat, key: str, before: str) -> Completion:
+        return await chat.ask(Request((Message("user", key), Message("assistant", before))))
 
-    def measure(self, task: Chain, answer: list[str]) -> int:
-        return len(answer)
+    def measure(self, task: Task, answer: list[str] | None) -> Mapping[str, float | None]:
+        return {"Length": len(answer or ())}
 
-    def record(self, task: Chain, answer: list[str], metrics: int) -> JSON:
-        return {"user_id": task.key, "replies": answer, "length": metrics}
+    def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
+        return {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
 
-    def rescore(self, task: Chain, data: JSON) -> JSON:
+    def rescore(self, task: Task, data: JSON) -> JSON:
         return data
-
-    def remark(self, task: Chain) -> str:
-        return ""
 
     def scorer(self, subset: str) -> CountingScorer:
         return CountingScorer()
+
+
+def task_lines(users: Mapping[str, int]) -> str:
+    """The tasks file of `Chains`: users and their steps."""
+    lines = (orjson.dumps({"user_id": key, "steps": steps}).decode() for key, steps in users.items())
+    return "\n".join(lines)
 
 
 @dataclass
@@ -198,7 +181,7 @@ class Run:
             selection={"ratio": 1.0, "sample_seed": 0},
         )
         self._tasks = folder / "tasks.jsonl"
-        self._tasks.write_text("\n".join(f"{key} {steps}" for key, steps in users.items()), encoding="utf-8")
+        self._tasks.write_text(task_lines(users), encoding="utf-8")
         self._make_store = store
 
     async def play(
@@ -231,6 +214,7 @@ class Run:
             ending = lane.ending
             if not isinstance(ending, MachineError):
                 self.report = finish(job, self.manifest, "run", stopped=ending is not None).data
+                self.counts = {name: self.report[name] for name in ("users", "expected", "failed")}
             return ending
 
     def open(self) -> _Opened:
@@ -238,7 +222,8 @@ class Run:
         return _Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"))
 
     def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
-        return self.benchmark.check(line, where, "weibo")
+        task = tasks.parse(self.benchmark, line, where, "weibo")
+        return task.key, task.steps
 
     @property
     def recorded(self) -> list[str]:
@@ -313,7 +298,7 @@ async def test_every_user_is_recorded(run: Run) -> None:
     assert run.recorded == list(USERS)
     assert Counter(endpoint.sent) == USERS
     assert run.manifest.state == COMPLETE
-    assert run.report == {"users": 12, "expected": 12, "failed": 0}
+    assert run.counts == {"users": 12, "expected": 12, "failed": 0}
     assert run.saved == endpoint.answered
 
 
@@ -387,7 +372,7 @@ async def test_what_was_found_out_stays_on_the_display_while_tries_and_users_fai
 
     async def script(user: str, before: int) -> None:
         if run.job.warnings == []:
-            run.benchmark.hear("没发 temperature")
+            run.benchmark.warn("没发 temperature")
         if not before:
             raise TransportFault("http_503", f"{user} 忙")
         if user in ("用户3", "用户4"):
@@ -402,8 +387,8 @@ async def test_what_was_found_out_stays_on_the_display_while_tries_and_users_fai
 class Residents(Chains):
     """The schedule counts 100 requests of each, since nobody can tell; they make five."""
 
-    async def play(self, task: Chain, ask: Ask) -> list[str]:
-        return [(await self.asked(ask, task.key, str(number))).text for number in range(5)]
+    async def play(self, given: JSON, chat: Chat) -> list[str]:
+        return [(await self.asked(chat, given["user_id"], str(number))).text for number in range(5)]
 
 
 @pytest.mark.anyio
@@ -534,7 +519,7 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
     assert run.failures == [("用户2", "persistent_error", 3)]
     assert sorted(run.recorded) == sorted(set(USERS) - {"用户2"})
     assert run.manifest.state == INCOMPLETE
-    assert run.report == {"users": 11, "expected": 12, "failed": 1}
+    assert run.counts == {"users": 11, "expected": 12, "failed": 1}
     progress = run.snapshots[-1].subsets[0]
     assert (progress.done, progress.failed, progress.steps_done) == (11, 1, STEPS)
     again = Endpoint()
@@ -838,8 +823,8 @@ async def test_power_durability_shows_no_reply_before_it_is_on_the_disk(
     replies_at_risk = []
 
     class Checked(Chains):
-        async def asked(self, ask: Ask, key: str, before: str) -> Completion:
-            completion = await super().asked(ask, key, before)
+        async def asked(self, chat: Chat, key: str, before: str) -> Completion:
+            completion = await super().asked(chat, key, before)
             durable = stores[0].durable
             replies_at_risk.append(completion.text.encode() not in durable[run.files.responses])
             return completion

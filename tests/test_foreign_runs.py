@@ -378,6 +378,27 @@ def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
     assert not Path("ran").exists()
 
 
+@pytest.mark.parametrize(("mode", "why"), [("agent", "--trust"), ("plan", None)])
+def test_code_under_another_name_is_code_where_the_benchmark_says_so(
+    agent: Path, mode: str, why: str | None, elsewhere: Callable[[], None], capsys: Streams
+) -> None:
+    """A manifest that calls an agent file text is asked about; in another mode nobody runs it."""
+    elsewhere()
+
+    def rename(data: dict[str, Any]) -> None:
+        data["identity"]["files"] = {"agent_walker.txt": data["identity"]["files"]["agent_walker.py"]}
+        data["identity"]["settings"]["mode"] = mode
+        data["provenance"]["source"] = "/elsewhere/walker.txt"
+
+    Path("results/rules/agent_walker.py").rename("results/rules/agent_walker.txt")
+    edit(rename, "results/rules/run_beijing.json")
+    for words in COMMANDS:
+        capsys.readouterr()
+        assert main(words) in ((2,) if why else (1, 2, 3))
+        assert not why or why in capsys.readouterr().err
+    assert not Path("ran").exists()
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_copy_that_was_changed_is_not_run(
     agent: Path, own: bool, elsewhere: Callable[[], None], capsys: Streams

@@ -662,7 +662,7 @@ async def test_deadline_of_a_request_that_has_no_connection_yet_is_the_connectio
 def baseline(body: bytes) -> bytes:
     """What the embedded endpoint would answer."""
     call = orjson.loads(body)
-    return body_of(MODELS[call["model"]](call["model"], call["messages"], 0))
+    return body_of(MODELS[call["model"]](call["messages"], 0))
 
 
 @contextmanager

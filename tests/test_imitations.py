@@ -14,9 +14,9 @@ import pytest
 from harness.errors import BadInput
 from harness.serve import imitate, shapes
 from harness.serve.app import Embedded, Options, start
-from harness.serve.baselines import answer
 from harness.serve.faults import PASSING, REFUSALS, FaultPlan
 from harness.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
+from tests.scripted import answer
 
 PROMPT = '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选，以 JSON 回答'
 MESSAGES = [{"role": "user", "content": PROMPT}]

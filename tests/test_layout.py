@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness"
 
 WORDS = {"model", "errors", "printable", "config"}
-CORE = WORDS | {"scoring", "benchmarks"}
+LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
+PROTOCOL = {"benchmark", "chat"}
+CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
 FLOW = CORE | {"store", "endpoint", "engine"}
 MAY_IMPORT = {
     "model": set(),
@@ -22,18 +24,36 @@ MAY_IMPORT = {
     "printable": set(),
     "config": {"model", "errors"},
     "scoring": WORDS,
-    "benchmarks": WORDS | {"scoring"},
+    "benchmarks.files": set(),
+    "benchmarks.records": WORDS,
+    "benchmarks.parsing": WORDS,
+    "benchmarks.settings": WORDS | {"benchmarks.files"},
+    "benchmarks.user_code": WORDS,
+    "chat": WORDS | {"benchmarks.records", "benchmarks.parsing"},
+    "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
+    "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,
     "endpoint": CORE,
     "engine": CORE | {"store", "endpoint"},
-    "report": WORDS | {"store"},
+    "report": WORDS | {"benchmark", "store"},
     "ui": WORDS | {"store"},
     "serve": FLOW,
     "commands": FLOW | {"report", "ui", "serve"},
     "cli": FLOW | {"report", "ui", "serve", "commands"},
     "__main__": {"cli"},
 }
-"""Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all."""
+"""Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all.
+
+A module with a dot is a part of its own: the rest of its folder imports it, never the other way round. The protocol
+of benchmarks is made of some of these.
+"""
+
+
+def part_of(module: str) -> str:
+    """The part that a module below the package is in, by its dotted name."""
+    first, _, rest = module.partition(".")
+    leaf = f"{first}.{rest.partition('.')[0]}"
+    return leaf if leaf in MAY_IMPORT else first
 
 
 def parts_imported(source: str, package: str) -> Iterator[tuple[int, str]]:
@@ -49,7 +69,7 @@ def parts_imported(source: str, package: str) -> Iterator[tuple[int, str]]:
             continue
         for name in names:
             first, _, rest = name.partition(".")
-            part = rest.partition(".")[0]
+            part = part_of(rest)
             if first == "harness" and part and not part.startswith("__"):
                 yield node.lineno, part
 
@@ -59,7 +79,7 @@ def breaches(root: Path) -> list[str]:
     found = []
     for file in sorted(root.rglob("*.py")):
         steps = file.relative_to(root).with_suffix("").parts
-        part, package = steps[0], ".".join(["harness", *steps[:-1]])
+        part, package = part_of(".".join(steps)), ".".join(["harness", *steps[:-1]])
         if part == "__init__":
             continue
         for line, imported in parts_imported(file.read_text(encoding="utf-8"), package):
@@ -72,6 +92,7 @@ def test_every_part_of_the_package_has_an_import_rule() -> None:
     """A new top-level module or folder must be placed in the table above before anything may use it."""
     parts = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in PACKAGE.rglob("*.py")}
     assert parts - {"__init__"} <= set(MAY_IMPORT)
+    assert all((PACKAGE / f"{part.replace('.', '/')}.py").is_file() for part in MAY_IMPORT if "." in part)
 
 
 def test_the_allowed_imports_have_no_cycle() -> None:
@@ -105,6 +126,20 @@ def test_a_forbidden_import_is_found_however_it_is_written(tmp_path: Path, state
     found = breaches(tmp_path)
     assert len(found) == 1
     assert found[0].startswith("store") and found[0].endswith("store imports endpoint")
+
+
+def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Path) -> None:
+    """`benchmarks/settings.py` is below `benchmark.py`, and the rest of `benchmarks` above it."""
+    (tmp_path / "benchmarks").mkdir()
+    for name in ("settings", "registry"):
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(
+            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import template, files\n",
+            encoding="utf-8",
+        )
+    assert [line.partition(" ")[2] for line in breaches(tmp_path)] == [
+        "benchmarks.settings imports benchmark",
+        "benchmarks.settings imports benchmarks",
+    ]
 
 
 def test_help_starts_without_the_slow_libraries() -> None:

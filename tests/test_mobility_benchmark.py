@@ -11,9 +11,12 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmark import ASKING, Asking, Task
+from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
-from harness.benchmarks.dailymobility.benchmark import DailyMobility, add_arguments, configure, settings
-from harness.benchmarks.dailymobility.day import SLOTS, Day, Resident
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
+from harness.benchmarks.dailymobility.day import SLOTS, Day
+from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Completion, Request, Where
 
@@ -52,39 +55,43 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(data: Path, tmp_path: Path) -> Callable[..., DailyMobility]:
     """The benchmark with an agent of these lines, or in plan mode, as a command would make it."""
 
-    def make(body: str | None = None, *options: str) -> DailyMobility:
+    def make(body: str | None = None, asking: Asking = ASKING) -> DailyMobility:
         parser = argparse.ArgumentParser()
-        add_arguments(parser)
-        parser.set_defaults(prompt=None, structured="json_object", parse_retries=None)
+        settings.add_flags(parser, DailyMobility.Settings, "dailymobility")
         agent = tmp_path / "own.py"
         agent.write_text(HEAD + (body or COMMUTES), encoding="utf-8")
-        args = parser.parse_args([*([] if body is None else ["--agent", str(agent)]), *options])
-        return configure(settings(args, data))
+        args = parser.parse_args([] if body is None else ["--agent", str(agent)])
+        return DailyMobility(settings.given(DailyMobility.Settings, args), asking=asking, folder=data)
 
     return make
 
 
-def resident(benchmark: DailyMobility, data: Path) -> Resident:
+def resident(benchmark: DailyMobility, data: Path) -> Task:
     entry = orjson.dumps(orjson.loads((data / "dailymobility/profiles.json").read_bytes())[0])
-    benchmark.check(entry, Where("profiles.json", 1), "beijing")
-    return benchmark.load(entry, "beijing")
+    task = tasks.parse(benchmark, entry, Where("profiles.json", 1), "beijing")
+    assert tasks.outline(benchmark, entry, Where("profiles.json", 1), "beijing") == (task.key, task.steps)
+    return task
 
 
 def lived(benchmark: DailyMobility, data: Path, reply: Callable[[int], Completion]) -> tuple[Day, list[Request]]:
-    """The day of the first resident, and what was asked; `reply` is given the number of the request."""
+    played, asked = played_by(benchmark, data, reply)
+    return played.answer, asked
+
+
+def played_by(benchmark: DailyMobility, data: Path, reply: Callable[[int], Completion]) -> tuple[Played, list[Request]]:
+    """The play of the first resident, and what was asked; `reply` is given the number of the request."""
     asked: list[Request] = []
 
     async def ask(request: Request) -> Completion:
         asked.append(request)
         return reply(len(asked))
 
-    return asyncio.run(benchmark.play(resident(benchmark, data), ask)), asked
+    return asyncio.run(play(benchmark, resident(benchmark, data), ask)), asked
 
 
-def measured(benchmark: DailyMobility, data: Path, day: Day) -> JSON:
+def measured(benchmark: DailyMobility, data: Path, played: Played) -> JSON:
     """The record of the first resident, as it is read from its file."""
-    who = resident(benchmark, data)
-    saved: JSON = orjson.loads(orjson.dumps(benchmark.record(who, day, benchmark.measure(who, day))))
+    saved: JSON = orjson.loads(orjson.dumps(recorded(benchmark, resident(benchmark, data), played)))
     return saved
 
 
@@ -92,7 +99,7 @@ def test_places_are_those_of_every_other_row(made: Callable[..., DailyMobility],
     """Slot n is row 2n, as it starts: at 9:00 still at home, at 9:30 at work or on the way, at 18:30 not there."""
     benchmark = made(COMMUTES)
     day, _ = lived(benchmark, data, lambda number: Completion(""))
-    who = resident(benchmark, data)
+    who = resident(benchmark, data).given
     assert len(day.places) == SLOTS
     assert day.places[:19] == (who.home,) * 19
     assert set(day.places[20:36]) == {who.work} and day.places[36] == who.work
@@ -115,18 +122,18 @@ def test_an_agent_left_without_a_reply_has_an_invalid_day(
 ) -> None:
     """It is the model's doing: a day at home with `other`, under its own kind, and no failure."""
     benchmark = made(ASKS)
-    day, asked = lived(benchmark, data, lambda number: completion)
+    played, asked = played_by(benchmark, data, lambda number: completion)
+    day: Day = played.answer
     assert day.outcome == outcome and day.intentions == (3,) * SLOTS and len(day.visited) == 1
-    assert len(asked) == day.usage.requests == (1 if completion.finish_reason != "stop" else 3)
-    record = measured(benchmark, data, day)
+    assert len(asked) == played.chat.usage.requests == (1 if completion.finish_reason != "stop" else 3)
+    record = measured(benchmark, data, played)
     assert (record["invalid"], record["daily_location_number"], record["gyration_radius_m"]) == (outcome, 1, 0.0)
 
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_blank_reply_is_asked_for_again(made: Callable[..., DailyMobility], data: Path, retries: int) -> None:
     """As often as --parse-retries says, with the very same request."""
-    benchmark = made(ASKS)
-    benchmark._mode._parse_retries = retries  # type: ignore[attr-defined]
+    benchmark = made(ASKS, Asking(parse_retries=retries))
     day, asked = lived(benchmark, data, lambda number: Completion("" if number == 1 else "sleep"))
     assert day.outcome == ("valid" if retries else "empty")
     assert not retries or (asked[0] == asked[1] and len(asked) == 101)
@@ -150,8 +157,8 @@ def test_no_json_mode_is_asked_for_where_the_run_has_none(
     made: Callable[..., DailyMobility], data: Path, structured: bool
 ) -> None:
     """`--structured none` is for endpoints that refuse it, whatever the agent file says."""
-    benchmark = made(ASKS.replace("get_tick())}]", 'get_tick())}], response_format={"type": "json_object"}'))
-    benchmark._mode._json_object = structured  # type: ignore[attr-defined]
+    body = ASKS.replace("get_tick())}]", 'get_tick())}], response_format={"type": "json_object"}')
+    benchmark = made(body, Asking(structured))
     _, asked = lived(benchmark, data, lambda number: Completion("sleep"))
     assert {request.json_object for request in asked} == {structured}
 
@@ -188,12 +195,12 @@ def test_a_saved_day_that_makes_no_sense_is_not_measured(
 ) -> None:
     """`reeval` and `verify` name the field."""
     benchmark = made(COMMUTES)
-    day, _ = lived(benchmark, data, lambda number: Completion(""))
-    record = measured(benchmark, data, day)
+    played, _ = played_by(benchmark, data, lambda number: Completion(""))
+    record = measured(benchmark, data, played)
     who = resident(benchmark, data)
-    assert orjson.loads(orjson.dumps(benchmark.rescore(who, record))) == record
+    assert orjson.loads(orjson.dumps(rescored(benchmark, who, record))) == record
     with pytest.raises(BadInput, match=said):
-        benchmark.rescore(who, record | change)
+        rescored(benchmark, who, record | change)
 
 
 def test_synthetic_residents_are_said_to_be(made: Callable[..., DailyMobility], data: Path) -> None:

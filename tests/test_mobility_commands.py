@@ -17,9 +17,8 @@ import pytest
 
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
-from harness.serve import residents
 from harness.store.log import seal, unseal
-from tests.scripted import Script, Server, completion, serving
+from tests.scripted import Script, Server, answer, completion, serving
 
 ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 AGENTS = Path(__file__).parent / "mobility_agents"
@@ -98,7 +97,7 @@ def again(command: str, results: Path, *options: str) -> int:
 
 def commuter(body: dict[str, Any]) -> tuple[int, bytes]:
     """Answers as `baseline/commuter` does, whatever the model is called."""
-    return 200, completion(residents.answer("baseline/commuter", body["messages"], 0))
+    return 200, completion(answer("baseline/commuter", body["messages"], 0))
 
 
 def saying(text: str) -> Script:
@@ -209,6 +208,17 @@ def test_written_lists_score_to_the_figures_of_the_report(
     assert scored["JSD_per_slot"] == pytest.approx(told["metrics"]["JSD_per_slot"]["value"], rel=1e-12)
     assert scored["ceiling"] == told["ceiling"]
     assert scored["ground_truth"] == told["ground_truth"]
+
+
+def test_a_report_whose_manifest_is_gone_is_a_page_without_users(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other program writes such results, so nothing says which tasks they are of."""
+    shutil.copytree(finished / "plan", tmp_path / "results/plan")
+    (tmp_path / "results/plan/run_beijing.json").unlink()
+    capsys.readouterr()
+    assert again("report", tmp_path / "results", "--name", "plan") == 0
+    assert "without its tasks (run_beijing.json is missing" in capsys.readouterr().err
 
 
 def test_status_and_stats_know_the_runs(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -523,12 +533,13 @@ def test_an_agent_file_that_cannot_be_used_is_one_sentence(
 def test_options_of_the_other_benchmark_are_refused(
     town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--agent` is of DailyMobility and `--no-persona` of StreamProfileBench; an agent takes no prompt."""
+    """`--agent` is of DailyMobility and `--no-persona` of StreamProfileBench, where the other does not know them; an
+    agent takes no prompt."""
     out = ["--results-dir", str(tmp_path / "out")]
     assert main(["run", "streamprofile", "--model", "baseline/recency", "--demo", "--agent", str(RULES), *out]) == 2
-    assert "--agent is an option of dailymobility" in capsys.readouterr().err
+    assert f"unrecognized arguments: --agent {RULES}\n" in capsys.readouterr().err
     assert run(town, tmp_path / "out", "--no-persona") == 2
-    assert "--no-persona is an option of streamprofile" in capsys.readouterr().err
+    assert "unrecognized arguments: --no-persona\n" in capsys.readouterr().err
     assert run(town, tmp_path / "out", "--agent", RULES, "--prompt", RULES) == 2
     assert "--agent and --prompt exclude each other" in capsys.readouterr().err
     assert nothing_written(tmp_path / "out")

@@ -361,6 +361,7 @@ def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
     assert report(days).data["diagnostics"] == {
         "modes": {"agent": 1, "plan": 4},
         "valid_days": 2,
+        "valid_answers": 2,
         "invalid": {"length": 1, "no_json": 2},
         "repaired_users": 1,
         "repaired": {"fence": 1, "json": 1},

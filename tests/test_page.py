@@ -273,7 +273,7 @@ def test_a_name_is_replaced_where_it_is_one(name: object, text: str, shown: str)
     """Not within longer words of Latin letters; one character names nobody, and is a word like any other."""
     data = {**a_user("valid"), "username": name}
     data["steps"][0]["reasoning"] = text
-    card = profile.UserCards(None, {}, posts=False).card(data, None, [])
+    card = profile.UserCards({}, posts=False).card(data, None, [])
     assert [block.text for block in card.blocks if isinstance(block, Quote) and block.label == "Reasoning"] == [shown]
 
 
@@ -303,7 +303,7 @@ def a_user(*outcomes: str) -> dict[str, Any]:
 def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
     """Three that cannot be read are one invalid answer of a run that asks twice again; a cut one is final."""
     bad, cut = Completion("好的"), Completion("{", finish_reason="length")
-    card = profile.UserCards(None, {"parse_retries": 2}, posts=False)
+    card = profile.UserCards({"parse_retries": 2}, posts=False)
     replies = [bad, bad, bad, bad, valid("猫"), cut, valid("狗")]
     shown = replies_shown(card.card(a_user("no_json", "valid", "length", "valid"), None, replies))
     assert shown == [["好的"] * 3, ["好的", valid("猫").text], ["{"], [valid("狗").text]]
@@ -312,15 +312,13 @@ def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
 
 def test_replies_whose_steps_cannot_be_told_stand_together() -> None:
     """After other settings were allowed there may be replies that nothing asked for in the end."""
-    card = profile.UserCards(None, {"parse_retries": 2}, posts=False).card(
-        a_user("valid"), None, [valid("猫"), valid("狗")]
-    )
+    card = profile.UserCards({"parse_retries": 2}, posts=False).card(a_user("valid"), None, [valid("猫"), valid("狗")])
     assert replies_shown(card) == [[], [valid("猫").text, valid("狗").text]]
 
 
 def test_card_without_its_task_tells_hits_from_errors() -> None:
     """Finer kinds need the tasks file."""
-    card = profile.UserCards(None, {}, posts=True).card(a_user("valid"), None, [])
+    card = profile.UserCards({}, posts=True).card(a_user("valid"), None, [])
     tags = [block.tags for block in card.blocks if isinstance(block, Tags)]
     assert tags == [(("猫", "hit"),), ()]
 

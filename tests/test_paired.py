@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from harness.benchmarks.dailymobility import figures as mobility
+from harness.benchmark import Benchmark, Metric
+from harness.benchmarks.dailymobility import scores as mobility
 from harness.benchmarks.dailymobility.protocols import METRICS, SIZES
-from harness.benchmarks.streamprofile.figures import ProfileFigures
+from harness.benchmarks.derived import Figures
 from harness.scoring.bootstrap import Array
 from harness.scoring.paired import (
     Pair,
@@ -30,7 +31,14 @@ from harness.scoring.paired import (
 )
 
 NAN = math.nan
-MEANS = ProfileFigures().values
+
+
+class OneMean(Benchmark):
+    name = "one_mean"
+    metrics = (Metric("value"),)
+
+
+MEANS = Figures(OneMean()).values
 
 
 def means(a: Array | list[float], b: Array | list[float]) -> Pair:
@@ -185,7 +193,7 @@ def test_divergences_of_swapped_and_resampled_days_are_those_of_the_days_counted
     """All eight swaps of three residents, and resamples of them: histograms made by loops over the days."""
     rng = np.random.default_rng(1)
     a, b = histograms(rng, 3), histograms(rng, 3)
-    pair = Pair(mobility.counts_by_bin(a), mobility.counts_by_bin(b))
+    pair = Pair(mobility.side_by_side(a), mobility.side_by_side(b))
     values = partial(mobility.figures, truth)
     swaps = swapped([pair], values, rng, 8)
     for number in range(8):
@@ -205,7 +213,7 @@ def test_effects_on_a_divergence_are_pseudo_values_of_leaving_each_resident_out(
     rng = np.random.default_rng(2)
     a, b = histograms(rng, 5), histograms(rng, 5)
     found = effects(
-        Pair(mobility.counts_by_bin(a), mobility.counts_by_bin(b)),
+        Pair(mobility.side_by_side(a), mobility.side_by_side(b)),
         partial(mobility.figures, truth),
     )
     observed = np.array(by_hand(truth, a)) - by_hand(truth, b)

@@ -10,10 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmark import Asking
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanPrompt, play
-from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Readable, read
+from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
+from harness.chat import Chat
 from harness.errors import BadInput
 from harness.model import Completion, Message, Request, Usage
 
@@ -89,8 +92,13 @@ def reply(place: Any = "home", intention: str = "home activity", **more: Any) ->
     return Completion(orjson.dumps({"segments": [whole]}).decode(), **more)
 
 
-def played(script: Script, **settings: Any) -> Day:
-    return asyncio.run(play(RESIDENT, Nearby(SMALL), script.ask, PROMPT, **settings))
+def played_with(script: Script, **asking: Any) -> tuple[Day, Usage]:
+    chat = Chat(script.ask, Asking(**asking), DailyMobility.language)
+    return asyncio.run(play(RESIDENT, Nearby(SMALL), chat, PROMPT)), chat.usage
+
+
+def played(script: Script, **asking: Any) -> Day:
+    return played_with(script, **asking)[0]
 
 
 # The prompt
@@ -274,14 +282,14 @@ def test_a_readable_reply_is_the_day() -> None:
         {"start": "14:00", "end": "24:00", "intention": "home activity", "place": "家"},
     ]
     script = Script(Completion(orjson.dumps({"segments": data}).decode(), prompt_tokens=900, completion_tokens=80))
-    assert played(script) == Day(
+    day = Day(
         mode="plan",
         intentions=(1,) * 24 + (6,) * 4 + (2,) * 20,
         places=(HOME,) * 24 + (A + 3,) * 4 + (HOME,) * 20,
         visited=(HOME, A + 3),
         outcome="valid",
-        usage=Usage(900, 80, 1),
     )
+    assert played_with(script) == (day, Usage(900, 80, 1))
     assert script.asked == [Request(messages(), True)]
 
 
@@ -304,12 +312,12 @@ def test_repairs_and_warnings_are_told_with_the_day() -> None:
 def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
     """The same messages, and after the last one the reason; the day then counts as any other."""
     script = Script(bad, reply("work", "work"))
-    day = played(script)
+    day, usage = played_with(script)
     first, second = script.asked
     assert second.messages[:-1] == first.messages[:-1]
     added = second.messages[-1].content.removeprefix(first.messages[-1].content)
     assert added.startswith("\n\n注意：") and why in added
-    assert (day.outcome, day.places, day.usage.requests) == ("valid", (WORK,) * SLOTS, 2)
+    assert (day.outcome, day.places, usage.requests) == ("valid", (WORK,) * SLOTS, 2)
 
 
 def test_each_try_names_the_last_fault_only() -> None:
@@ -325,14 +333,15 @@ def test_after_the_last_try_the_day_is_spent_at_home(retries: int) -> None:
     """Under the kind of the last reply; every request is in the usage."""
     tries = [Completion("没有", prompt_tokens=10, completion_tokens=1)] * retries
     script = Script(*tries, Completion("[]", prompt_tokens=10, completion_tokens=1))
-    assert played(script, parse_retries=retries) == Day(
+    day = Day(
         mode="plan",
         intentions=(OTHER,) * SLOTS,
         places=(HOME,) * SLOTS,
         visited=(HOME,),
         outcome="not_object",
-        usage=Usage(10 * (retries + 1), retries + 1, retries + 1),
     )
+    usage = Usage(10 * (retries + 1), retries + 1, retries + 1)
+    assert played_with(script, parse_retries=retries) == (day, usage)
     assert len(script.asked) == retries + 1
 
 
@@ -345,16 +354,16 @@ def test_two_more_tries_are_the_default() -> None:
 def test_a_final_reason_is_asked_once(reason: str) -> None:
     """Not even a reply that could be read is taken, also when it comes on a second try."""
     assert played(Script(reply(finish_reason=reason))).outcome == reason
-    later = played(Script(Completion("没有"), reply("work", finish_reason=reason)))
-    assert (later.outcome, later.visited, later.usage.requests) == (reason, (HOME,), 2)
+    later, usage = played_with(Script(Completion("没有"), reply("work", finish_reason=reason)))
+    assert (later.outcome, later.visited, usage.requests) == (reason, (HOME,), 2)
 
 
-@pytest.mark.parametrize("json_object", [True, False])
-def test_json_mode_is_asked_for_in_every_request_or_in_none(json_object: bool) -> None:
+@pytest.mark.parametrize("structured", [True, False])
+def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: bool) -> None:
     """First and further tries alike."""
     script = Script(Completion("没有"), reply())
-    played(script, json_object=json_object)
-    assert [request.json_object for request in script.asked] == [json_object] * 2
+    played(script, structured=structured)
+    assert [request.json_object for request in script.asked] == [structured] * 2
 
 
 def test_what_the_prompt_shows_as_places_can_be_answered() -> None:
@@ -363,5 +372,4 @@ def test_what_the_prompt_shows_as_places_can_be_answered() -> None:
     places = nearby.places(nearby.of(RESIDENT))
     for number in (HOME, WORK, A + 2, A + 3, A + 4, A + 5):
         assert f"AOI {number}" in text()
-        reading = read(reply(number), places)
-        assert isinstance(reading, Readable) and reading.warnings == ()
+        assert read(reply(number), places).warnings == ()

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.benchmarks.answers import Unreadable
+from harness.benchmarks.dailymobility import plan_reply
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
-from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Readable, read
+from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Reading
 from harness.model import Completion
+from tests.readings import Invalid, reading_of
 
 HOME, WORK, CAFE, PARK, FAR = 500000001, 500000002, 500000003, 500000004, 500000009
 PLACES = Places(HOME, WORK, frozenset([CAFE, PARK]), {HOME: 1, WORK: 1, CAFE: 1, PARK: 1, FAR: 1})
@@ -36,15 +37,19 @@ def said(data: Any) -> str:
 GOOD = said({"segments": SEGMENTS})
 
 
-def readable(text: str) -> Readable:
+def read(completion: Completion, places: Places) -> Reading | Invalid:
+    return reading_of(plan_reply.read, completion, places)
+
+
+def readable(text: str) -> Reading:
     reading = read(Completion(text), PLACES)
-    assert isinstance(reading, Readable), reading
+    assert isinstance(reading, Reading), reading
     return reading
 
 
-def unreadable(text: str, **more: Any) -> Unreadable:
+def unreadable(text: str, **more: Any) -> Invalid:
     reading = read(Completion(text, **more), PLACES)
-    assert isinstance(reading, Unreadable), reading
+    assert isinstance(reading, Invalid), reading
     return reading
 
 
@@ -65,7 +70,7 @@ def one_place(intention: Any, place: Any) -> str:
 def test_segments_become_48_half_hours() -> None:
     """Each half hour has the intention and the AOI of the segment that it lies in."""
     assert len(INTENDED) == len(VISITED) == SLOTS
-    assert readable(GOOD) == Readable(INTENDED, VISITED)
+    assert readable(GOOD) == Reading(INTENDED, VISITED)
 
 
 @pytest.mark.parametrize("pairs", [False, True], ids=["objects", "pairs"])
@@ -75,20 +80,20 @@ def test_slots_are_read_one_by_one(pairs: bool) -> None:
         [intention, place] if pairs else {"intention": intention, "place": place}
         for intention, place in zip(INTENDED, VISITED, strict=True)
     ]
-    assert readable(said({"slots": slots})) == Readable(INTENDED, VISITED)
+    assert readable(said({"slots": slots})) == Reading(INTENDED, VISITED)
 
 
 def test_what_else_the_object_holds_does_not_matter() -> None:
     """Fields nobody asked for are left alone, in the day and in its segments; empty `segments` give way to `slots`."""
     slots = [{"intention": 3, "place": "home", "备注": "闲"}] * SLOTS
-    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == Readable((3,) * SLOTS, (HOME,) * SLOTS)
+    assert readable(said({"理由": [1], "segments": [], "slots": slots})) == Reading((3,) * SLOTS, (HOME,) * SLOTS)
 
 
 @pytest.mark.parametrize("number", INTENTIONS)
 def test_an_intention_has_three_names(number: int) -> None:
     """English, Chinese or its number, also as text; none of them is a repair."""
     for name in (INTENTIONS[number], INTENTIONS_ZH[number], number, str(number)):
-        assert readable(one_place(name, "home")) == Readable((number,) * SLOTS, (HOME,) * SLOTS)
+        assert readable(one_place(name, "home")) == Reading((number,) * SLOTS, (HOME,) * SLOTS)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +105,13 @@ def test_an_intention_has_three_names(number: int) -> None:
 )
 def test_a_place_is_a_word_or_an_aoi(place: Any, aoi: int) -> None:
     """As the prompt writes it, with or without `AOI`; none of it is a repair."""
-    assert readable(one_place("other", place)) == Readable((3,) * SLOTS, (aoi,) * SLOTS)
+    assert readable(one_place("other", place)) == Reading((3,) * SLOTS, (aoi,) * SLOTS)
 
 
 def test_home_and_work_exist_even_where_the_map_lacks_them() -> None:
     """They are the task's to give, not the model's."""
     places = Places(HOME, WORK, frozenset(), frozenset())
-    assert isinstance(read(Completion(one_place("work", WORK)), places), Readable)
+    assert isinstance(read(Completion(one_place("work", WORK)), places), Reading)
 
 
 def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
@@ -138,7 +143,7 @@ def test_places_of_the_city_that_were_not_offered_are_taken_and_told() -> None:
 )
 def test_a_repaired_reply_says_how(text: str, repairs: tuple[str, ...]) -> None:
     """The day is the same; every kind of repair is named once."""
-    assert readable(text) == Readable(INTENDED, VISITED, repairs)
+    assert readable(text) == Reading(INTENDED, VISITED, repairs)
 
 
 @pytest.mark.parametrize("written", ["8:00", "08：00", "08:00:00", " 08:00 "])
@@ -146,7 +151,7 @@ def test_half_hours_are_read_as_people_write_them(written: str) -> None:
     """One digit, seconds, a full-width colon and white space are no repairs."""
     segments = [dict(segment) for segment in SEGMENTS]
     segments[0]["end"] = segments[1]["start"] = written
-    assert readable(said({"segments": segments})) == Readable(INTENDED, VISITED)
+    assert readable(said({"segments": segments})) == Reading(INTENDED, VISITED)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +170,10 @@ def test_segments_that_end_a_minute_early_are_closed_by_rounding() -> None:
     """`00:00` to `07:59`, then from `08:00`: a common way to write it, and no gap."""
     ends = ["07:59", "08:59", "12:29", "12:59", "17:59", "23:59"]
     segments = [segment | {"end": end} for segment, end in zip(SEGMENTS, ends, strict=True)]
-    assert readable(said({"segments": segments})) == Readable(INTENDED, VISITED, ("rounded_time",))
+    assert readable(said({"segments": segments})) == Reading(INTENDED, VISITED, ("rounded_time",))
 
 
-# Unreadable replies
+# Replies that cannot be used
 
 
 @pytest.mark.parametrize(
@@ -223,7 +228,7 @@ def test_what_cannot_be_read_has_a_kind_and_a_sentence(text: str, kind: str, why
 @pytest.mark.parametrize("reason", ["length", "only_thinking", "content_filter", "context_length"])
 def test_a_final_reason_is_not_read(reason: str) -> None:
     """Not even a whole day counts then."""
-    assert unreadable(GOOD, finish_reason=reason) == Unreadable(reason, "", final=True)
+    assert unreadable(GOOD, finish_reason=reason) == Invalid(reason, "", final=True)
 
 
 def test_a_refusal_is_a_refusal() -> None:
@@ -264,9 +269,9 @@ KINDS = {"empty", "no_json", "not_object", "no_day", "wrong_length", "bad_time",
 KINDS |= {"unknown_intention", "unknown_place"}
 
 
-def check(reading: Readable | Unreadable) -> None:
+def check(reading: Reading | Invalid) -> None:
     """A whole day of known intentions at known places, or a kind with a sentence that can be sent."""
-    if isinstance(reading, Readable):
+    if isinstance(reading, Reading):
         assert len(reading.intentions) == len(reading.places) == SLOTS
         assert set(reading.intentions) <= set(INTENTIONS)
         assert set(reading.places) <= {HOME, WORK, CAFE, PARK, FAR}
@@ -326,7 +331,7 @@ def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
     """They are not even looked at: some replies repeat themselves by the thousand."""
     text = orjson.dumps({"segments": [None] * 100_000}).decode()
     reading = read(Completion(text), PLACES)
-    assert isinstance(reading, Unreadable) and reading.kind == "overlap"
+    assert isinstance(reading, Invalid) and reading.kind == "overlap"
 
 
 @pytest.mark.parametrize("place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"])
@@ -335,6 +340,6 @@ def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
     places = Places(HOME, WORK, frozenset(), {500000003: 1})
     day = {"segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]}
     reading = read(Completion(orjson.dumps(day).decode()), places)
-    assert isinstance(reading, Readable)
+    assert isinstance(reading, Reading)
     assert reading.places == (500000003,) * 48 and reading.intentions == (6,) * 48
     assert set(reading.repairs) == {"place_spelling", "intention_spelling"}

@@ -12,10 +12,13 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmark import Asking, Task
+from harness.benchmarks import tasks
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile import prompt as prompts
-from harness.benchmarks.streamprofile.benchmark import ProfileAnswer, StreamProfile, authors_outcome, configure
-from harness.benchmarks.streamprofile.task import ProfileTask
+from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile, authors_outcome
+from harness.engine.play import Played, recorded, rescored
+from harness.engine.play import play as play_user
 from harness.errors import BadInput
 from harness.model import JSON, Completion, Request, Usage, Where
 
@@ -41,8 +44,12 @@ TASK: JSON = {
 BROKEN = Completion("没有")
 
 
-def parsed(data: JSON) -> ProfileTask:
-    return StreamProfile(prompts.load(None)).load(orjson.dumps(data), "weibo")
+def configure(*, structured: bool = True, parse_retries: int = 2, **settings: Any) -> StreamProfile:
+    return StreamProfile(StreamProfile.Settings(**settings), asking=Asking(structured, parse_retries))
+
+
+def parsed(data: JSON) -> Task:
+    return tasks.parse(StreamProfile(), orjson.dumps(data), Where("tasks", 1), "weibo")
 
 
 def reply(persona: Any = "画像", tags: Sequence[str] = POOL[:3], **more: Any) -> Completion:
@@ -70,13 +77,18 @@ class Script:
         return [text.partition("## 此前的画像\n")[2].partition("\n\n## ")[0] for text in self.prompts]
 
 
-def play(script: Script, data: JSON = TASK, **settings: Any) -> ProfileAnswer:
-    answer: ProfileAnswer = asyncio.run(configure(settings).play(parsed(data), script.ask))
+def played(script: Script, data: JSON = TASK, **settings: Any) -> Played:
+    found = asyncio.run(play_user(configure(**settings), parsed(data), script.ask))
     assert not script.left, "not all of the script was asked for"
+    return found
+
+
+def play(script: Script, data: JSON = TASK, **settings: Any) -> tuple[StepAnswer, ...]:
+    answer: tuple[StepAnswer, ...] = played(script, data, **settings).answer
     return answer
 
 
-def one_step(script: Script, **settings: Any) -> ProfileAnswer:
+def one_step(script: Script, **settings: Any) -> tuple[StepAnswer, ...]:
     return play(script, TASK | {"prediction_tasks": TASK["prediction_tasks"][:1]}, **settings)
 
 
@@ -88,7 +100,7 @@ def test_the_persona_of_a_step_goes_into_the_next_prompt() -> None:
     script = Script(reply("一"), reply("二"), reply("三"))
     answer = play(script)
     assert script.personas() == [prompts.NOTHING_YET, "一", "二"]
-    assert [step.persona for step in answer.steps] == ["一", "二", "三"]
+    assert [step.persona for step in answer] == ["一", "二", "三"]
     assert ["第1批" in script.prompts[0], "第2批" in script.prompts[1], "第3批" in script.prompts[2]] == [True] * 3
 
 
@@ -102,7 +114,7 @@ def test_an_empty_persona_or_an_invalid_answer_keeps_the_previous_one(second: Co
     script = Script(reply("一"), second, reply("三"))
     answer = play(script)
     assert script.personas()[2] == "一"
-    assert [step.persona for step in answer.steps] == ["一", "一", "三"]
+    assert [step.persona for step in answer] == ["一", "一", "三"]
 
 
 def test_an_invalid_first_answer_leaves_no_persona() -> None:
@@ -110,7 +122,7 @@ def test_an_invalid_first_answer_leaves_no_persona() -> None:
     script = Script(Completion("", "context_length"), reply("二"), reply("三"))
     answer = play(script)
     assert script.personas() == [prompts.NOTHING_YET, prompts.NOTHING_YET, "二"]
-    assert (answer.steps[0].persona, answer.steps[0].outcome) == ("", "context_length")
+    assert (answer[0].persona, answer[0].outcome) == ("", "context_length")
 
 
 def test_without_persona_none_is_ever_sent() -> None:
@@ -118,7 +130,7 @@ def test_without_persona_none_is_ever_sent() -> None:
     script = Script(reply("一"), Completion("", "length"), reply("三"))
     answer = play(script, persona=False)
     assert script.personas() == [prompts.NOTHING_YET] * 3
-    assert [step.persona for step in answer.steps] == ["一", "", "三"]
+    assert [step.persona for step in answer] == ["一", "", "三"]
 
 
 # Asked again
@@ -143,7 +155,7 @@ def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
     assert second.messages[-1].content.startswith(first.messages[-1].content + "\n\n注意：")
     assert why in second.messages[-1].content.removeprefix(first.messages[-1].content)
     assert second.messages[-1].role == "user"
-    assert (answer.steps[0].outcome, answer.steps[0].prediction) == ("valid", tuple(POOL[:3]))
+    assert (answer[0].outcome, answer[0].prediction) == ("valid", tuple(POOL[:3]))
 
 
 def test_each_try_names_the_last_fault_only() -> None:
@@ -159,24 +171,24 @@ def test_tries_end_after_as_many_as_were_allowed(retries: int) -> None:
     """Then the step is invalid, under the kind of the last reply, and the user goes on."""
     script = Script(*[BROKEN] * retries, Completion("[]"), reply("二"), reply("三"))
     answer = play(script, parse_retries=retries)
-    invalid = answer.steps[0]
+    invalid = answer[0]
     assert (invalid.outcome, invalid.prediction, invalid.reasoning, invalid.repairs) == ("not_object", (), "", ())
-    assert [step.outcome for step in answer.steps[1:]] == ["valid", "valid"]
+    assert [step.outcome for step in answer[1:]] == ["valid", "valid"]
     assert len(script.asked) == retries + 3
 
 
 def test_two_more_tries_are_the_default() -> None:
     """As the authors' runner has it: three in all."""
-    assert one_step(Script(BROKEN, BROKEN, BROKEN)).steps[0].outcome == "no_json"
+    assert one_step(Script(BROKEN, BROKEN, BROKEN))[0].outcome == "no_json"
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "context_length"])
 def test_a_final_reason_is_asked_once(reason: str) -> None:
     """Not even a reply that could be read is taken, also when it comes on a second try."""
     good = reply(finish_reason=reason)
-    assert one_step(Script(good)).steps[0].outcome == reason
+    assert one_step(Script(good))[0].outcome == reason
     later = one_step(Script(BROKEN, good))
-    assert (later.steps[0].outcome, later.steps[0].prediction) == (reason, ())
+    assert (later[0].outcome, later[0].prediction) == (reason, ())
 
 
 def test_usage_counts_every_completion_that_was_asked_for() -> None:
@@ -187,20 +199,20 @@ def test_usage_counts_every_completion_that_was_asked_for() -> None:
         Completion("", "length", prompt_tokens=5, completion_tokens=1000),
         reply(prompt_tokens=None, completion_tokens=None),
     )
-    assert play(script).usage == Usage(prompt_tokens=225, completion_tokens=1037, requests=4, untold=1)
+    assert played(script).chat.usage == Usage(prompt_tokens=225, completion_tokens=1037, requests=4, untold=1)
 
 
 def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
     """`structured` none leaves `response_format` out of first and further tries alike."""
-    for structured, wanted in (("json_object", True), ("none", False)):
+    for structured in (True, False):
         script = Script(BROKEN, reply())
         one_step(script, structured=structured)
-        assert [request.json_object for request in script.asked] == [wanted, wanted]
+        assert [request.json_object for request in script.asked] == [structured, structured]
 
 
 def test_repairs_are_told_with_the_step() -> None:
     """A fenced reply is valid, and counted as repaired."""
-    step = one_step(Script(Completion(f"```json\n{reply().text}\n```"))).steps[0]
+    step = one_step(Script(Completion(f"```json\n{reply().text}\n```")))[0]
     assert (step.outcome, step.repairs) == ("valid", ("fence",))
 
 
@@ -254,10 +266,9 @@ def test_the_number_asked_for_is_rounded_half_to_even(size: int, asked: int) -> 
 # Records
 
 
-def recorded(benchmark: StreamProfile, *completions: Completion, data: JSON = TASK) -> JSON:
+def record_of(benchmark: StreamProfile, *completions: Completion, data: JSON = TASK) -> JSON:
     made = parsed(data)
-    answer = asyncio.run(benchmark.play(made, Script(*completions).ask))
-    return benchmark.record(made, answer, benchmark.measure(made, answer))
+    return recorded(benchmark, made, asyncio.run(play_user(benchmark, made, Script(*completions).ask)))
 
 
 MIXED = (
@@ -269,7 +280,7 @@ MIXED = (
 
 def test_a_record_has_the_keys_of_the_authors_first() -> None:
     """Their keys, then ours; the truth as they list it, new tags before kept ones."""
-    record = recorded(configure({}), *MIXED)
+    record = record_of(configure(), *MIXED)
     theirs = ["step_id", "prediction", "ground_truth", "metrics", "reasoning", "persona_summary"]
     assert list(record) == ["user_id", "platform", "username", "steps", "usage"]
     assert (record["user_id"], record["platform"], record["username"]) == ("we_1", "Weibo", "小明")
@@ -290,21 +301,21 @@ def test_a_record_measured_again_is_the_same_bytes() -> None:
     data = deepcopy(TASK)
     data["prediction_tasks"][0]["meta"] = {"T_keep": [], "T_new": []}
     for settings in ({}, {"persona": False}):
-        benchmark = configure(settings)
+        benchmark = configure(**settings)
         for content in (TASK, data):
-            saved = orjson.dumps(recorded(benchmark, *MIXED, data=content))
-            again = benchmark.rescore(parsed(content), orjson.loads(saved))
+            saved = orjson.dumps(record_of(benchmark, *MIXED, data=content))
+            again = rescored(benchmark, parsed(content), orjson.loads(saved))
             assert orjson.dumps(again) == saved
 
 
 def test_measuring_again_follows_the_task_and_forgets_old_values() -> None:
     """With another truth the metrics change; fields of ours, also unknown ones, stay."""
-    benchmark = configure({})
-    saved = orjson.loads(orjson.dumps(recorded(benchmark, *MIXED) | {"format": 1, "task": "0" * 32}))
+    benchmark = configure()
+    saved = orjson.loads(orjson.dumps(record_of(benchmark, *MIXED) | {"format": 1, "task": "0" * 32}))
     other = deepcopy(TASK)
     other["prediction_tasks"][0]["meta"] = {"T_keep": ["外"], "T_new": []}
     other["prediction_tasks"][0]["candidate_pool"] = POOL * 2  # twelve tags, twenty-four entries: six are asked for
-    again = benchmark.rescore(parsed(other), saved)
+    again = rescored(benchmark, parsed(other), saved)
     step = again["steps"][0]
     assert (step["metrics"]["Recall"], step["metrics"]["Recall_Novelty"]) == (1.0, None)
     assert "metrics_at_asked" not in step and step["asked"] == 6
@@ -314,11 +325,11 @@ def test_measuring_again_follows_the_task_and_forgets_old_values() -> None:
 
 def test_a_step_that_the_tasks_file_lacks_is_refused() -> None:
     """User and step are told."""
-    benchmark = configure({})
-    saved = orjson.loads(orjson.dumps(recorded(benchmark, *MIXED)))
+    benchmark = configure()
+    saved = orjson.loads(orjson.dumps(record_of(benchmark, *MIXED)))
     fewer = TASK | {"prediction_tasks": TASK["prediction_tasks"][:2]}
     with pytest.raises(BadInput, match="user we_1: step_id 3 of the results is not in the tasks file"):
-        benchmark.rescore(parsed(fewer), saved)
+        rescored(benchmark, parsed(fewer), saved)
 
 
 def authors_step(number: int, reasoning: Any, prediction: Sequence[str] = ()) -> JSON:
@@ -341,8 +352,8 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
         authors_step(3, "Error: Expecting value: line 1 column 1 (char 0)"),
     ]
     saved = {"user_id": "we_1", "platform": "weibo", "username": "小明", "steps": steps}
-    benchmark = configure({})
-    again = benchmark.rescore(parsed(TASK), saved)
+    benchmark = configure()
+    again = rescored(benchmark, parsed(TASK), saved)
     written = orjson.dumps(again)
     found = orjson.loads(written)
     assert [step["outcome"] for step in found["steps"]] == ["valid", "authors_api_failure", "authors_no_json"]
@@ -351,7 +362,7 @@ def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
     assert found["steps"][0]["metrics"]["Recall_Stability"] == 1.0
     assert [step["metrics"]["Recall"] for step in found["steps"]] == [1 / 3, 0.0, 0.0]
     assert "usage" not in found and found["steps"][0]["repairs"] == []
-    assert orjson.dumps(benchmark.rescore(parsed(TASK), found)) == written
+    assert orjson.dumps(rescored(benchmark, parsed(TASK), found)) == written
 
 
 @pytest.mark.parametrize(
@@ -386,7 +397,7 @@ def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(reasoni
 
 def test_settings_that_change_answers_are_identity() -> None:
     """Prompt, persona, structured mode and parse retries, each told apart."""
-    made: list[dict[str, Any]] = [{}, {"persona": False}, {"structured": "none"}, {"parse_retries": 0}]
-    identities = [configure(settings).identity() for settings in made]
+    made: list[dict[str, Any]] = [{}, {"persona": False}, {"structured": False}, {"parse_retries": 0}]
+    identities = [configure(**settings).identity() for settings in made]
     assert identities[0] == {"prompt": "own", "persona": True, "structured": "json_object", "parse_retries": 2}
     assert len({orjson.dumps(identity) for identity in identities}) == len(made)

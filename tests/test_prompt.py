@@ -27,7 +27,13 @@ from harness.model import Message
 
 POOL = ("猫", '带"引号"的', "看过影视:片名", "如何看待猫，为什么？", "狗", "茶")
 STEP = GivenStep(2, 5, "[1] Content: 早\nTags: 猫, 狗", POOL)
-USER = Given("we_1", "小明", "爱猫", (STEP,))
+
+
+def given_of(user_id: str | int, username: str, bio: str, step: GivenStep = STEP) -> Given:
+    return Given(user_id, "weibo", "weibo", username, bio, (step,))
+
+
+USER = given_of("we_1", "小明", "爱猫")
 VALUES = {
     "platform_name": PLATFORMS["weibo"].name,
     "platform_context": PLATFORMS["weibo"].context,
@@ -84,7 +90,7 @@ def test_our_prompt_ends_in_the_form_of_the_reply() -> None:
 
 def test_what_is_not_there_is_said_in_words() -> None:
     """No bio, and no persona at the first step."""
-    nobody = Given("we_1", "小明", "", (STEP,))
+    nobody = given_of("we_1", "小明", "")
     content = TemplatePrompt().messages("weibo", nobody, STEP, "")[1].content
     assert "个人简介：（未填写）" in content and "（尚无画像，这是第一次见到该用户）" in content
 
@@ -146,7 +152,7 @@ def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
     posts = "${pool} ${unknown} \\g<0> \\1 $asked {bio} %s"
     step = GivenStep(1, 1, posts, POOL)
     prompt = template(tmp_path, "${posts}|${persona}|${username}")
-    user = Given("x", "${bio}", "", (step,))
+    user = given_of("x", "${bio}", "", step)
     assert prompt.messages("weibo", user, step, "${posts}") == (Message("user", f"{posts}|${{posts}}|${{bio}}"),)
 
 
@@ -287,7 +293,7 @@ def authors(folder: Path, builder: str = BUILDER, runner: str | None = RUNNER) -
 @pytest.mark.parametrize("subset", ["weibo", "douban"])
 def test_the_authors_builder_is_called_with_what_is_given(tmp_path: Path, subset: str) -> None:
     """Each argument under the authors' name for it: the platform as they write it, the pool as a list."""
-    user = Given(7, "小明", "", (STEP,))
+    user = given_of(7, "小明", "")
     for persona in ("", "此前画像"):
         system, message = authors(tmp_path).messages(subset, user, STEP, persona)
         assert system == Message("system", SYSTEM)
@@ -337,7 +343,7 @@ def test_an_empty_system_message_is_theirs_too(tmp_path: Path) -> None:
 
 def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> None:
     """An exception in `format_prompt`, or in the constructor, is one sentence about their file."""
-    path, user = release(tmp_path), Given("we_9", "坏", "", (STEP,))
+    path, user = release(tmp_path), given_of("we_9", "坏", "")
     with pytest.raises(BadInput) as caught:
         load(path).messages("weibo", user, STEP, "")
     assert str(caught.value) == f"{path}: format_prompt failed for user we_9, step 2: KeyError: '猫'"
@@ -348,7 +354,7 @@ def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> Non
 def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
     """The file and what it returned are told."""
     with pytest.raises(BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"):
-        load(release(tmp_path)).messages("weibo", Given(1, "空", "", (STEP,)), STEP, "")
+        load(release(tmp_path)).messages("weibo", given_of(1, "空", ""), STEP, "")
 
 
 @pytest.mark.parametrize(

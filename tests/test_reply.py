@@ -10,27 +10,33 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.benchmarks.answers import FINAL_REASONS, Unreadable
-from harness.benchmarks.streamprofile.reply import Readable, read
+from harness.benchmarks.parsing import FINAL_REASONS
+from harness.benchmarks.streamprofile import reply
+from harness.benchmarks.streamprofile.reply import Reading
 from harness.model import Completion
+from tests.readings import Invalid, reading_of
 
 POOL = ("猫", "狗", "茶", "书, 与画", "如何看待猫，为什么？")
 GOOD = '{"persona_summary": "爱猫", "predicted_tags": ["猫", "茶"], "reasoning": "常写猫"}'
 
 
-def readable(text: str) -> Readable:
+def read(completion: Completion, pool: tuple[str, ...]) -> Reading | Invalid:
+    return reading_of(reply.read, completion, pool)
+
+
+def readable(text: str) -> Reading:
     reading = read(Completion(text), POOL)
-    assert isinstance(reading, Readable), reading
+    assert isinstance(reading, Reading), reading
     return reading
 
 
-def unreadable(text: str, **more: Any) -> Unreadable:
+def unreadable(text: str, **more: Any) -> Invalid:
     reading = read(Completion(text, **more), POOL)
-    assert isinstance(reading, Unreadable), reading
+    assert isinstance(reading, Invalid), reading
     return reading
 
 
-def tags(value: Any) -> Readable:
+def tags(value: Any) -> Reading:
     """The reading of a clean reply with these `predicted_tags`."""
     return readable(orjson.dumps({"predicted_tags": value}).decode())
 
@@ -41,19 +47,19 @@ def tags(value: Any) -> Readable:
 @pytest.mark.parametrize("text", [GOOD, f"\n \u3000{GOOD}\n"], ids=["bare", "white space"])
 def test_a_clean_reply_is_read_without_a_repair(text: str) -> None:
     """Persona, tags in the model's order, reasoning."""
-    assert readable(text) == Readable("爱猫", ("猫", "茶"), "常写猫", ())
+    assert readable(text) == Reading("爱猫", ("猫", "茶"), "常写猫", ())
 
 
 def test_persona_and_reasoning_may_be_missing_and_more_may_be_there() -> None:
     """Only `predicted_tags` is needed; what else the object holds is nobody's business."""
-    assert readable('{"predicted_tags": [], "置信度": [[1]]}') == Readable("", (), "", ())
+    assert readable('{"predicted_tags": [], "置信度": [[1]]}') == Reading("", (), "", ())
     assert readable('{"predicted_tags": ["猫"], "persona_summary": null, "reasoning": null}').repairs == ()
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", None, "", "eos", "tool_calls"])
 def test_other_finish_reasons_do_not_matter(finish_reason: str | None) -> None:
     """Providers have words of their own, and some have none."""
-    assert isinstance(read(Completion(GOOD, finish_reason), POOL), Readable)
+    assert isinstance(read(Completion(GOOD, finish_reason), POOL), Reading)
 
 
 # Repairs by content
@@ -99,7 +105,7 @@ def test_a_wrapped_or_broken_reply_is_repaired_by_content(text: str, repairs: tu
 def test_braces_in_prose_do_not_cost_the_persona() -> None:
     """The object is looked for where a brace is followed by a quote."""
     assert readable(f"{{注}} {GOOD[:-1]},}}".removeprefix("{注}")).persona == "爱猫"
-    assert readable(f"注{{一}}：{GOOD}") == Readable("爱猫", ("猫", "茶"), "常写猫", ("prose",))
+    assert readable(f"注{{一}}：{GOOD}") == Reading("爱猫", ("猫", "茶"), "常写猫", ("prose",))
 
 
 def test_an_object_without_an_end_keeps_what_follows_its_last_inner_brace() -> None:
@@ -220,7 +226,7 @@ def test_every_final_reason_is_named_here() -> None:
 @pytest.mark.parametrize("text", ["<think>先看", f"\n<think>\n草稿：{GOOD}", "<think>"])
 def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -> None:
     """Where thoughts stand in the text, too: no answer began. Once they have ended, it is the answer that was cut."""
-    assert unreadable(text, finish_reason="length") == Unreadable("only_thinking", "", final=True)
+    assert unreadable(text, finish_reason="length") == Invalid("only_thinking", "", final=True)
     assert unreadable(f"{text}</think>", finish_reason="length").kind == "length"
     assert unreadable(text.replace("<think>", ""), finish_reason="length").kind == "length"
     assert unreadable(text, finish_reason="content_filter").kind == "content_filter"
@@ -322,7 +328,7 @@ def test_a_deep_persona_is_read_the_same_on_any_stack(depth: int) -> None:
     """What can be written stays; what is deeper than records can hold is left out. Neither asks Python's stack."""
     text = f'{{"persona_summary": {"[" * depth}{"]" * depth}, "predicted_tags": ["猫"]}}'
     shallow = readable(text)
-    found: list[Readable] = []
+    found: list[Reading] = []
 
     def deeper(frames: int) -> None:
         if frames:
@@ -342,9 +348,9 @@ def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack() -> None:
     for depth in (10, 60, 70, 150):
         text = '{"predicted_tags": ["猫"], "a": ' + '{"b":' * depth
         shallow = read(Completion(text), POOL)
-        found: list[Readable | Unreadable] = []
+        found: list[Reading | Invalid] = []
 
-        def deeper(frames: int, text: str = text, found: list[Readable | Unreadable] = found) -> None:
+        def deeper(frames: int, text: str = text, found: list[Reading | Invalid] = found) -> None:
             if frames:
                 deeper(frames - 1)
             else:
@@ -363,7 +369,7 @@ def test_a_broken_reply_of_many_levels_is_read_the_same_on_any_stack() -> None:
 def test_numbers_beyond_measure_are_tags_like_others(number: str, end: str) -> None:
     """Neither 64 bits nor Python's limit on digits is the model's to know."""
     reading = read(Completion(f'{{"persona_summary": {number}, "predicted_tags": [{number}, "猫"{end}'), POOL)
-    assert isinstance(reading, Readable)
+    assert isinstance(reading, Reading)
     assert reading.tags[-1] == "猫"
     assert orjson.dumps([reading.persona, reading.tags])
 
@@ -411,7 +417,7 @@ def test_any_text_is_read_without_an_error_and_always_the_same(text: str) -> Non
     """Whatever a model writes, there is a reading; its parts can be written to a file, and no tag is in it twice."""
     reading = read(Completion(text), POOL)
     assert read(Completion(text), POOL) == reading
-    if isinstance(reading, Readable):
+    if isinstance(reading, Reading):
         orjson.dumps([reading.persona, reading.tags, reading.reasoning, reading.repairs])
         assert len(set(reading.tags)) == len(reading.tags)
         assert len(set(reading.repairs)) == len(reading.repairs)
@@ -431,9 +437,9 @@ VALUES = st.recursive(
 @given(persona=VALUES, chosen=VALUES, reasoning=VALUES)
 def test_any_values_in_a_clean_reply_are_read_without_an_error(persona: Any, chosen: Any, reasoning: Any) -> None:
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""
-    reply = {"persona_summary": persona, "predicted_tags": chosen, "reasoning": reasoning}
-    reading = read(Completion(orjson.dumps(reply).decode()), POOL)
-    if isinstance(reading, Readable):
+    said = {"persona_summary": persona, "predicted_tags": chosen, "reasoning": reasoning}
+    reading = read(Completion(orjson.dumps(said).decode()), POOL)
+    if isinstance(reading, Reading):
         orjson.dumps([reading.persona, reading.tags, reading.reasoning])
         if type(chosen) is list and all(type(tag) is str for tag in chosen):
             assert reading.tags == tuple(dict.fromkeys(chosen))

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.benchmarks.dailymobility import baselines
+from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Place
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.day import INTENTIONS as NAMES
 from harness.benchmarks.dailymobility.day import Resident
 from harness.benchmarks.dailymobility.plan import Nearby, PlanPrompt
-from harness.benchmarks.dailymobility.plan_reply import Readable, read
-from harness.errors import BadInput
+from harness.benchmarks.dailymobility.plan_reply import Reading, read
 from harness.model import Completion
-from harness.serve import residents
-from harness.serve.residents import INTENTIONS, RESIDENTS, Place, answer
+from tests.scripted import answer
 
 HOME, WORK, PARK, NEAR_HOME, NEAR_WORK, SHOP = range(500000001, 500000007)
 AT = {HOME: 0, WORK: 5000, PARK: 100, NEAR_HOME: 50, NEAR_WORK: 4900, SHOP: 5300}
@@ -37,7 +37,7 @@ CITY = City(
 )
 NEARBY = Nearby(CITY)
 PLACES = NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {})))
-MODELS = list(RESIDENTS)
+MODELS = list(BASELINES)
 
 
 def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> list[dict[str, Any]]:
@@ -47,13 +47,9 @@ def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> lis
     return [{"role": message.role, "content": message.content} for message in made]
 
 
-def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> Readable:
+def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> Reading:
     """The reply as plan mode reads it."""
-    reading = read(
-        Completion(answer(model, messages, seed)), NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {})))
-    )
-    assert isinstance(reading, Readable), reading
-    return reading
+    return read(Completion(answer(model, messages, seed)), NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {}))))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -66,7 +62,7 @@ def test_a_reply_is_a_whole_day_that_needs_no_repair(model: str) -> None:
 
 def test_our_prompt_is_read_for_home_work_and_places() -> None:
     """Ids, intentions and distances from work, in the prompt's order; the example of a reply is no place."""
-    reading = residents.read(prompt()[-1]["content"])
+    reading = baselines.read(prompt()[-1]["content"])
     assert (reading.home, reading.work) == (HOME, WORK)
     assert reading.places == (
         Place(SHOP, "shopping", 300),
@@ -79,7 +75,7 @@ def test_our_prompt_is_read_for_home_work_and_places() -> None:
 def test_lines_under_other_headings_are_no_places() -> None:
     """Only a heading with an intention opens a list, and any other heading closes it."""
     text = "### 地铁（subway）\n- AOI 1\n### 购物（shopping）\n- AOI 2\n## 其他\n- AOI 3"
-    assert residents.read(text).places == (Place(2, "shopping", 0),)
+    assert baselines.read(text).places == (Place(2, "shopping", 0),)
 
 
 def test_the_intentions_are_those_of_the_benchmark() -> None:
@@ -134,7 +130,7 @@ def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
 
 def test_home_may_be_work() -> None:
     """Both are read although they are one AOI."""
-    reading = residents.read(prompt(work=HOME)[-1]["content"])
+    reading = baselines.read(prompt(work=HOME)[-1]["content"])
     assert (reading.home, reading.work) == (HOME, HOME)
 
 
@@ -174,9 +170,3 @@ def test_any_prompt_is_answered(model: str, lines: list[str]) -> None:
     segments = orjson.loads(answer(model, [{"role": "user", "content": "\n".join(lines)}], 0))["segments"]
     assert segments[0]["start"] == "00:00" and segments[-1]["end"] == "24:00"
     assert [one["end"] for one in segments[:-1]] == [one["start"] for one in segments[1:]]
-
-
-def test_an_unknown_baseline_is_refused_naming_the_known_ones() -> None:
-    """A wrong name is the user's error, and the sentence lists what there is."""
-    with pytest.raises(BadInput, match=r"baseline/best.*baseline/commuter, baseline/random-day"):
-        answer("baseline/best", prompt(), 0)

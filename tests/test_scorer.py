@@ -551,7 +551,7 @@ def test_measured_steps_can_be_scored() -> None:
 KEYS = (
     "format benchmark prompt_version prompt subset model name coverage metrics release_code cold_start "
     "persona_augmented delta fwt learning_curve cohort cohort_curve distribution ceiling diagnostics schedule run "
-    "usage bootstrap notes"
+    "usage bootstrap notes secondary"
 )
 
 

@@ -24,9 +24,9 @@ from harness.commands import serve
 from harness.errors import BadInput, MachineError
 from harness.serve import faults
 from harness.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
-from harness.serve.baselines import answer
 from harness.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
 from harness.serve.stream import pauses, pieces, slices
+from tests.scripted import answer
 
 MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
 TEXT = answer("baseline/recency", MESSAGES, 0)

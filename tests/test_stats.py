@@ -20,21 +20,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import benchmarks
-from harness.benchmarks import streamprofile
+from harness.benchmarks import registry, streamprofile
+from harness.benchmarks.derived import declared
 from harness.benchmarks.streamprofile.published import published
 from harness.cli import main
 from harness.commands.tabling.remarks import notes
-from harness.commands.tabling.scored import Scored, Value, read
-from harness.commands.tabling.tables import AVERAGE, LAYOUTS, MetricTable, tables
+from harness.commands.tabling.scored import Scored, Value, declared_of, read
+from harness.commands.tabling.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.report.grid import Grid, Number, Place, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 
 Told = pytest.CaptureFixture[str]
-PLATFORMS = LAYOUTS["streamprofile"].subsets
+DECLARED = {name: declared(registry.find(name)) for name in registry.names()}
+PLATFORMS = tuple(DECLARED["streamprofile"]["subsets"])
 XML = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
+SHOWN = ("Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer")
 REPORT: dict[str, Any] = {
+    **DECLARED["streamprofile"],
+    "metric_units": {name: DECLARED["streamprofile"]["metric_units"][name] for name in SHOWN},
     "format": 1,
     "benchmark": "streamprofile",
     "prompt_version": "1",
@@ -54,8 +58,10 @@ REPORT: dict[str, Any] = {
         "Error_Peer": {"value": 0.125, "ci95": [0.1, 0.2], "users": 39},
         "F1^NS": {"value": None, "ci95": None, "users": 0},
     },
-    "release_code": {"F1^NS": 0.25},
-    "fwt": {"Error_Peer": {"value": -0.015, "ci95": [-0.02, 0.01], "users": 31}},
+    "secondary": {
+        "F1^NS (release code)": {"value": 0.25, "ci95": None, "users": None},
+        "FWT Error_Peer": {"value": -0.015, "ci95": [-0.02, 0.01], "users": 31},
+    },
     "diagnostics": {"valid_answers": 200, "invalid": {"length": 0}},
     "run": {
         "ratio": 1.0,
@@ -90,9 +96,10 @@ def scored(
     """What was read of a report with one metric; complete unless told otherwise."""
     benchmark = "dailymobility" if subset == "beijing" else "streamprofile"
     facts: dict[str, Any] = {"prompt": "own", "prompt_version": "1", "tasks": subset, "complete": True}
-    facts |= {"persona": True, "sampling": ()} | more
+    facts |= {"ablations": (), "sampling": ()} | more
     return Scored(
         benchmark=benchmark,
+        declared=declared_of(DECLARED[benchmark]),
         run=run,
         subset=subset,
         model="m",
@@ -115,6 +122,13 @@ def scored(
 
 def table(*reports: Scored, with_published: bool = False) -> MetricTable:
     return tables(reports, with_published=with_published)[0]
+
+
+def shown(figure: Figure) -> float:
+    """A figure of Recall as tables have it: in percent with two decimals."""
+    metric = registry.find("streamprofile").metric("Recall")
+    assert metric is not None
+    return metric.shown(figure.value.value)
 
 
 def places(made: MetricTable, column: str = "weibo") -> dict[str, Place | None]:
@@ -188,7 +202,7 @@ def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() 
     four = [scored("four", 0.9, subset=subset) for subset in PLATFORMS[:4]]
     averages = {row.name: row.figures[AVERAGE] for row in table(*whole, *part, *four).rows}
     assert averages["part"] is averages["four"] is None
-    assert averages["whole"] is not None and averages["whole"].percent == 30.0
+    assert averages["whole"] is not None and shown(averages["whole"]) == 30.0
 
 
 # What was published
@@ -196,7 +210,12 @@ def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() 
 
 def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
     """The release prints a mean for Recall; `Overall` of F1^NS is another thing, kept as printed."""
-    figures = published().figures
+    percent = registry.find("streamprofile").metric("Recall")
+    assert percent is not None
+    figures = {
+        name: {model: {column: percent.shown(value) for column, value in of.items()} for model, of in models.items()}
+        for name, models in published().figures.items()
+    }
     assert {name: len(models) for name, models in figures.items()} == {"Recall": 14, "F1^NS": 14}
     for models in figures.values():
         assert all(list(model) == [AVERAGE, *PLATFORMS] for model in models.values())
@@ -213,8 +232,8 @@ def test_published_scores_stand_beside_runs_and_are_never_ranked() -> None:
     made = table(scored("GPT-5.1", 0.3), scored("b", 0.2), with_published=True)
     assert [row.label for row in made.rows[:3]] == ["GPT-5.1", "b", "GPT-4o-mini (published)"]
     assert {number for number, _ in made.places} == {0, 1}
-    shown = {row.label: [figure.percent for figure in row.figures.values() if figure] for row in made.rows}
-    assert shown["Gemini-3-Flash (published)"] == [52.26, 62.95, 46.76, 50.09, 48.37, 53.15]
+    printed = {row.label: [shown(figure) for figure in row.figures.values() if figure] for row in made.rows}
+    assert printed["Gemini-3-Flash (published)"] == [52.26, 62.95, 46.76, 50.09, 48.37, 53.15]
 
 
 def test_published_table_can_be_had_without_any_run(tmp_path: Path, capsys: Told) -> None:
@@ -284,7 +303,9 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
             "not a report as this version makes it: `reeval` makes it anew",
             *(f"a report of format {odd!r}, not 1: make it anew with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
-            *(f"no table has a place for {odd} on weibo" for odd in ODD),
+            *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
+            *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
+            "a report of 'streamprofile' on 'weibo', which it does not have",
         }
 
 
@@ -292,8 +313,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
     ("changes", "told"),
     [
         ({"format": 2}, "a report of format 2, not 1: make it anew with `reeval`"),
-        ({"benchmark": "未知"}, "no table has a place for 未知 on weibo"),
-        ({"subset": "twitter"}, "no table has a place for streamprofile on twitter"),
+        ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
 def test_report_without_a_place_is_told_and_the_others_are_shown(
@@ -478,7 +498,7 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
 
 def test_invalid_days_are_told_by_what_they_count_as() -> None:
     """A day of nobody's is no empty one: who gives none stays at home."""
-    made = table(replace(scored("甲", subset="beijing"), answers=100, invalid=100))
+    made = table(replace(scored("甲", subset="beijing", metric="Score"), answers=100, invalid=100))
     assert notes([made]) == ["Invalid days count as stayed home with the intention other: 甲 100 of 100."]
 
 
@@ -743,7 +763,8 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "metric": "Error_Peer",
             "run": "a,b",
             "platform": "weibo",
-            "percent": "12.50",
+            "value": "12.50",
+            "unit": "%",
             "from": "10.00",
             "to": "20.00",
             "users": "39",
@@ -825,7 +846,8 @@ def test_options_that_make_no_sense_are_refused(words: Sequence[str], told: str,
 
 
 def test_every_subset_of_the_benchmarks_that_ship_has_a_column() -> None:
-    """A new one is to be placed here before its reports can be shown."""
-    assert {name: set(layout.subsets) for name, layout in LAYOUTS.items()} == {
-        name: set(benchmarks.module(name).SUBSETS) for name in benchmarks.names()
+    """In the order in which the benchmark names them."""
+    reports = [replace(scored("a", subset=of["subsets"][0])) for of in DECLARED.values()]
+    assert {layout.benchmark: layout.subsets for layout in layouts(reports, with_published=False)} == {
+        name: tuple(registry.find(name).subsets) for name in registry.names()
     }

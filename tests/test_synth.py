@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.benchmarks.streamprofile import task
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.synth import MAX_STEPS, generate, step_count
 from harness.benchmarks.streamprofile.vocabulary import VOCABULARIES
+from harness.benchmarks.tasks import parse
 from harness.errors import BadInput
 from harness.model import Where
 
@@ -56,9 +57,9 @@ def test_vocabulary_can_be_taken_apart_again(platform: str) -> None:
 def test_every_line_is_a_valid_task(platform: str) -> None:
     """The tasks parser takes every line, and users, steps and platform are what was asked for."""
     lines = list(generate(platform, 20, 3, 4))
-    tasks = [task.parse(line, Where("made", number)) for number, line in enumerate(lines, 1)]
+    tasks = [parse(StreamProfile(), line, Where("made", number), platform) for number, line in enumerate(lines, 1)]
     assert len({made.key for made in tasks}) == 20
-    assert {made.platform for made in tasks} == {platform}
+    assert {made.given.platform for made in tasks} == {platform}
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
 
 
@@ -175,7 +176,7 @@ def test_memory_does_not_grow_with_the_number_of_users() -> None:
 
 def test_a_mean_of_one_gives_everybody_one_step() -> None:
     """`--steps 1` is exact, not an average."""
-    made = [task.parse(line, Where("made", 1)) for line in generate("zhihu", 50, 1, 1)]
+    made = [parse(StreamProfile(), line, Where("made", 1), "zhihu") for line in generate("zhihu", 50, 1, 1)]
     assert {len(user.given.steps) for user in made} == {1}
 
 

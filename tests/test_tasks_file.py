@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pytest
 
-from harness.benchmarks.streamprofile.task import ProfileTask, parse
-from harness.errors import BadInput
-from harness.model import Where
+from harness.benchmark import Benchmark, Metric, Task
+from harness.benchmarks import tasks
+from harness.benchmarks.streamprofile import task as own
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
+from harness.errors import BadInput, BenchmarkError, FieldError
+from harness.model import JSON, Where
 
 WHERE = Where("数据/weibo_inference_tasks.jsonl", 7)
 STEP = "prediction_tasks[0]"
@@ -59,20 +62,26 @@ def changed(path: str, value: Any) -> bytes:
     return orjson.dumps(line)
 
 
-def complaint(line: bytes, subset: str | None = "weibo") -> str:
+def complaint(line: bytes) -> str:
+    """The same of the task and of what the index needs of it."""
     with pytest.raises(BadInput) as caught:
-        parse(line, WHERE, subset)
+        tasks.parse(StreamProfile(), line, WHERE, "weibo")
+    with pytest.raises(BadInput) as of_index:
+        tasks.outline(StreamProfile(), line, WHERE, "weibo")
+    assert str(of_index.value) == str(caught.value)
     return str(caught.value)
 
 
-def good(line: bytes) -> ProfileTask:
-    return parse(line, WHERE, "weibo")
+def good(line: bytes) -> Task:
+    task = tasks.parse(StreamProfile(), line, WHERE, "weibo")
+    assert tasks.outline(StreamProfile(), line, WHERE, "weibo") == (task.key, task.steps)
+    return task
 
 
 def test_a_good_line_becomes_a_task() -> None:
     """Given and truth hold what the line says, steps in its order."""
     task = good(orjson.dumps(LINE))
-    assert (task.key, task.subset, task.platform) == ("we_1", "weibo", "weibo")
+    assert (task.key, task.given.subset, task.given.platform) == ("we_1", "weibo", "weibo")
     assert (task.given.user_id, task.given.username, task.given.bio) == ("we_1", "小明", "爱猫")
     assert [(step.step_id, step.total_steps) for step in task.given.steps] == [(1, 2), (2, 2)]
     assert task.given.steps[0].posts_text == "[1] Content: 早\nTags: 猫"
@@ -150,14 +159,15 @@ def test_a_list_of_strings_names_the_thing_in_it_that_is_none() -> None:
 
 def test_without_a_subset_any_platform_is_taken_and_others_are_listed() -> None:
     """Tools that read files of any platform still refuse what is none."""
-    assert parse(changed("platform", "douban"), WHERE).subset == "douban"
-    assert "one of weibo, xiaohongshu, toutiao, zhihu, douban" in complaint(changed("platform", "x"), None)
+    assert own.parse(orjson.loads(changed("platform", "douban"))).given.subset == "douban"
+    with pytest.raises(FieldError, match="one of weibo, xiaohongshu, toutiao, zhihu, douban"):
+        own.parse(orjson.loads(changed("platform", "x")))
 
 
 def test_platform_is_read_in_any_case_and_kept_as_written() -> None:
     """The subset is the lower-case name, the record shows the file's spelling."""
     task = good(changed("platform", "Weibo"))
-    assert (task.subset, task.platform) == ("weibo", "Weibo")
+    assert (task.given.subset, task.given.platform) == ("weibo", "Weibo")
 
 
 def test_step_ids_may_leave_gaps_but_not_go_back() -> None:
@@ -302,3 +312,53 @@ def test_a_megabyte_of_text_is_taken_and_never_printed() -> None:
 def test_an_empty_pool_asks_for_one_tag() -> None:
     """Nothing can be hit there, but a line is not refused for it."""
     assert good(changed("prediction_tasks.0.candidate_pool", [])).given.steps[0].asked == 1
+
+
+class Stars(Benchmark):
+    """As somebody else may write one."""
+
+    name = "stars"
+    key_field = "name"
+    subsets: ClassVar = {"yelp": "stars.jsonl"}
+    metrics = (Metric("Exact"),)
+
+    def parse(self, line: JSON, subset: str) -> Task:
+        name = line.pop("name")
+        if line["stars"] == 5:
+            line["why"]["text"]
+        if line["stars"] > 5:
+            raise ValueError("expected 5 at most")
+        return Task(name, truth=line["stars"]) if name != "none" else None  # type: ignore[return-value]
+
+
+READERS = pytest.mark.parametrize("read", [tasks.parse, tasks.outline])
+
+
+@READERS
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"name": "a"}', f"{WHERE}: field stars: expected a value, got nothing (missing)"),
+        (b'{"name": "a", "stars": 6}', f"{WHERE}: field stars: expected 5 at most"),
+        (b'{"stars": 1}', f"{WHERE}: field name: expected a value, got nothing (missing)"),
+        (b'{"name": "a", "stars": 5, "why": {}}', f"{WHERE}: field why: 'text' is missing or unknown"),
+        (b'{"name": "", "stars": 1}', f"{WHERE}: field name: expected text or a whole number, got an empty one"),
+    ],
+)
+def test_what_another_benchmark_refuses_names_the_field_read_last(read: Any, line: bytes, told: str) -> None:
+    """Also where its `parse` takes a line apart: what fails is read from the bytes again."""
+    with pytest.raises(BadInput) as caught:
+        read(Stars(), line, WHERE, "yelp")
+    assert str(caught.value) == told
+
+
+@READERS
+def test_a_parse_that_returns_no_task_is_the_benchmarks_mistake(read: Any) -> None:
+    """And none of the line's."""
+    with pytest.raises(BenchmarkError, match=r"stars: parse returned None for .*, expected a Task"):
+        read(Stars(), b'{"name": "none", "stars": 1}', WHERE, "yelp")
+
+
+def test_without_a_faster_way_the_index_parses() -> None:
+    """Keys as text, and the steps of the task."""
+    assert tasks.outline(Stars(), b'{"name": 7, "stars": 1}', WHERE, "yelp") == ("7", 1)

@@ -322,7 +322,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(
         assert not line["run"].startswith(tuple("=+-@＝＋－＠\t\r")) and not line["what"].startswith(
             tuple("=+-@＝＋－＠\t\r")
         )
-        assert float(line["percent"]) >= 0
+        assert float(line["value"]) >= 0
 
 
 def test_a_string_is_a_line_and_a_text_is_safe_on_every_console() -> None:

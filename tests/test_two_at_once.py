@@ -240,11 +240,11 @@ def test_models_of_a_queue_that_another_command_plays_keep_no_other_from_its_tur
 INDEXING = """
 import sys
 from pathlib import Path
-from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.commands.files import index_file
 tasks, results = map(Path, sys.argv[1:])
 for turn in range(30):
-    index = index_file(configure(), "weibo", tasks, results)
+    index = index_file(StreamProfile(), "weibo", tasks, results)
     assert [index.read(at)[:1] for at in range(len(index))] == [b"{"] * 6
     index.close()
     if turn % 3 == 0:

@@ -291,7 +291,7 @@ TOLD_BY_NOTHING_ELSE = {
         f"provenance.{name}"
         for name in (
             *("key_from", "key_check", "provider", "providers_file", "headers", "address_from", "ca_file", "source"),
-            "origin",
+            *("origin", "benchmark"),
             *("python", "packages", "git", "quirks", "quirks_used", "parser_version"),
         )
     ),

@@ -17,6 +17,7 @@ import anyio
 import numpy as np
 import orjson
 
+from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -27,14 +28,14 @@ from harness.engine.job import Job
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
 from harness.errors import BadInput, Rejected, TransportFault
-from harness.model import JSON, Ask, Completion, Record, Where
+from harness.model import JSON, Completion, Record, Where
 from harness.store import atomic, log, manifest
 from harness.store.disk import Disk
 from harness.store.manifest import COMPLETE, RUNNING, Manifest
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
 from tests.disks import Death, FaultyDisk
-from tests.test_engine import Chains, Endpoint, no_wait
+from tests.test_engine import Chains, Endpoint, no_wait, task_lines
 
 USERS = {"甲": 2, "乙": 1, "丙": 3, "丁": 2}
 LIMIT = 2
@@ -51,8 +52,8 @@ class Telling(Chains):
         super().__init__()
         self._shown = shown
 
-    async def asked(self, ask: Ask, key: str, before: str) -> Completion:
-        completion = await super().asked(ask, key, before)
+    async def asked(self, chat: Chat, key: str, before: str) -> Completion:
+        completion = await super().asked(chat, key, before)
         self._shown(completion.text)
         return completion
 
@@ -110,7 +111,7 @@ class WholeRun:
         self._power = power
         self._tasks = folder / "tasks.jsonl"
         if not self._tasks.exists():
-            self._tasks.write_text("\n".join(f"{key} {steps}" for key, steps in users.items()), encoding="utf-8")
+            self._tasks.write_text(task_lines(users), encoding="utf-8")
         self._cache = folder / ".index"
 
     def process(
@@ -175,8 +176,8 @@ class WholeRun:
         return open_index(self._tasks, "chains", self._measured, self._cache)
 
     def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
-        key, steps = line.decode().split()
-        return key, int(steps)
+        task = orjson.loads(line)
+        return task["user_id"], task["steps"]
 
     def _manifest(self, index: TaskIndex) -> Manifest:
         return Manifest(

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from bench.machine import peak_mb
-from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.commands.files import index_file
 
 
@@ -28,7 +28,7 @@ def parsed(path: Path) -> int:
 
 
 def indexed(path: Path, results: Path) -> int:
-    index = index_file(configure({}), path.name.partition("_")[0], path, results)
+    index = index_file(StreamProfile(), path.name.partition("_")[0], path, results)
     index.close()
     return len(index)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import orjson
 
 from harness.benchmarks.streamprofile import authors
-from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.page import UserCards
+from harness.benchmarks.tasks import parse
+from harness.engine.play import rescored
 from harness.errors import BadInput
 from harness.model import Record, Where
 
@@ -34,15 +36,15 @@ SEEDS = [
     '{"step_id": 2, "prediction": [], "reasoning": "Error: Expecting value (char 0)", "metrics": {}}]}'.encode(),
     '{"user_id": 7, "steps": [{"step_id": 2, "prediction": "猫"}]}'.encode(),
 ]
-BENCHMARK = configure()
-TASK = BENCHMARK.load(TASK_LINE, "weibo")
+BENCHMARK = StreamProfile()
+TASK = parse(BENCHMARK, TASK_LINE, Where("tasks", 1), "weibo")
 SCORER = BENCHMARK.scorer("weibo")
 
 
 def run(data: bytes) -> None:
     record = authors.record(data, Where("results", 1))
     orjson.dumps(record)
-    again = orjson.loads(orjson.dumps(BENCHMARK.rescore(TASK, record)))
+    again = orjson.loads(orjson.dumps(rescored(BENCHMARK, TASK, record)))
     SCORER.score([Record(str(again["user_id"]), again)])
     for task in (TASK, None):
-        UserCards(BENCHMARK, {}, posts=True).card(again, task, ())
+        UserCards({}, posts=True).card(again, task, ())

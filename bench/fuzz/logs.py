@@ -7,8 +7,9 @@ from zlib import crc32
 import orjson
 
 from bench.fuzz import scratch
-from harness.benchmarks.streamprofile.benchmark import configure
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
+from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, MachineError
 from harness.model import Where
 from harness.store.files import RunFiles
@@ -22,7 +23,8 @@ USERS = [orjson.loads(line) for line in TASKS.read_bytes().splitlines()]
 
 
 def _measured(line: bytes, where: Where) -> tuple[str, int]:
-    return configure().check(line, where, "weibo")
+    task = parse(StreamProfile(), line, where, "weibo")
+    return task.key, task.steps
 
 
 INDEX = open_index(TASKS, "fuzz", _measured, scratch.file(".index"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
-from harness.benchmarks.answers import Unreadable
 from harness.benchmarks.dailymobility.day import SLOTS
 from harness.benchmarks.dailymobility.plan_reply import Places, read
+from harness.errors import InvalidReply
 from harness.model import Completion
 
 EXPECTED = ()
@@ -22,9 +22,10 @@ SEEDS = [
 
 def run(data: bytes) -> None:
     completion = Completion(data.decode("utf-8", "replace"))
-    found = read(completion, PLACES)
-    if isinstance(found, Unreadable):
-        found.why.encode()
+    try:
+        found = read(completion, PLACES)
+    except InvalidReply as error:
+        error.why.encode()
         return
     assert len(found.intentions) == len(found.places) == SLOTS
     assert set(found.intentions) <= set(range(1, 8))

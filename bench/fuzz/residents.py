@@ -1,18 +1,22 @@
-"""An entry of DailyMobility's profiles: what `check` lets in can be prompted, recorded, measured and scored."""
+"""An entry of DailyMobility's profiles: what is let in can be prompted, recorded, measured and scored."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
 
 import orjson
 
+from harness.benchmark import Task
 from harness.benchmarks.dailymobility import plan, synth, task
-from harness.benchmarks.dailymobility.benchmark import UnplayedMode
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.city import read_city
+from harness.benchmarks.dailymobility.day import Day, Resident
+from harness.benchmarks.tasks import parse
+from harness.chat import Chat
 from harness.endpoint.wire import Sampling
 from harness.errors import BadInput
-from harness.model import Completion, Request, Where
+from harness.model import JSON, Completion, Request, Where
 
 EXPECTED = (BadInput,)
 FILES = synth.files(3, 1)
@@ -22,25 +26,43 @@ NEARBY = plan.Nearby(CITY)
 PROMPT = plan.PlanPrompt(None)
 SAMPLING = Sampling("m")
 REPLY = Completion('{"segments": [{"start": "00:00", "end": "24:00", "intention": "sleep", "place": "home"}]}')
-MODE = UnplayedMode({"prompt": "own", "mode": "plan"})
+
+
+class Residents(DailyMobility):
+    """Parses entries without the files of a tasks folder."""
+
+    def prepare(self) -> None:
+        self.city = CITY
+
+    def parse(self, line: JSON, subset: str) -> Task:
+        return task.parse(line, self.city, steps=1)
+
+
+BENCHMARK = Residents()
 
 
 def run(data: bytes) -> None:
-    key = task.check(data, Where("profiles.json", 1), CITY)
-    resident = task.load(data)
-    assert resident.key == key
-    day = _played(resident)
+    made = parse(BENCHMARK, data, Where("profiles.json", 1), "beijing")
+    resident: Resident = made.given
+    assert resident.key == made.key
+    chat = _chat()
+    day = _played(resident, chat)
     assert day.outcome == "valid"
-    orjson.dumps({"user_id": resident.number, "usage": day.usage.data})
+    orjson.dumps({"user_id": resident.number, "usage": chat.usage.data})
 
 
-def _played(resident: Any) -> Any:
+def _chat() -> Chat:
     async def ask(request: Request) -> Completion:
         SAMPLING.encode(request)
         return REPLY
 
+    return Chat(ask, replace(BENCHMARK.asking, parse_retries=0), BENCHMARK.language)
+
+
+def _played(resident: Resident, chat: Chat) -> Day:
     try:
-        plan.play(resident, NEARBY, ask, PROMPT, json_object=True, parse_retries=0).send(None)
+        plan.play(resident, NEARBY, chat, PROMPT).send(None)
     except StopIteration as done:
-        return done.value
+        found: Day = done.value
+        return found
     raise AssertionError("a play that is answered at once has nothing to wait for")

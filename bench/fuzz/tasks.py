@@ -1,4 +1,4 @@
-"""A line of StreamProfileBench's tasks: what `check` lets in can be prompted, played, measured, scored and written."""
+"""A line of StreamProfileBench's tasks: what is let in can be prompted, played, measured, scored and written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.streamprofile.benchmark import StreamProfile, configure
+from harness.benchmark import Task
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
+from harness.benchmarks.tasks import parse
 from harness.endpoint.wire import Sampling
+from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import BadInput
 from harness.model import Completion, Record, Request, Where
 
@@ -32,30 +35,28 @@ SEEDS.append(
         }
     )
 )
-BENCHMARK: StreamProfile = configure()
+BENCHMARK = StreamProfile()
 SAMPLING = Sampling("m")
 REPLY = Completion('{"predicted_tags": ["猫", "狗"], "persona_summary": "爱猫", "reasoning": ""}')
 SCORER = BENCHMARK.scorer("weibo")
 
 
 def run(data: bytes) -> None:
-    key, steps = BENCHMARK.check(data, Where("tasks", 1), "weibo")
-    task = BENCHMARK.load(data, "weibo")
-    assert (task.key, BENCHMARK.steps(task)) == (key, steps)
-    answer = _played(task)
-    record = BENCHMARK.record(task, answer, BENCHMARK.measure(task, answer))
+    task = parse(BENCHMARK, data, Where("tasks", 1), "weibo")
+    record = recorded(BENCHMARK, task, _played(task))
     written: dict[str, Any] = orjson.loads(orjson.dumps(record))
-    assert orjson.loads(orjson.dumps(BENCHMARK.rescore(task, written))) == written
-    SCORER.score([Record(key, written)])
+    assert orjson.loads(orjson.dumps(rescored(BENCHMARK, task, written))) == written
+    SCORER.score([Record(task.key, written)])
 
 
-def _played(task: Any) -> Any:
+def _played(task: Task) -> Played:
     async def ask(request: Request) -> Completion:
         SAMPLING.encode(request)
         return REPLY
 
     try:
-        BENCHMARK.play(task, ask).send(None)
+        play(BENCHMARK, task, ask).send(None)
     except StopIteration as done:
-        return done.value
+        found: Played = done.value
+        return found
     raise AssertionError("a play that is answered at once has nothing to wait for")

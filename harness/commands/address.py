@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.benchmarks.files import content, handed_over, is_descriptor
-from harness.commands import asbench, providers
+from harness.commands import config_file, providers
 from harness.commands.given import LARGEST_KEY_FILE
 from harness.commands.origin import UNKNOWN
 from harness.commands.providers import Provider
@@ -245,7 +245,7 @@ def _check_same(
 
     The file or variable may hold another key by now.
     """
-    said = key_from.startswith(asbench.FROM_CONFIG) or _address_of(key_from, environment) is not None
+    said = key_from.startswith(config_file.FROM_CONFIG) or _address_of(key_from, environment) is not None
     if not said and not (check and _is_same(key, check)):
         shown = " ".join(map(public_url, urls))
         raise BadInput(
@@ -259,8 +259,8 @@ def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str
     shown = " ".join(map(public_url, urls))
     if key_from.startswith(FROM_FILE) and not is_descriptor(Path(key_from.removeprefix(FROM_FILE))):
         return _key_of_file(Path(key_from.removeprefix(FROM_FILE)))
-    if key_from.startswith(asbench.FROM_CONFIG):
-        given = asbench.read(Path(key_from.removeprefix(asbench.FROM_CONFIG)))
+    if key_from.startswith(config_file.FROM_CONFIG):
+        given = config_file.read(Path(key_from.removeprefix(config_file.FROM_CONFIG)))
         if public_url(given.url) != shown or given.key is None:
             raise BadInput(f"{run} ran on {shown}, and {given.path} now names {public_url(given.url)}")
         return given.key

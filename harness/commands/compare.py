@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.benchmarks.derived import Figures
 from harness.commands import options
 from harness.commands.comparing import runs
 from harness.commands.comparing.caveats import coverage, warnings
@@ -18,7 +19,7 @@ from harness.commands.comparing.verdicts import verdicts
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.report import compare, text, xlsx
-from harness.scoring.paired import RESAMPLES, Figures
+from harness.scoring.paired import RESAMPLES
 from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, two at least, or their folders")
     options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
     options.add_folders(parser, of_earlier_runs=True)
+    options.add_trust(parser)
     parser.add_argument(
         "--resamples",
         type=options.whole(FEWEST, MOST),
@@ -84,7 +86,7 @@ def _data(args: argparse.Namespace) -> JSON:
     for run, subsets in found.items():
         if not subsets:
             raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
-    pairs = _pairs(found, args.tasks_dir)
+    pairs = _pairs(found, args)
     permutations = max(args.resamples, FOR_EACH_TEST * sum(len(pair.a) * len(pair.figures.names) for pair in pairs))
     told = [_told(pair, args.resamples, permutations) for pair in pairs]
     if not any(pair["figures"] for pair in told):
@@ -117,13 +119,17 @@ def _run(run: str, subsets: Sequence[Subset]) -> JSON:
     }
 
 
-def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> list[_Pair]:
+def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) -> list[_Pair]:
     """Every two runs, for each benchmark that they have in common; what is read is read once."""
     by_subset: dict[str, list[Subset]] = {}
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    figures = {name: runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
+    figures = {
+        name: runs.figures(of, args.tasks_dir, args.trust, args.benchmark)
+        for name, of in by_subset.items()
+        if len(of) > 1
+    }
     read = cache(lambda run, subset: runs.read(found[run][subset], figures[subset]))
     pairs = []
     for a, b in combinations(found, 2):
@@ -153,6 +159,7 @@ def _told(pair: _Pair, resamples: int, permutations: int) -> JSON:
         "b": b.run,
         "benchmark": a.benchmark,
         "main": list(pair.figures.main),
+        "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
         "coverage": [coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
         "left_out": [*_nobody(pair), *_alone(pair.alone)],
         "warnings": warnings(pair.a, pair.b),

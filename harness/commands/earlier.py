@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from harness import benchmarks
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
+from harness.chat import Asking
 from harness.commands.options import run_name
 from harness.commands.origin import check_trust, is_own
+from harness.config import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, HarnessError, MachineError
-from harness.model import Benchmark
+from harness.model import JSON
 from harness.store.manifest import Manifest, differences, load
 from harness.store.run import RunFiles, runs, shown
 from harness.ui.streams import tell
@@ -29,33 +32,72 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """`manifest` is as it was when the runs were looked up: whoever changes a run reads it again under its lock."""
+    """`manifest` is as it was when the runs were looked up: whoever changes a run reads it again under its lock.
+
+    `trust` says that code of the run's folder may run, and `named` is the benchmark as the command named it again.
+    """
 
     files: RunFiles
     manifest: Manifest
+    trust: bool = False
+    named: str | None = None
 
     @property
     def name(self) -> str:
         return self.files.folder.name
 
     @property
-    def _module(self) -> Any:
-        return benchmarks.module(self.manifest.identity["benchmark"])
+    def benchmark_class(self) -> type[Benchmark]:
+        """The class that the run was made with: one that ships, the one named again, or the folder's copy, whose code
+        is run for this user's own run or with trust alone. Raises `BadInput`."""
+        name = self.manifest.identity["benchmark"]
+        if self.named is not None:
+            found = registry.find(self.named)
+            if found.name != name:
+                raise BadInput(f"{self.name} is a run of {name}, and {self.named} is {found.name}")
+            return found
+        if registry.is_shipped(name):
+            return registry.find(name)
+        if (copy := self._benchmark_copy) is None:
+            raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {shown(name)}")
+        if not self.is_own:
+            check_trust(self.name, self.files.folder, self.manifest.identity["files"], trust=self.trust)
+        return self._kept_class(copy)
+
+    @property
+    def _benchmark_copy(self) -> Path | None:
+        """The folder's copy of the benchmark's file, None for one that ships."""
+        kept = (name for name in self.manifest.identity["files"] if name.startswith(registry.KEPT))
+        return next(map(self.files.folder.joinpath, kept), None)
+
+    def _kept_class(self, copy: Path) -> type[Benchmark]:
+        spec = self.manifest.provenance.get("benchmark") or copy.name
+        if ":" in spec and self.is_own:
+            return registry.find(spec)
+        data = _content(copy)
+        check_digest(copy, data, self.manifest.identity["files"])
+        return registry.of_file(spec, copy.name.removeprefix(registry.KEPT), data)
 
     def _folder(self, folder: Path | None) -> Path:
         """The tasks folder: the one named, else where it was."""
         if folder is not None:
             return folder
-        below = Path(self._module.files_needed(self.files.subset)[0])
+        below = Path(self._tasks_file)
         above = Path(self.manifest.tasks["path"]).parents
         if len(above) < len(below.parts):
             raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
         return above[len(below.parts) - 1]
 
+    @property
+    def _tasks_file(self) -> str:
+        subsets = self.benchmark_class.subsets
+        if self.files.subset not in subsets:
+            raise BadInput(f"{self.files.manifest}: {self.manifest.identity['benchmark']} has no such subset")
+        return subsets[self.files.subset]
+
     def tasks(self, folder: Path | None) -> Path:
         """Its tasks file, in another folder where one is named. Raises `BadInput` where it is not there."""
-        below: str = self._module.files_needed(self.files.subset)[0]
-        path = self._folder(folder) / below
+        path = self._folder(folder) / self._tasks_file
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
         return path
@@ -67,41 +109,70 @@ class Earlier:
 
     @property
     def has_code(self) -> bool:
-        """Whether to play the run is to run code that it was given."""
-        names = [*self.manifest.identity["files"], self.manifest.provenance.get("source") or ""]
-        in_agent_mode = self.manifest.identity["settings"].get("mode") == "agent"
-        return in_agent_mode or any(Path(name).suffix == ".py" for name in names)
+        """Whether playing the run runs code that it was given: a file of Python, or what its benchmark says is code.
 
-    def benchmark(
-        self,
-        folder: Path | None,
-        *,
-        allowed: frozenset[str] = frozenset(),
-        play: bool = True,
-        trust: bool = False,
-    ) -> Benchmark:
+        The benchmark makes its settings of the same identity, so a manifest that lies makes it run nothing else.
+        """
+        names = [*self._prompt_files, self.manifest.provenance.get("source") or ""]
+        is_python = any(Path(name).suffix == ".py" for name in names)
+        return is_python or self.benchmark_class.runs_code(self.manifest.identity["settings"])
+
+    @property
+    def _prompt_files(self) -> list[str]:
+        """The names of the kept files of prompt or agent, the main one first."""
+        return [name for name in self.manifest.identity["files"] if not name.startswith(registry.KEPT)]
+
+    def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
         """The benchmark with the settings of this run; its tasks may be in another folder.
 
-        `allowed` names the files of prompt or agent that may be taken as they are now. One that is not to `play` only
-        measures saved answers, and runs no code of theirs; nor is any run that came with the folder, without `trust`.
+        `allowed` names the files of benchmark, prompt or agent that may be taken as they are now. One that is not to
+        `play` only measures saved answers, and runs no code of a prompt or agent; nor is any run that came with the
+        folder, without trust.
         """
+        cls, identity = self.benchmark_class, self.manifest.identity
+        if allowed.intersection(self.changed_benchmark):
+            cls = registry.find(self.manifest.provenance["benchmark"])
         self.tasks(folder)
         source = self.source(allowed) if play else None
         if play and self.has_code and not self.is_own:
-            check_trust(self.name, self.files.folder, self.manifest.identity["files"], trust=trust)
-        settings = self._module.settings_again(self.manifest.identity["settings"], source, self._folder(folder))
+            check_trust(self.name, self.files.folder, identity["files"], trust=self.trust)
         is_copy = source is not None and source.resolve() in [copy.resolve() for copy in self._kept]
-        digests = self.manifest.identity["files"] if is_copy else None
-        made: Benchmark = self._module.configure({**settings, "play": play, "digests": digests})
-        return made
+        return cls(
+            cls.settings_from(identity["settings"], self._named_files(cls, source)),
+            asking=_asking(identity["settings"]),
+            folder=self._folder(folder),
+            recorded=None if play else identity["settings"],
+            digests=identity["files"] if is_copy else None,
+        )
 
-    def as_it_was(self, folder: Path | None, *, play: bool, trust: bool = False) -> Benchmark:
+    def measuring(self, folder: Path | None) -> Benchmark:
+        """The benchmark for saved answers alone; its tasks need not be there, unless it measures with other files."""
+        cls = self.benchmark_class
+        if cls.data_files:
+            return self.benchmark(folder, play=False)
+        identity = self.manifest.identity["settings"]
+        return cls(cls.settings_from(identity, {}), asking=_asking(identity), recorded=identity)
+
+    def _named_files(self, cls: type[Benchmark], source: Path | None) -> dict[str, Path]:
+        """The files that settings name, by field: the main one as `source` has it, others as the folder keeps them."""
+        if source is None:
+            return {}
+        fields = settings.file_fields(cls.Settings)
+        found: dict[str, Path] = {}
+        for copy in reversed(self._kept):
+            found |= {field: copy for field in fields if copy.name.startswith(f"{field}_")}
+        main = next((name for name in fields if self._prompt_files[0].startswith(f"{name}_")), fields[0])
+        return {**found, main: source}
+
+    def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """The benchmark on the very data of the run. Raises `BadInput` where these have become others."""
-        made = self.benchmark(folder, play=play, trust=trust)
+        made = self.benchmark(folder, play=play)
         found = differences(self.manifest.identity["settings"], made.identity())
         if found:
             told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
             raise BadInput(f"the run was made with other data ({told}): put those back, or name them with --tasks-dir")
+        if (of := made.origin) is not None and self.manifest.identity["files"].get(of.kept) != of.digest:
+            raise BadInput(f"{of.spec} is not what the run was made with: it was changed since")
         return made
 
     def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
@@ -112,7 +183,7 @@ class Earlier:
         named = self.manifest.provenance.get("source")
         if not named:
             return None
-        copies = [copy for copy in self._kept if Path(named).name in (copy.name, _own_name(copy))]
+        copies = [copy for copy in self._kept if _is_copy(copy, Path(named))]
         if self.is_own and (not copies or allowed.issuperset(self.changed)):
             return Path(named)
         if not copies:
@@ -133,19 +204,41 @@ class Earlier:
         return [f"files.{copy.name}" for copy in self._kept if not _same(copy, _original(copy, Path(named)))]
 
     @property
+    def changed_benchmark(self) -> list[str]:
+        """The benchmark's file, as identity names it, where it is no longer what the run was given; as `changed`."""
+        named, copy = self.manifest.provenance.get("benchmark"), self._benchmark_copy
+        if not named or ":" in named or copy is None or self.named or not self.is_own or _same(copy, Path(named)):
+            return []
+        return [f"files.{copy.name}"]
+
+    @property
     def _kept(self) -> list[Path]:
         """The copies of prompt or agent in the run's folder, the main file's first."""
-        return [path for path in map(self.files.folder.joinpath, self.manifest.identity["files"]) if path.is_file()]
+        return [path for path in map(self.files.folder.joinpath, self._prompt_files) if path.is_file()]
+
+
+def _asking(identity: JSON) -> Asking:
+    """How an earlier run asked; runs of before these settings have the defaults."""
+    made = {name: settings.checked(identity, name, kind) for name, kind in ASKED.items() if name in identity}
+    structured, retries = made.get("structured", "json_object"), made.get("parse_retries", PARSE_RETRIES)
+    if not 0 <= retries <= RETRIES_MOST:  # each is paid for
+        raise BadInput(
+            f"the run's manifest: field identity.settings.parse_retries: expected a number from 0 to {RETRIES_MOST}"
+        )
+    return Asking(structured == "json_object", retries)
+
+
+ASKED: dict[str, type] = {"structured": str, "parse_retries": int}
+
+
+def _is_copy(copy: Path, named: Path) -> bool:
+    """Whether a copy is of the file named; copies have the name of their setting in front."""
+    return copy.name == named.name or copy.name.endswith(f"_{named.name}")
 
 
 def _original(copy: Path, named: Path) -> Path:
-    """The file that a copy was made of, which lay beside the one named; copies have a word in front of the name."""
-    own = _own_name(copy)
-    return named if named.name in (copy.name, own) else named.with_name(own)
-
-
-def _own_name(copy: Path) -> str:
-    return copy.name.partition("_")[2]
+    """The file that a copy was made of, which lay beside the one named."""
+    return named if _is_copy(copy, named) else named.with_name(copy.name.partition("_")[2])
 
 
 def _content(path: Path) -> bytes:
@@ -182,7 +275,7 @@ def find(args: Namespace) -> list[Earlier]:
             args.least_code = max(error.exit_code, getattr(args, "least_code", 0))
             continue
         if manifest is not None and (not args.model or args.model in _names(manifest)):
-            found.append(Earlier(files, manifest))
+            found.append(Earlier(files, manifest, getattr(args, "trust", False), getattr(args, "benchmark", None)))
     return found
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import orjson
 
 from harness import config
+from harness.benchmark import Benchmark
+from harness.benchmarks import tasks
 from harness.benchmarks.files import holds
 from harness.commands import origin
-from harness.model import Benchmark, Report, Where
+from harness.model import Report, Where
 from harness.report import text
 from harness.store import atomic
 from harness.store.aside import set_aside_any
@@ -23,7 +25,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
     """The index of a subset's tasks; every line is validated before anything is sent."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
-        return benchmark.check(line, where, subset)
+        return tasks.outline(benchmark, line, where, subset)
 
     kind = f"{benchmark.name} {subset} {benchmark.task_version}"
     secret = origin.secret(os.environ)

@@ -25,7 +25,7 @@ from harness.commands.session import Played, few_collections, play
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.finish import finish
-from harness.errors import BadInput, HarnessError, MachineError, RunStopped, memory_for
+from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, memory_for
 from harness.model import Report
 from harness.store.manifest import COMPLETE
 from harness.ui.streams import tell
@@ -92,7 +92,7 @@ def _close_plan(opened: Opened, played: Played, seconds: float, console: Console
         if run in owing or run.changed or run.manifest.state != COMPLETE:
             try:
                 ended += _close(plan, run, played, seconds, console)
-            except BadInput as error:  # of one subset's records, which keeps no other from its report
+            except (BadInput, BenchmarkError) as error:  # of one subset, which keeps no other from its report
                 tell(f"{run.job.store.files.results}: {error}")
                 code = error.exit_code
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import config
-from harness.commands import address, asbench, options, providers
+from harness.commands import address, config_file, options, providers
 from harness.commands.providers import Book, Provider, QueuedModel
 from harness.endpoint import quirks
 from harness.endpoint.address import Address
@@ -34,7 +34,7 @@ class Model:
 
 
 def resolve(
-    entry: QueuedModel, given: asbench.Config | None, book: Book, args: Namespace, missing: list[str]
+    entry: QueuedModel, given: config_file.Config | None, book: Book, args: Namespace, missing: list[str]
 ) -> Model | None:
     """What an entry stands for; what it lacks is added to `missing`."""
     name, model = named(entry, args, book)
@@ -146,7 +146,7 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _found(given: asbench.Config, args: Namespace) -> address.Found:
+def _found(given: config_file.Config, args: Namespace) -> address.Found:
     return address.Found(
         (Address(given.url, given.key, address.insecure(os.environ), dict(args.extra_header), args.ca_file),),
         given.key_from,

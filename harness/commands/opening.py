@@ -20,13 +20,16 @@ from harness.commands.plan import Plan
 from harness.commands.session import Played, Work
 from harness.endpoint.habits import QUIRKS
 from harness.engine.job import Job
+from harness.engine.play import check_measure
 from harness.errors import BadInput, HarnessError, MachineError
 from harness.store.manifest import RUNNING, Manifest, differences, is_file_name, load
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
-UNTOLD = frozenset({"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check", "origin"})
+UNTOLD = frozenset(
+    {"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check", "origin", "benchmark"}
+)
 """Parts of the provenance whose changes are told elsewhere, or are none."""
 
 SHORT = 200
@@ -75,8 +78,8 @@ class Opened:
         return Work(self.plan, [run.job for run in owing], frozenset(known), learned, finish)
 
 
-_Indexes = dict[tuple[str, str, Path], TaskIndex]
-"""By benchmark, subset and tasks file; runs of several models share them."""
+_Indexes = dict[tuple[str, str, str, Path], TaskIndex]
+"""By benchmark, the version of its rules, subset and tasks file; runs of several models share them."""
 
 
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
@@ -84,11 +87,15 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
     found: _Indexes = {}
     for plan in plans:
         for subset, path in plan.tasks.items():
-            if (plan.benchmark.name, subset, path) not in found:
+            if (key := _index_key(plan, subset, path)) not in found:
                 index = index_file(plan.benchmark, subset, path, plan.results)
                 held.callback(index.close)
-                found[plan.benchmark.name, subset, path] = index
+                found[key] = index
     return found
+
+
+def _index_key(plan: Plan, subset: str, path: Path) -> tuple[str, str, str, Path]:
+    return plan.benchmark.name, plan.benchmark.task_version, subset, path
 
 
 def prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console: Console) -> tuple[list[Opened], int]:
@@ -107,7 +114,7 @@ def prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console:
 
 def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> Opened:
     """Locks a plan's runs, checks that they are runs of this configuration, and opens their files."""
-    if odd := [name for name in plan.benchmark.files if not is_file_name(name)]:
+    if odd := [name for name in plan.benchmark.all_files if not is_file_name(name)]:
         raise BadInput(
             f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
         )
@@ -120,7 +127,7 @@ def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, a
             store.set_aside_everything()
     label = "" if alone else f"{plan.name}, "
     runs = [
-        _open(plan, indexes[plan.benchmark.name, subset, path], stores[subset], label, console)
+        _open(plan, indexes[_index_key(plan, subset, path)], stores[subset], label, console)
         for subset, path in plan.tasks.items()
     ]
     return Opened(plan, runs, [run for run in runs if len(run.job.owed)], alone)
@@ -153,10 +160,11 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Co
     job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
     _tell_state(plan, job, old, label + subset, console)
     if len(job.owed):
+        check_measure(plan.benchmark, job.task(int(job.owed[0])))
         manifest.state, manifest.results_sha256 = RUNNING, None
         manifest.counts = {"users": job.users}  # what an earlier end counted was of fewer, perhaps
         store.set_aside_report()
-        store.keep_files(plan.benchmark.files)
+        store.keep_files(plan.benchmark.all_files)
         manifest.save(store.files.manifest)
     changed = old is not None and (
         any(old.tasks.get(name, "") != manifest.tasks[name] for name in ("sha256", "truth")) or store.outside() > 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import config
+from harness.benchmarks import registry
 from harness.commands import fields
 from harness.config import AUTO, BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
@@ -42,6 +44,32 @@ def add_which(parser: argparse.ArgumentParser) -> None:
 
 def add_platform(parser: argparse.ArgumentParser, told: str) -> None:
     parser.add_argument("--platform", "--subset", type=filled, action="append", metavar="P", help=told)
+
+
+def add_benchmark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "benchmark",
+        nargs="?",
+        type=filled,
+        default=config.BENCHMARK,
+        metavar="BENCHMARK",
+        help=f"one that ships, FILE.py or package.module:Name (default: {config.BENCHMARK})",
+    )
+
+
+def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """The benchmark among a command's words, before its own flags are known: the first word that is neither an option
+    nor the value of one. An option that is not known yet may take the next word, unless that is a benchmark."""
+    known, left = parser._option_string_actions, deque(words)
+    while left:
+        option, _, value = left.popleft().partition("=")
+        if not option.startswith("-"):
+            return option
+        action = known.get(option)
+        takes_one = action.nargs != 0 if action else not (left and registry.is_shipped(left[0]))
+        if takes_one and not value and left and not left[0].startswith("-"):
+            left.popleft()
+    return config.BENCHMARK
 
 
 def add_sample_seed(parser: argparse.ArgumentParser, told: str) -> None:
@@ -102,7 +130,13 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="run the code of prompts and agents in folders of runs that were not made by you on this machine",
+        help="run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine",
+    )
+    parser.add_argument(
+        "--benchmark",
+        type=filled,
+        metavar="FILE.py",
+        help="the benchmark of the run as you have it, in place of the copy in its folder (or package.module:Name)",
     )
 
 

@@ -19,14 +19,16 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from harness import benchmarks
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks.cards import cards_of, page_of
+from harness.benchmarks.derived import upgraded
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
+from harness.benchmarks.tasks import parse
 from harness.commands.tabling.scored import NONE_OF_OURS
 from harness.errors import BadInput, HarnessError, MachineError, memory_for
 from harness.model import (
     JSON,
-    Benchmark,
     Block,
     Card,
     Cards,
@@ -147,11 +149,11 @@ def _write(path: Path, pieces: Iterable[str]) -> None:
 
 
 def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
-    module = benchmarks.page_module(str(source.data.get("benchmark")))
     try:
-        made: Page = module.page(source.data)
-        marks = {kind: module.mark(kind) for kind in _invalid(source.data)}
-        cards: Cards = module.UserCards(source.benchmark, source.data["run"], wish.posts)
+        data = upgraded(source.data)
+        made = page_of(data)
+        cards = cards_of(source.benchmark, data, wish.posts)
+        marks = {kind: cards.mark(kind) for kind in _invalid(data)}
     except ODD_SHAPE:
         raise BadInput(f"{source.files.report('json')} is {NONE_OF_OURS}") from None
     return made, cards, _Reader(source, marks)
@@ -327,14 +329,14 @@ class _Reader:
         with read_of(user, NOT_SHOWN):
             return cards.example(data, self.replies(user), kind)
 
-    def _task(self, data: JSON) -> Any:
+    def _task(self, data: JSON) -> Task | None:
         """The task that a record was made of; None where that is not at hand."""
         index, benchmark = self._source.index, self._source.benchmark
         position = None if index is None else index.find(str(data["user_id"]))
         if index is None or benchmark is None or position is None:
             return None
         try:
-            return benchmark.load(index.read(position), self._source.files.subset)
+            return parse(benchmark, index.read(position), index.where(position), self._source.files.subset)
         except HarnessError:  # the file has changed meanwhile
             return None
 

@@ -11,9 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harness import __version__, config
+from harness.benchmark import Benchmark
 from harness.commands.address import Found, key_check
 from harness.endpoint.wire import Sampling
-from harness.model import JSON, Benchmark
+from harness.model import JSON
 from harness.store.manifest import Manifest
 
 PACKAGES = (
@@ -83,11 +84,11 @@ class Plan:
         model = sampling.pop("model")
         return {
             "benchmark": self.benchmark.name,
-            "prompt_version": self.benchmark.prompt_version,
+            "prompt_version": self.benchmark.version,
             "model": model,
             "sampling": sampling,
             "settings": self.benchmark.identity(),
-            "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.files.items()},
+            "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
         }
 
     def provenance(self) -> JSON:
@@ -102,6 +103,7 @@ class Plan:
             "address_from": self.address_from,
             "key_check": key_check(self.found.addresses[0].key) if self.found else None,
             "ca_file": self.ca_file,
+            "benchmark": self.benchmark.origin.spec if self.benchmark.origin else None,
             "source": self.source or (str(own.resolve()) if own else None),
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,

@@ -1,4 +1,4 @@
-"""`reeval`: scores saved answers again, without any call. Also results that the benchmark authors' own runner wrote."""
+"""`reeval`: scores saved answers again, without any call. Also results that another program wrote."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
 from rich.console import Console
 
-from harness import benchmarks, config
+from harness import config
+from harness.benchmark import Benchmark, Importer, Task
+from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
-from harness.benchmarks.streamprofile import authors
+from harness.benchmarks.tasks import parse
+from harness.benchmarks.template import AUTHORS
 from harness.commands import earlier, options, pages, plan
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file, now, stamp, write_report
@@ -27,8 +29,9 @@ from harness.commands.pages import Source, Wish
 from harness.engine.conversation import Diverged, replaying
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
+from harness.engine.play import play, recorded, rescored
 from harness.errors import AgentFailed, BadInput
-from harness.model import JSON, Benchmark, Record, Report, RunFacts, Where
+from harness.model import JSON, Record, Report, RunFacts, Where
 from harness.store.lock import RunLock
 from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
@@ -61,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
-    benchmark = run.as_it_was(args.tasks_dir, play=args.reparse, trust=args.trust)
+    benchmark = run.as_it_was(args.tasks_dir, play=args.reparse)
     tasks = run.tasks(args.tasks_dir)
     with (
         closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index,
@@ -75,7 +78,7 @@ def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
         expected = index.select(selection["ratio"], selection["sample_seed"]) | done
         endpoint = manifest.provenance["endpoint"]
         job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
-        again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark.scorer(job.subset))
+        again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark, job.subset)
         state, manifest.state = manifest.state, RUNNING
         manifest.save(run.files.manifest)  # a death from here on leaves no hash of results that have gone
         records = _scored(again.records(), scores)
@@ -119,23 +122,25 @@ class _Again:
             position = self._job.index.find(record.key)
             assert position is not None  # `records` yields users of the index only
             task = self._job.task(position)
-            yield self._replayed(task, record.data) if self._reparse else self._job.benchmark.rescore(task, record.data)
+            if self._reparse:
+                yield self._replayed(task, record.data)
+            else:
+                yield rescored(self._job.benchmark, task, record.data)
 
     def notes(self) -> tuple[str, ...]:
         if not self._diverged:
             return ()
         return (f"{self._diverged} users could not be played again from their saved responses and keep their records.",)
 
-    def _replayed(self, task: Any, old: JSON) -> JSON:
+    def _replayed(self, task: Task, old: JSON) -> JSON:
         job = self._job
         conversation = replaying(job.sampling, job.store.responses_of(task.key))
         try:
-            answer = self._loop.run(job.benchmark.play(task, conversation.ask))
+            played = self._loop.run(play(job.benchmark, task, conversation.ask))
         except (Diverged, AgentFailed):
             self._diverged += 1
-            return {**job.benchmark.rescore(task, old), "reparse": "diverged"}
-        made = job.benchmark.record(task, answer, job.benchmark.measure(task, answer))
-        return {**made, "task": old["task"], "format": RECORD_FORMAT}
+            return {**rescored(job.benchmark, task, old), "reparse": "diverged"}
+        return {**recorded(job.benchmark, task, played), "task": old["task"], "format": RECORD_FORMAT}
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
@@ -150,7 +155,7 @@ def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
 
 
 def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
-    """Results without a manifest: those of the authors' runner."""
+    """Results without a manifest: those of another program."""
     platforms = {name.lower() for name in args.platform or ()}
     found = []
     for path in sorted(args.results_dir.glob(f"{earlier.folder_named(args) or '*'}/inference_results_*.jsonl")):
@@ -163,18 +168,16 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
 
 
 def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
-    module = benchmarks.module(config.BENCHMARK)
-    benchmark: Benchmark = module.configure()
-    if files.subset not in benchmark.subsets:
-        raise BadInput(f"{files.subset} is not a platform of {benchmark.name}")
-    tasks = (args.tasks_dir or config.TASKS_FOLDER) / module.files_needed(files.subset)[0]
+    cls, importer = registry.importing(files.subset)
+    benchmark = cls()
+    tasks = (args.tasks_dir or config.TASKS_FOLDER) / benchmark.subsets[files.subset]
     if not tasks.exists():
         raise BadInput(f"it can be scored with its tasks file only, and {tasks} is not there (see --tasks-dir)")
     lock = RunLock(files.lock, time.time)
     try:
         with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
-            found = _Theirs(files, benchmark, index, lock)
-            scores = ReportScores(benchmark.scorer(files.subset))
+            found = _Theirs(files, benchmark, importer, index, lock)
+            scores = ReportScores(benchmark, files.subset)
             replace_results(files.results, found.records(scores), stamp(), shown_by=files.pages)
             report = scores.report(found.facts())
             write_report(files, report)
@@ -187,11 +190,14 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
 
 
 class _Theirs:
-    """Results of the authors' runner, and the tasks that they answer."""
+    """Results of another program, and the tasks that they answer."""
 
-    def __init__(self, files: RunFiles, benchmark: Benchmark, index: TaskIndex, lock: RunLock) -> None:
+    def __init__(
+        self, files: RunFiles, benchmark: Benchmark, importer: Importer, index: TaskIndex, lock: RunLock
+    ) -> None:
         self._files = files
         self._benchmark = benchmark
+        self._importer = importer
         self._index = index
         self._lock = lock
         self._unknown = 0
@@ -206,7 +212,7 @@ class _Theirs:
             if not line.text.strip():
                 continue
             where = Where(str(self._files.results), number)
-            data = authors.record(line.text, where)
+            data = self._importer.record(line.text, where)
             position = self._index.find(str(data["user_id"]))
             if position is None:
                 self._unknown += 1
@@ -215,8 +221,8 @@ class _Theirs:
             if seen[position]:
                 raise BadInput(f"{where}: field user_id: this user stands there twice")
             seen[position] = True
-            task = self._benchmark.load(self._index.read(position), self._files.subset)
-            if authors.is_partial(task, data):
+            task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
+            if self._importer.is_partial(task, data):
                 self._cut += 1
                 yield data
                 continue
@@ -227,7 +233,7 @@ class _Theirs:
 
     def facts(self) -> RunFacts:
         name = self._files.folder.name
-        return RunFacts(self._files.subset, name, name, "authors", len(self._index), 0, self.notes())
+        return RunFacts(self._files.subset, name, name, AUTHORS, len(self._index), 0, self.notes())
 
     def notes(self) -> tuple[str, ...]:
         left_out = (
@@ -235,11 +241,11 @@ class _Theirs:
             (self._cut, "lack steps of their tasks, or have one twice, and are not scored."),
         )
         said = (f"{number} of its users {why}" for number, why in left_out if number)
-        return (*authors.notes(self._outcomes), *said)
+        return (*self._importer.notes(self._outcomes), *said)
 
-    def _measured(self, task: Any, data: JSON, position: int) -> JSON:
-        again = self._benchmark.rescore(task, data)
-        self._outcomes.update(step["outcome"] for step in again["steps"])
+    def _measured(self, task: Task, data: JSON, position: int) -> JSON:
+        again = rescored(self._benchmark, task, data)
+        self._outcomes.update(self._benchmark.outcomes(again))
         return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}
 
 

@@ -13,7 +13,11 @@ from urllib.parse import quote
 
 import orjson
 
-from harness import benchmarks, config
+from harness import config
+from harness.benchmark import Benchmark, Metric
+from harness.benchmarks import registry
+from harness.benchmarks.cards import page_of
+from harness.benchmarks.derived import upgraded
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
 from harness.commands import earlier, options, pages
@@ -22,9 +26,9 @@ from harness.commands.files import index_file
 from harness.commands.pages import SAMPLE, Source, Wish
 from harness.commands.tabling import scored
 from harness.commands.tabling.remarks import left_out
-from harness.commands.tabling.scored import NONE_OF_OURS, Scored
+from harness.commands.tabling.scored import NONE_OF_OURS, Scored, Value
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Benchmark, Block, Chart, Heading, Page, Paragraph, Series, Table
+from harness.model import JSON, Block, Chart, Heading, Page, Paragraph, Series, Table
 from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -39,6 +43,7 @@ INCOMPLETE = "* INCOMPLETE: not all of its users are scored; the table says on w
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser, of_earlier_runs=True)
+    options.add_trust(parser)
     parser.add_argument("--with-posts", action="store_true", help="show users' posts too: think before you share it")
     parser.add_argument(
         "--users",
@@ -81,7 +86,7 @@ def _shown(name: str) -> str:
 
 
 def _reports(results: Path) -> list[RunFiles]:
-    """Every report below a results folder; results of the authors' runner have one too, once they are scored."""
+    """Every report below a results folder; results of another program have one too, once they are scored."""
     paths = sorted(results.glob("*/eval_report_*.json"))
     return [RunFiles(path.parent, path.stem.removeprefix("eval_report_")) for path in paths]
 
@@ -108,9 +113,7 @@ def _data(files: RunFiles) -> JSON:
         raise BadInput(f"{path} is {NONE_OF_OURS}") from None
     except BadInput as error:
         raise BadInput(f"{path} is {error}") from None
-    if data["benchmark"] not in benchmarks.names():
-        raise BadInput(f"{path} is {NONE_OF_OURS}")
-    return data
+    return upgraded(data)
 
 
 # One run
@@ -139,12 +142,12 @@ def _again(files: RunFiles, args: argparse.Namespace) -> int:
 def _at_hand(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
     """A run's benchmark and tasks. Raises `BadInput` where they are gone or others by now."""
     if manifest is not None:
-        run = Earlier(files, manifest)
+        run = Earlier(files, manifest, args.trust, args.benchmark)
         benchmark = run.as_it_was(args.tasks_dir, play=False)
         return benchmark, index_file(benchmark, files.subset, run.tasks(args.tasks_dir), args.results_dir)
-    module = benchmarks.module(config.BENCHMARK)
-    made: Benchmark = module.configure()
-    tasks = (args.tasks_dir or config.TASKS_FOLDER) / module.files_needed(files.subset)[0]
+    cls, _ = registry.importing(files.subset)
+    made = cls()
+    tasks = (args.tasks_dir or config.TASKS_FOLDER) / made.subsets[files.subset]
     return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
@@ -203,7 +206,7 @@ def _add(files: RunFiles, runs: list[_Run]) -> int:
     data = _data(files)
     found = scored.checked(data, files.report("json"))
     try:
-        runs.append(_Run(files, data, benchmarks.page_module(data["benchmark"]).page(data), found))
+        runs.append(_Run(files, data, page_of(data), found))
     except ODD_SHAPE:
         raise BadInput(f"{files.report('json')} is {NONE_OF_OURS}") from None
     return 0
@@ -217,7 +220,8 @@ def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
         f"{len(runs)} report{'' if len(runs) == 1 else 's'}{told}. Only runs with the same prompt, tasks and settings "
         "compare; intervals are over the choice of users."
     )
-    metrics = benchmarks.page_module(benchmark).HEADLINE
+    declared = runs[0].scored.declared
+    metrics = [declared.metrics[name] for name in declared.headline]
     yield _table(metrics, runs)
     for metric in metrics:
         yield _chart(metric, runs)
@@ -225,7 +229,7 @@ def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
             yield Paragraph(INCOMPLETE)
 
 
-def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
+def _table(metrics: Sequence[Metric], runs: Sequence[_Run]) -> Table:
     """A row a report, a column a metric; what runs are is told as in the tables of `stats`."""
     rows = []
     for run in runs:
@@ -233,31 +237,31 @@ def _table(metrics: Sequence[str], runs: Sequence[_Run]) -> Table:
         users = f"{of.scored} of {of.expected}"
         coverage = f"INCOMPLETE: {users}" if run.page.warning else users
         invalid = f"{of.invalid} of {of.answers}" if of.invalid else "0"
-        figures = [_figure(run.data["metrics"].get(metric) or {}) for metric in metrics]
+        figures = [_figure(metric, of.values.get(metric.name)) for metric in metrics]
         rows.append((run.label, coverage, invalid, *figures, of.about))
-    return Table(("run", "users", "invalid", *(f"{metric}, %" for metric in metrics), "what"), tuple(rows))
+    heads = (f"{metric.name}, {metric.shown_unit}" for metric in metrics)
+    return Table(("run", "users", "invalid", *heads, "what"), tuple(rows))
 
 
-def _figure(of: JSON) -> str:
-    """A percentage with its interval."""
-    value, interval = of.get("value"), of.get("ci95")
-    if value is None:
+def _figure(metric: Metric, of: Value | None) -> str:
+    """A value with its interval."""
+    if of is None:
         return "n/a"
-    bounds = f" [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]" if interval else ""
-    return f"{100 * value:.2f}{bounds}"
+    return f"{metric.text(of.value)}{f' {metric.span(of.interval)}' if of.interval else ''}"
 
 
-def _chart(metric: str, runs: Sequence[_Run]) -> Chart:
+def _chart(metric: Metric, runs: Sequence[_Run]) -> Chart:
     """A row a run, a dot a subset; a run of which anything is incomplete has a star."""
     names = tuple(dict.fromkeys(run.name for run in runs))
     starred = {run.name for run in runs if run.page.warning}
     rows = tuple(f"{name} *" if name in starred else name for name in names)
     subsets = tuple(dict.fromkeys(run.files.subset for run in runs))
-    found = {(run.name, run.files.subset): run.data["metrics"].get(metric) or {} for run in runs}
+    found = {(run.name, run.files.subset): run.scored.values.get(metric.name) for run in runs}
 
     def series(subset: str) -> Series:
-        of = [found.get((name, subset), {}) for name in names]
-        bounds = [one.get("ci95") or (None, None) for one in of]
-        return Series(subset, tuple(one.get("value") for one in of), *map(tuple, zip(*bounds, strict=True)))
+        of = [found.get((name, subset)) for name in names]
+        bounds = [(one.interval if one else None) or (None, None) for one in of]
+        return Series(subset, tuple(one.value if one else None for one in of), *map(tuple, zip(*bounds, strict=True)))
 
-    return Chart("intervals", f"{metric}, with 95 % intervals", rows, "%", "", tuple(map(series, subsets)))
+    title, shares = f"{metric.name}, with 95 % intervals", metric.unit is None
+    return Chart("intervals", title, rows, metric.shown_unit, "", tuple(map(series, subsets)), shares)

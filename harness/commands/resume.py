@@ -73,7 +73,7 @@ def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans:
     if not own and not args.name:
         raise BadInput(f"{UNKNOWN}: `resume` goes on with it where it is named, --name {shlex.quote(group[0].name)}")
     allowed = frozenset(args.allow)
-    if changed := [name for name in group[0].changed if name not in allowed]:
+    if changed := [name for name in (*group[0].changed, *group[0].changed_benchmark) if name not in allowed]:
         screen.print(
             f"{group[0].name}: {', '.join(changed)} changed or went since the run began: it goes on with its own copy "
             f"(--allow {changed[0]} takes the file as it is now)",
@@ -105,7 +105,7 @@ def _plan(group: list[Earlier], args: argparse.Namespace, own: bool) -> Plan:
             usable(one)
     return Plan(
         name=first.name,
-        benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow), trust=args.trust),
+        benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import orjson
 
-from harness import benchmarks, config
-from harness.commands import asbench, models, options, providers, reeval
+from harness import config
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry, settings
+from harness.chat import Asking
+from harness.commands import config_file, models, options, providers, reeval
 from harness.commands.launch import launch
 from harness.commands.models import Model
 from harness.commands.plan import Plan
+from harness.config import PARSE_RETRIES
 from harness.errors import BadInput
-from harness.model import JSON, Benchmark
+from harness.model import JSON
 from harness.serve.app import MODELS
 from harness.store.manifest import load
 from harness.store.run import RunFiles
@@ -24,7 +28,7 @@ from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
+    options.add_benchmark(parser)
     parser.add_argument(
         "--model",
         type=options.filled,
@@ -35,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"as the endpoint names it, or one that the harness serves itself: {', '.join(MODELS)}",
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="asbench's YAML file: address, key, model, concurrency, time-out"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML file with a list `llm`: address, key, model, pace",
     )
     parser.add_argument(
         "--queue", type=options.filled, metavar="NAME", help="the models of this queue of the providers file"
@@ -58,9 +65,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_tuning(parser)
     options.add_page(parser)
     options.add_no_color(parser)
-    parser.add_argument("--prompt", type=Path, metavar="FILE", help="a prompt template of your own")
-    for name in benchmarks.names():
-        benchmarks.module(name).add_arguments(parser)
+
+
+def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the settings of the benchmark that the words name: no other benchmark has a part in this command line."""
+    named = options.benchmark_named(parser, words)
+    cls = registry.find(named)
+    try:
+        settings.add_flags(parser, cls.Settings, f"settings of {cls.name} (part of what the run is)")
+    except settings.BadSettings as error:
+        raise BadInput(f"{cls.name}: {error}") from None
+    parser.set_defaults(benchmark_class=cls, settings_of=named)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +106,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _reeval(args: argparse.Namespace) -> int:
     args.reparse = args.trust = False
+    if registry.is_shipped(args.benchmark):
+        args.benchmark = None  # runs of any
     if args.demo or args.tasks_dir == config.TASKS_FOLDER:
         args.tasks_dir = config.SAMPLE_FOLDER if args.demo else None
     book = providers.read(args.providers, os.environ)
@@ -100,16 +117,17 @@ def _reeval(args: argparse.Namespace) -> int:
 
 def _plans(args: argparse.Namespace) -> list[Plan]:
     """Everything that is missing is said at once: endpoints first, then tasks."""
-    module = benchmarks.module(args.benchmark)
-    _refuse_foreign(args)
+    cls = args.benchmark_class
+    if args.benchmark != args.settings_of:
+        raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
     given = _config(args)
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book)
-    subsets = _subsets(args.platform, module.SUBSETS)
+    subsets = _subsets(args.platform, tuple(cls.subsets))
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    needed = {subset: [folder / name for name in module.files_needed(subset)] for subset in subsets}
+    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in subsets}
     absent = [path for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(
@@ -120,7 +138,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     models.check_keys(args, [model for model in made if model])
     tasks = {subset: paths[0] for subset, paths in needed.items()}
     return [
-        _plan(model, module.configure(module.settings(args, folder)), tasks, args)  # each its own, to warn apart
+        _plan(model, _benchmark(cls, args, folder), tasks, args)  # each its own, to warn apart
         for model in filter(None, made)
     ]
 
@@ -146,17 +164,17 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
     )
 
 
-def _config(args: argparse.Namespace) -> asbench.Config | None:
+def _config(args: argparse.Namespace) -> config_file.Config | None:
     """What `--config` says; it also names the model where the command does not."""
     if args.config is None:
         if not args.model and args.queue is None:
-            raise BadInput(
-                "which model? name it with --model, as the endpoint does (baseline/recency needs no endpoint)"
-            )
+            floor = next(iter(args.benchmark_class.baselines), None if args.benchmark_class.origin else "recency")
+            hint = f" ({config.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
+            raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
         return None
     if args.api_url or args.api_key or args.api_key_file or args.provider:
         raise BadInput("--config names an endpoint with its key: give no other address, provider or key beside it")
-    given = asbench.read(args.config)
+    given = config_file.read(args.config)
     if given.others:
         tell(f"{given.path}: only the first of its {given.others + 1} endpoints is used")
     if not args.model and args.queue is None:
@@ -164,15 +182,10 @@ def _config(args: argparse.Namespace) -> asbench.Config | None:
     return given
 
 
-def _refuse_foreign(args: argparse.Namespace) -> None:
-    """An option of another benchmark would have no effect."""
-    for other in benchmarks.names():
-        if other != args.benchmark.lower():
-            parser = argparse.ArgumentParser(add_help=False)
-            benchmarks.module(other).add_arguments(parser)
-            for name, default in vars(parser.parse_args([])).items():
-                if getattr(args, name) != default:
-                    raise BadInput(f"--{name.replace('_', '-')} is an option of {other}, and this is {args.benchmark}")
+def _benchmark(cls: type[Benchmark], args: argparse.Namespace, folder: Path) -> Benchmark:
+    retries = PARSE_RETRIES if args.parse_retries is None else args.parse_retries
+    asking = Asking(args.structured == "json_object", retries)
+    return cls(settings.given(cls.Settings, args), asking=asking, folder=folder)
 
 
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from harness import benchmarks, config
+from harness.benchmarks import registry
 from harness.commands import options
 from harness.commands.files import index_file
 from harness.errors import BadInput
@@ -13,6 +13,7 @@ from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_benchmark(parser)
     parser.add_argument(
         "--ratio", type=options.share, required=True, metavar="R", help="share of the users, such as 0.2"
     )
@@ -23,15 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     screen = console()
-    module = benchmarks.module(config.BENCHMARK)
-    benchmark = module.configure()
-    wanted = [name.lower() for name in args.platform] if args.platform else list(module.SUBSETS)
-    files = {name: args.tasks_dir / module.files_needed(name)[0] for name in wanted}
+    cls = registry.find(args.benchmark)
+    wanted = [name.lower() for name in args.platform or cls.subsets]
+    if unknown := set(wanted) - set(cls.subsets):
+        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: it has {', '.join(cls.subsets)}")
+    files = {name: args.tasks_dir / cls.subsets[name] for name in wanted}
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())
         raise BadInput(f"no tasks to sample: {absent} is not there (see --tasks-dir)")
+    benchmark = cls(folder=args.tasks_dir)
     for subset, path in there.items():
+        if path.suffix == ".json":
+            raise BadInput(f"{path} is a JSON array, and a share is written line by line: use `run --ratio`")
         index = index_file(benchmark, subset, path, args.results_dir)
         chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
         out = path.with_name(f"{path.stem}_sub{round(100 * args.ratio)}{path.suffix}")

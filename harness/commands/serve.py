@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key-file", type=Path, metavar="FILE", help="refuse requests without the key that this file holds"
     )
     parser.add_argument("--max-concurrency", type=int, metavar="N", help="refuse with 429 beyond N requests in flight")
-    parser.add_argument("--seed", type=int, default=0, help="of faults, latencies and baseline/random (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of faults, latencies and baselines (default: 0)")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ import anyio.to_thread
 from rich.console import Console
 
 from harness import config
+from harness.benchmark import Benchmark
 from harness.commands.plan import Plan
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits
@@ -118,7 +119,7 @@ def _admit_sockets(connections: int, most: int) -> None:
 async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) -> list[Played]:
     """The endpoints, the clients and the engine, for as long as the runs last."""
     async with AsyncExitStack() as held:
-        embedded = await _embedded(held) if any(work.plan.found is None for work in works) else ()
+        embedded = await _embedded([work.plan for work in works], held)
         accounts = _accounts([work.plan for work in works])
         lanes = [await _lane(work, embedded, accounts[place], held) for place, work in enumerate(works)]
         finishes = {lane: work.finish for lane, work in zip(lanes, works, strict=True)}
@@ -134,11 +135,18 @@ async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) 
         return [played(lane) for lane in lanes]
 
 
-async def _embedded(held: AsyncExitStack) -> tuple[Address, ...]:
-    """The endpoint for baselines, which lives as long as the session."""
-    endpoint = await start(Options())
-    held.push_async_callback(endpoint.close)
-    return (Address(endpoint.url, called=config.EMBEDDED),)
+_Endpoints = dict[type[Benchmark], tuple[Address, ...]]
+
+
+async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
+    """Endpoints for baselines, which live as long as the session: one a benchmark, whose own baselines it has, too."""
+    found: _Endpoints = {}
+    for cls in dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None):
+        own = {f"{config.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
+        endpoint = await start(Options(baselines=own))
+        held.push_async_callback(endpoint.close)
+        found[cls] = (Address(endpoint.url, called=config.EMBEDDED),)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +184,7 @@ def _tuning(group: Sequence[Plan]) -> config.Tuning:
     return functools.reduce(config.Tuning.beside, [plan.tuning for plan in group])
 
 
-async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, held: AsyncExitStack) -> Lane:
+async def _lane(work: Work, embedded: _Endpoints, account: _Account, held: AsyncExitStack) -> Lane:
     plan, tuning, limiter = work.plan, work.plan.tuning, Limiter(account.slots)
     lane: Lane
 
@@ -194,7 +202,7 @@ async def _lane(work: Work, embedded: tuple[Address, ...], account: _Account, he
         account.clients.setdefault(address, made)
         return made
 
-    addresses = plan.found.addresses if plan.found else embedded
+    addresses = plan.found.addresses if plan.found else embedded[type(plan.benchmark)]
     clients: list[tuple[str, Sender]] = [(address.shown, await client(address)) for address in addresses]
     sender: Sender = clients[0][1]
     if len(clients) > 1:

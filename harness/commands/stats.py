@@ -17,7 +17,7 @@ from harness.commands import earlier, options
 from harness.commands.tabling import forms
 from harness.commands.tabling.remarks import left_out, notes
 from harness.commands.tabling.scored import Scored, read
-from harness.commands.tabling.tables import LAYOUTS, MetricTable, Row, tables, title
+from harness.commands.tabling.tables import MetricTable, Row, tables
 from harness.commands.tabling.workbooks import workbooks
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.filled,
         action="append",
         metavar="NAME",
-        help="a metric to print; may be repeated (default: Recall and F1^NS, and DailyMobility's scores; all in JSON)",
+        help="a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)",
     )
     parser.add_argument("--published", action="store_true", help="show the published scores beside the runs")
     parser.add_argument(
@@ -118,24 +118,23 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
 
 
 def _add(path: Path, reports: list[Scored]) -> int:
-    report = read(path)
-    layout = LAYOUTS.get(report.benchmark)
-    if layout is None or report.subset not in layout.subsets:
-        raise BadInput(f"no table has a place for {report.benchmark} on {report.subset}")
-    reports.append(report)
+    reports.append(read(path))
     return 0
 
 
 def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
-    """The tables of the metrics that are named, in that order; the main ones where none is."""
+    """The tables of the metrics that are named, of all benchmarks that have one of that name, in that order; the main
+    ones where none is."""
     if names is None:
-        main = [(name, metric) for name, layout in LAYOUTS.items() for metric in layout.main]
-        return [table for key in main for table in found if (table.benchmark, table.metric) == key]
-    there = {table.metric.casefold(): table for table in found}
+        main = [(table.benchmark, metric) for table in found for metric in table.layout.main]
+        return [table for key in dict.fromkeys(main) for table in found if (table.benchmark, table.metric.name) == key]
+    chosen: list[MetricTable] = []
     for name in names:
-        if name.casefold() not in there:
-            raise BadInput(f"no run has the metric {name!r}; there are {', '.join(table.metric for table in found)}")
-    return [there[name] for name in dict.fromkeys(name.casefold() for name in names)]
+        of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]
+        if not of:
+            raise BadInput(f"no run has the metric {name!r}; there are {', '.join(table.label for table in found)}")
+        chosen += [table for table in of if not any(table is one for one in chosen)]
+    return chosen
 
 
 def _write_all(made: Made, reports: Sequence[Scored], out: Path, *, is_named: bool) -> MachineError | None:
@@ -171,7 +170,7 @@ def _print(args: argparse.Namespace, made: Made, out: Path | None) -> None:
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
     screen = console()
     for table in chosen:
-        screen.print(title(table), style="italic", highlight=False)
+        screen.print(table.title, style="italic", highlight=False)
         columns = _columns(table)
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)

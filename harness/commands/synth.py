@@ -1,63 +1,72 @@
-"""`synth`: schema-true synthetic tasks of any size, for StreamProfileBench in constant memory."""
+"""`synth`: schema-true synthetic tasks of any size, of a benchmark that can make them."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from harness import benchmarks, config
-from harness.benchmarks.dailymobility import synth as mobility
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.synth import generate
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
+from harness.benchmarks.user_code import guarded
 from harness.commands import options
 from harness.errors import BadInput
 from harness.store.atomic import replacing
 from harness.ui.console import console
 
-MEAN_STEPS = 6.0
+OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
+"""Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("benchmark", nargs="?", default=config.BENCHMARK, help=f"default: {config.BENCHMARK}")
+    options.add_benchmark(parser)
     parser.add_argument("--out", type=options.folder, required=True, metavar="DIR", help="folder to write into")
-    parser.add_argument("--users", type=options.positive_int, required=True, metavar="N", help="users of each platform")
+    parser.add_argument("--users", type=options.positive_int, required=True, metavar="N", help="users of each subset")
     parser.add_argument("--seed", type=options.signed_int, default=0, metavar="S")
-    parser.add_argument("--platform", action="append", choices=PLATFORMS, help="may be repeated (default: all five)")
-    parser.add_argument(
-        "--steps", type=options.positive_float, metavar="MEAN", help="mean steps of a user (default: 6)"
-    )
+    options.add_platform(parser, "one subset; may be repeated (default: all)")
+    parser.add_argument("--steps", type=options.positive_float, metavar="MEAN", help="mean steps of a user")
 
 
 def execute(args: argparse.Namespace) -> int:
-    benchmark = benchmarks.module(args.benchmark)
-    if benchmark is benchmarks.module("dailymobility"):
-        return _mobility(args, args.out / benchmark.FOLDER)
-    paths = {platform: args.out / f"{platform}_inference_tasks.jsonl" for platform in args.platform or PLATFORMS}
-    _free(paths.values())
-    screen = console()
+    cls = registry.find(args.benchmark)
+    chosen = _subsets(cls, args.platform)
+    _free(args.out / file for subset in chosen for file in cls.files_needed(subset))
     _make(args.out)
-    for platform, path in paths.items():
-        with replacing(path) as file:
-            file.writelines(generate(platform, args.users, args.seed, args.steps or MEAN_STEPS))
-        screen.print(f"{path}: {args.users} synthetic users", soft_wrap=True)
-    return 0
-
-
-def _mobility(args: argparse.Namespace, folder: Path) -> int:
-    """A small city, its residents and their ground truth, in the folder where the harness looks for them."""
-    for option in ("platform", "steps"):
-        if getattr(args, option) is not None:
-            raise BadInput(f"--{option} is an option of StreamProfileBench, and this is DailyMobility")
-    made = {folder / name: content for name, content in mobility.files(args.users, args.seed).items()}
-    _free(made)
-    for path, content in made.items():
+    made = _made(cls, args, chosen)
+    _free(args.out / name for name in made)
+    for name, lines in made.items():
+        path = args.out / name
         _make(path.parent)
         with replacing(path) as file:
-            file.write(content)
-    console().print(f"{folder}: a synthetic city with {args.users} residents", soft_wrap=True)
+            file.writelines(lines)
+    for subset in chosen:
+        console().print(f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.user}s", soft_wrap=True)
     return 0
+
+
+def _subsets(cls: type[Benchmark], named: list[str] | None) -> list[str]:
+    wanted = [name.lower() for name in named or cls.subsets]
+    if unknown := set(wanted) - set(cls.subsets):
+        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: it has {', '.join(cls.subsets)}")
+    return wanted
+
+
+def _made(cls: type[Benchmark], args: argparse.Namespace, subsets: list[str]) -> dict[str, Iterable[bytes]]:
+    """File below the folder -> its content in pieces; empty where the benchmark wrote its files itself."""
+    if not any("synthesise" in vars(one) for one in cls.__mro__ if one is not Benchmark):
+        raise BadInput(f"{cls.name} makes no synthetic tasks: its class has no `synthesise`")
+    make: Any = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
+    taken = inspect.signature(make).parameters
+    given = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
+    for option, keyword in OPTIONS.items():
+        if given[keyword] is not None and keyword not in taken:
+            raise BadInput(f"--{option} is no option of {cls.name}")
+    more = {keyword: value for keyword, value in given.items() if value is not None}
+    with guarded(cls, "synthesise"):
+        return dict(make(args.out, args.users, args.seed, **more) or {})
 
 
 def _free(paths: Iterable[Path]) -> None:

@@ -10,8 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from harness.benchmark import Benchmark
 from harness.commands import earlier, options
 from harness.commands.earlier import Earlier
 from harness.commands.files import index_file
@@ -21,7 +23,7 @@ from harness.commands.proving.lines import ALONE, LinesCheck
 from harness.commands.proving.proof import Check
 from harness.commands.proving.replayed import Player, Replies
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, Benchmark
+from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
 from harness.store.manifest import RUNNING, load
@@ -41,6 +43,7 @@ READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser, of_earlier_runs=True)
+    options.add_trust(parser)
     options.add_json(parser)
     parser.add_argument(
         "--without-tasks",
@@ -71,7 +74,7 @@ def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
         manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
         if manifest is None:
             raise BadInput(f"{run.files.manifest} has gone")
-        now = Earlier(run.files, manifest)
+        now = replace(run, manifest=manifest)
         proof = _of_lines(now, beat) if tasks is None else _whole(now, tasks, args, beat)
     proofs.append({"name": run.name, "subset": run.files.subset, "state": manifest.state, **proof})
     return 1 if proof["findings"] else 0

@@ -1,6 +1,6 @@
 """What a benchmark's `ask` does: the saved response, or else a call whose reply is saved before it is returned.
 
-The persona of a user is a variable of its play, so playing a user again from its saved responses arrives
+What a play knows of its user so far is in its variables alone, so playing a user again from its saved responses arrives
 exactly where it was interrupted (docs/design.md, section 2).
 """
 

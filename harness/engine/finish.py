@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.benchmark import Benchmark
+from harness.benchmarks.derived import declared, scorer
 from harness.config import SHARD_USERS
 from harness.endpoint.habits import QUIRKS
 from harness.engine.job import Job
@@ -15,8 +18,9 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
 class ReportScores:
     """Records in, shard by shard, to the scores of all."""
 
-    def __init__(self, scorer: Scorer) -> None:
-        self._scorer = scorer
+    def __init__(self, benchmark: Benchmark, subset: str) -> None:
+        self._benchmark = benchmark
+        self._scorer: Scorer = scorer(benchmark, subset)
         self._shard: list[Record] = []
         self._merged: Any = None
 
@@ -27,7 +31,8 @@ class ReportScores:
 
     def report(self, facts: RunFacts) -> Report:
         self.flush()
-        return self._scorer.summarise(self._merged, facts)
+        made = self._scorer.summarise(self._merged, facts)
+        return replace(made, data={**made.data, **declared(type(self._benchmark))})
 
     def flush(self) -> None:
         """Scores what no shard was full of. Raises `BadInput` for a record that cannot be, as `add` does."""
@@ -44,7 +49,7 @@ def finish(job: Job, manifest: Manifest, name: str, stopped: bool) -> Report:
     Once every expected user is done, the results are rewritten in input order. Otherwise the file stays as
     it grew, and the report says what it covers.
     """
-    scores = ReportScores(job.benchmark.scorer(job.subset))
+    scores = ReportScores(job.benchmark, job.subset)
     if job.users_done == job.users:
         manifest.results_sha256 = job.store.finish(scores.add)
         manifest.state = COMPLETE

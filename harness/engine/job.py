@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks import tasks
 from harness.endpoint.wire import Sampling
-from harness.model import Benchmark
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
 
@@ -50,6 +50,6 @@ class Job:
     def users_done(self) -> int:
         return int((self.expected & self.done).sum())
 
-    def task(self, position: int) -> Any:
+    def task(self, position: int) -> Task:
         """The task, read and parsed from its file."""
-        return self.benchmark.load(self.index.read(position), self.subset)
+        return tasks.parse(self.benchmark, self.index.read(position), self.index.where(position), self.subset)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import anyio
 
@@ -19,11 +18,13 @@ from harness.endpoint.caller import Caller, Reply
 from harness.engine.commit import GroupCommit
 from harness.engine.conversation import Conversation
 from harness.engine.job import Job
+from harness.engine.play import play, recorded
 from harness.engine.progress import Ahead, Part, Progress, parts
 from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
     BadInput,
+    BenchmarkError,
     EndpointStopped,
     GaveUp,
     HarnessError,
@@ -34,7 +35,11 @@ from harness.errors import (
 from harness.model import Failure, Snapshot
 
 REJECTIONS_TO_STOP = 3
-"""Refused requests of different users, before any success, that mean a wrong configuration."""
+"""Refused requests of different users, before any success, that mean a wrong configuration; likewise users for whom
+the benchmark's code failed."""
+
+BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkError: "benchmark"}
+"""Which boundary an error that gives a user up has crossed, if not that to the endpoint."""
 
 
 class Lane:
@@ -59,6 +64,7 @@ class Lane:
         self.ending: HarnessError | None = None
         self.in_play = 0
         self.over = False
+        self._completed = self._broken = 0
         self.parts, self._steps = parts(jobs)
         self.schedule = Schedule(self._steps, seed)
         self.progress = Progress(name, self.parts, caller, requested, clock, power)
@@ -69,8 +75,6 @@ class Lane:
         self._firsts = [part.first for part in self.parts]
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
-        for job in jobs:
-            job.benchmark.on_warning(partial(self._hear, job))
 
     async def run(self) -> None:
         """From the first user to the last one's end. Who starts when is said from outside, by `start_next`."""
@@ -117,6 +121,7 @@ class Lane:
         if self.ending is not None and not self.caller.limiter.in_flight:
             self._users.cancel_scope.cancel()  # whoever is left waits for a slot that will not come
         for part in self.parts:
+            self._take_warnings(part.job)
             part.job.store.beat()
 
     def note_concurrency(self) -> None:
@@ -152,7 +157,7 @@ class Lane:
             await work()
         except MachineError as error:
             self.on_machine_error(error)
-        except (BadInput, EndpointStopped) as error:
+        except (BadInput, BenchmarkError, EndpointStopped) as error:
             self.stop(error, grace=GRACE_SECONDS)
 
     async def _user(self, user: int) -> None:
@@ -190,17 +195,15 @@ class Lane:
                 self._advance(part, 1)
             return self._commit.saved() if self._commit.power else None
 
-        conversation = Conversation(
-            job.sampling, job.store.responses_of(task.key), job.benchmark.steps(task), call, save
-        )
+        conversation = Conversation(job.sampling, job.store.responses_of(task.key), task.steps, call, save)
         try:
-            answer = await job.benchmark.play(task, conversation.ask)
-        except (GaveUp, Rejected, AgentFailed) as error:
+            played = await play(job.benchmark, task, conversation.ask)
+        except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
             self._fail(part, task.key, position, error)
             self._advance(part, steps - counted)
         else:
-            metrics = job.benchmark.measure(task, answer)
-            record = job.store.save_record(job.benchmark.record(task, answer, metrics), job.index, position)
+            self._completed += 1
+            record = job.store.save_record(recorded(job.benchmark, task, played), job.index, position)
             await self._commit.saved()
             part.live.add(record)
             self._advance(part, steps - counted)
@@ -208,6 +211,7 @@ class Lane:
                 job.otherwise += 1
                 job.store.event("asked_otherwise", user_id=task.key, unused_responses=conversation.unused)
         finally:
+            self._take_warnings(job)
             self.progress.replayed += conversation.replayed
             self.progress.user_ended(busy, conversation.asked - conversation.replayed, steps)
 
@@ -215,11 +219,12 @@ class Lane:
         part.steps_done += steps
         self.schedule.done(steps)
 
-    def _fail(self, part: Part, key: str, position: int, error: GaveUp | Rejected | AgentFailed) -> None:
+    def _fail(
+        self, part: Part, key: str, position: int, error: GaveUp | Rejected | AgentFailed | BenchmarkError
+    ) -> None:
         """Records a user given up on; refusals before any success mean that no user will do better."""
         tries = error.tries if isinstance(error, GaveUp) else 1
-        boundary = "agent" if isinstance(error, AgentFailed) else "endpoint"
-        failure = Failure(key, boundary, error.kind, error.detail, tries)
+        failure = Failure(key, BOUNDARIES.get(type(error), "endpoint"), error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
         part.job.failed += 1
         self.progress.user_failed(key, error.kind, str(error))
@@ -227,12 +232,18 @@ class Lane:
             self.progress.rejected += 1
             if self.progress.rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
                 self.stop(EndpointStopped(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
+        elif isinstance(error, BenchmarkError):
+            self._broken += 1
+            if self._broken >= REJECTIONS_TO_STOP and not self._completed:
+                self.stop(error, GRACE_SECONDS)
 
-    def _hear(self, job: Job, warning: str) -> None:
-        """A warning of the benchmark."""
-        job.store.event("warning", detail=warning)
-        job.warnings.append(warning)
-        self.progress.warn(warning)
+    def _take_warnings(self, job: Job) -> None:
+        """Writes down what the benchmark warned of since the last time, and shows it."""
+        fresh, job.benchmark.warnings = job.benchmark.warnings, []
+        for warning in fresh:
+            job.store.event("warning", detail=warning)
+            job.warnings.append(warning)
+            self.progress.warn(warning)
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:
         job.store.event("retry", user_id=key, kind=fault.kind, detail=fault.detail, try_number=number)

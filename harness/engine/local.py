@@ -65,13 +65,13 @@ class LocalEngine:
                 for turns in self._turns:
                     running.start_soon(turns.serve)
             background.cancel_scope.cancel()
-        for part in self._parts:
-            await part.live.advance()
+        for lane, part in self._parts:
+            await lane.guarded(part.live.advance)
         self._observe(self._snapshots())
 
     @property
-    def _parts(self) -> list[Part]:
-        return [part for lane in self._lanes for part in lane.parts]
+    def _parts(self) -> list[tuple[Lane, Part]]:
+        return [(lane, part) for lane in self._lanes for part in lane.parts]
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
@@ -124,9 +124,9 @@ class LocalEngine:
         while True:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= LIVE_SCORE_SECONDS
-            for part in self._parts:
+            for lane, part in self._parts:
                 if due or part.live.shard_is_full:
-                    await part.live.advance()
+                    await lane.guarded(part.live.advance)
             if due:
                 last = self._clock()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmarks.derived import scorer
 from harness.endpoint.caller import Caller
 from harness.engine.job import Job
 from harness.engine.live import LiveScores
@@ -39,6 +40,7 @@ class Part:
             steps=self.steps,
             steps_done=self.steps_done,
             scores=self.live.figures,
+            units={metric.name: metric.unit for metric in self.job.benchmark.metrics if metric.unit is not None},
             scored_users=self.live.users,
         )
 
@@ -56,7 +58,7 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
             saved[job.index.find(key)] = count
         steps = np.maximum(1, job.index.steps[positions] - saved[positions])
         total = int(job.index.steps[job.expected].sum())
-        live = LiveScores(job.benchmark.scorer(job.subset))
+        live = LiveScores(scorer(job.benchmark, job.subset))
         made.append(Part(job, first, positions, live, total, total - int(steps.sum())))
         lengths.append(steps)
         first += len(positions)
@@ -80,8 +82,8 @@ class Ahead:
 class Ended:
     """Users that have ended in this session: the replies that they took, and the steps counted for them before.
 
-    Both are the same but for replies asked for again, and for agents: those ask as often as they like, and every one is
-    counted with the same number of steps.
+    Both are the same but for replies asked for again, and for plays that ask as often as they like: each is counted
+    with the expected number of steps.
     """
 
     replies: int = 0

@@ -6,8 +6,9 @@ missing or alone; then figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from harness.benchmark import Metric
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.report.xlsx import WHOLE, Cell, Sheet
 
@@ -33,9 +34,9 @@ def blocks(data: JSON) -> Iterator[Block]:
 def method(data: JSON) -> Iterator[str]:
     """What the columns mean, and how sure they are."""
     yield (
-        "Differences are A minus B in percentage points (a JSD times 100), on users that both have, the task of each "
-        "being the same in both. Failed users are in no figure; invalid answers count as in the reports. Over all "
-        "platforms (all): the mean of the platforms' figures, each weighing the same, as the published averages."
+        "Differences are A minus B in the unit of each metric, of shares in percentage points (times 100), on users "
+        "that both have, the task of each being the same in both. Failed users are in no figure; invalid answers count "
+        "as in the reports. Over all platforms (all): the mean of the platforms' figures, each weighing the same."
     )
     yield (
         f"Intervals: 95 %, bootstrap of whole users, both sides together, {data['resamples']} resamples, on each "
@@ -46,8 +47,8 @@ def method(data: JSON) -> Iterator[str]:
     )
     yield (
         "A better, equal, B better: on how many users; of a divergence, whose days speak for which side. Users for 1 "
-        "point: how many it takes to see a difference of 1 point at 5 % with a power of 80 %. Formulas and sources: "
-        "docs/statistics.md."
+        "point: how many it takes to see a difference of 1 percentage point (for another unit, of a hundredth of its "
+        "range) at 5 % with a power of 80 %. Formulas and sources: docs/statistics.md."
     )
 
 
@@ -130,12 +131,13 @@ def _alone(pair: JSON, of: JSON, side: str, other: str) -> Iterator[str]:
     alone = of[f"only_{side}"]
     if not alone["users"]:
         return
+    units = _units(pair)
     means = [
-        f"{metric} {_percent(alone['figures'][metric])} against {_percent(on_common)}"
+        f"{metric} {_of(units[metric], alone['figures'][metric])} against {_of(units[metric], on_common)}"
         for metric, on_common in of["on_common"][0 if side == "a" else 1].items()
         if metric in pair["main"] and on_common is not None
     ]
-    figures = f"; {pair[side]} has on them, against on those of both: {', '.join(means)} (%)" if means else ""
+    figures = f"; {pair[side]} has on them, against on those of both: {', '.join(means)}" if means else ""
     yield (
         f"{of['platform']}: {_users_of(alone['users'])} of {pair[side]} not in {pair[other]}, so in no figure "
         f"below{figures}."
@@ -151,19 +153,11 @@ def _figures(pair: JSON, platform: str) -> Iterator[Block]:
     users = max(entry["users"] for entry in entries)
     where = f"All platforms ({entries[0]['platforms']})" if platform == ALL else platform
     yield Heading(f"{where}: A minus B on {_users_of(users)}")
+    units = _units(pair)
+    shown = "" if any(metric.unit for metric in units.values()) else " (%)"
     yield Table(
-        ("metric", "A (%)", "B (%)", "A - B", "95 % interval", "p (Holm)"),
-        tuple(
-            (
-                entry["metric"],
-                _percent(entry["a"]),
-                _percent(entry["b"]),
-                _points(entry["difference"]),
-                _span(entry["ci95"]),
-                _p(entry["p_holm"]),
-            )
-            for entry in entries
-        ),
+        ("metric", f"A{shown}", f"B{shown}", "A - B", "95 % interval", "p (Holm)"),
+        tuple(_figure_row(entry, units[entry["metric"]], named=not shown) for entry in entries),
     )
     yield Table(
         ("metric", "users", "A better", "equal", "B better", "users for 1 point"),
@@ -179,18 +173,51 @@ def _figures(pair: JSON, platform: str) -> Iterator[Block]:
     )
 
 
+def _figure_row(entry: JSON, metric: Metric, *, named: bool) -> tuple[str, ...]:
+    """`named` says that the metric's unit stands with its name, since not all have the same."""
+    return (
+        f"{metric.name}, {metric.shown_unit}" if named else metric.name,
+        metric.text(entry["a"]),
+        metric.text(entry["b"]),
+        metric.text(entry["difference"], signed=True),
+        _span(metric, entry["ci95"]),
+        _p(entry["p_holm"]),
+    )
+
+
+def _units(pair: JSON) -> dict[str, Metric]:
+    return {name: Metric.of(name, of) for name, of in pair["metric_units"].items()}
+
+
+def _of(metric: Metric, value: float | None) -> str:
+    """A value with its unit."""
+    return metric.text(value) if value is None else f"{metric.text(value)} {metric.shown_unit}"
+
+
 def _charts(pair: JSON) -> Iterator[Block]:
     platforms = tuple(dict.fromkeys(entry["platform"] for entry in pair["figures"]))
     if not platforms:
         return
     last = [entry for entry in pair["figures"] if entry["platform"] == platforms[-1]]
-    title, label = f"{pair['a']} minus {pair['b']}", "difference, points"
-    metrics = tuple(entry["metric"] for entry in last)
-    yield Chart("intervals", f"{title}, {platforms[-1]}", metrics, label, "", (_series(title, last),))
-    if len(platforms) > 1:
-        main = [[entry for entry in pair["figures"] if entry["metric"] == metric] for metric in pair["main"]]
-        series = tuple(_series(entries[0]["metric"], entries) for entries in main)
-        yield Chart("intervals", f"{title}, by platform", platforms, label, "", series)
+    title = f"{pair['a']} minus {pair['b']}"
+    for unit, units in _by_unit(_units(pair).values()):
+        label, shares = f"difference, {unit}", units[0].unit is None
+        of_unit = [entry for entry in last if entry["metric"] in {metric.name for metric in units}]
+        metrics = tuple(entry["metric"] for entry in of_unit)
+        yield Chart("intervals", f"{title}, {platforms[-1]}", metrics, label, "", (_series(title, of_unit),), shares)
+        main = [metric.name for metric in units if metric.name in pair["main"]]
+        if len(platforms) > 1 and main:
+            of = [[entry for entry in pair["figures"] if entry["metric"] == metric] for metric in main]
+            series = tuple(_series(entries[0]["metric"], entries) for entries in of)
+            yield Chart("intervals", f"{title}, by platform", platforms, label, "", series, shares)
+
+
+def _by_unit(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
+    """The metrics that a picture can show on one axis."""
+    found: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        found.setdefault(metric.difference_unit, []).append(metric)
+    return list(found.items())
 
 
 def _series(name: str, entries: Sequence[JSON]) -> Series:
@@ -206,23 +233,20 @@ def _series(name: str, entries: Sequence[JSON]) -> Series:
 def _users(pair: JSON) -> Iterator[Block]:
     if not pair["most_different"]:
         return
-    yield Heading(f"Users that differ most in {pair['main'][-1]}")
+    metric = _units(pair)[pair["main"][-1]]
+    unit = "" if metric.unit is None else f", {metric.unit}"
+    yield Heading(f"Users that differ most in {metric.name}")
     yield Table(
-        ("user", "platform", "A - B"),
-        tuple((one["user_id"], one["platform"], _points(one["difference"])) for one in pair["most_different"][:MOST]),
+        ("user", "platform", f"A - B{unit}"),
+        tuple(
+            (one["user_id"], one["platform"], metric.text(one["difference"], signed=True))
+            for one in pair["most_different"][:MOST]
+        ),
     )
 
 
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:.2f}"
-
-
-def _points(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:+.2f}"
-
-
-def _span(bounds: Sequence[float] | None) -> str:
-    return "n/a" if bounds is None else " to ".join(map(_points, bounds))
+def _span(metric: Metric, bounds: Sequence[float] | None) -> str:
+    return "n/a" if bounds is None else " to ".join(metric.text(bound, signed=True) for bound in bounds)
 
 
 def _p(p: float | None) -> str:
@@ -256,23 +280,28 @@ def _verdict_sheet(data: JSON) -> Sheet:
 
 
 def _figure_sheet(data: JSON) -> Sheet:
-    columns = ("A", "B", "platform", "metric", "A (%)", "B (%)", "A - B", "from", "to", "p", "p (Holm)")
-    counts = ("users", "A better", "equal", "B better", "users for 1 point")
+    units = [metric.shown_unit for pair in data["pairs"] for metric in _units(pair).values()]
+    shown = " (%)" if set(units) == {"%"} else ""
+    columns = ("A", "B", "platform", "metric", f"A{shown}", f"B{shown}", "A - B", "from", "to", "p", "p (Holm)")
+    counts = ("users", "A better", "equal", "B better", "users for 1 point", "unit")
     rows = [
-        (
-            pair["a"],
-            pair["b"],
-            of["platform"],
-            of["metric"],
-            *(_cell(of[name], 100) for name in ("a", "b", "difference")),
-            *(_cell(bound, 100) for bound in of["ci95"] or (None, None)),
-            *(_cell(of[name], number=P_FORMAT) for name in ("p", "p_holm")),
-            *(_cell(of[name], number=WHOLE) for name in ("users", "a_better", "equal", "b_better", "users_needed")),
-        )
+        (pair["a"], pair["b"], *_figure_cells(of, _units(pair)[of["metric"]]))
         for pair in data["pairs"]
         for of in pair["figures"]
     ]
-    return Sheet("Figures", (*columns, *counts), rows, ("Differences in percentage points; from, to: 95 % interval.",))
+    return Sheet("Figures", (*columns, *counts), rows, ("Differences of shares in points; from, to: 95 % interval.",))
+
+
+def _figure_cells(of: JSON, metric: Metric) -> Iterator[Cell | str | None]:
+    yield of["platform"]
+    yield metric.name
+    for value in (of["a"], of["b"], of["difference"], *(of["ci95"] or (None, None))):
+        yield _metric_cell(metric, value)
+    for name in ("p", "p_holm"):
+        yield _cell(of[name], P_FORMAT)
+    for name in ("users", "a_better", "equal", "b_better", "users_needed"):
+        yield _cell(of[name], WHOLE)
+    yield metric.shown_unit
 
 
 def _coverage_sheet(data: JSON) -> Sheet:
@@ -284,9 +313,9 @@ def _coverage_sheet(data: JSON) -> Sheet:
             pair["a"],
             pair["b"],
             of["platform"],
-            *(_cell(of[side][name], number=WHOLE) for side in "ab" for name in numbers),
-            *(_cell(of[name], number=WHOLE) for name in ("common", "other_tasks")),
-            *(_cell(of[f"only_{side}"]["users"], number=WHOLE) for side in "ab"),
+            *(_cell(of[side][name], WHOLE) for side in "ab" for name in numbers),
+            *(_cell(of[name], WHOLE) for name in ("common", "other_tasks")),
+            *(_cell(of[f"only_{side}"]["users"], WHOLE) for side in "ab"),
         )
         for pair in data["pairs"]
         for of in pair["coverage"]
@@ -296,12 +325,17 @@ def _coverage_sheet(data: JSON) -> Sheet:
 
 def _user_sheet(data: JSON) -> Sheet:
     rows = [
-        (pair["a"], pair["b"], one["platform"], one["user_id"], pair["main"][-1], _cell(one["difference"], 100))
+        (pair["a"], pair["b"], one["platform"], one["user_id"], metric.name, _metric_cell(metric, one["difference"]))
         for pair in data["pairs"]
+        for metric in [_units(pair)[pair["main"][-1]]]
         for one in pair["most_different"]
     ]
     return Sheet("Users", ("A", "B", "platform", "user", "metric", "A - B"), rows)
 
 
-def _cell(value: float | None, times: int = 1, number: str = "0.00") -> Cell | None:
-    return None if value is None else Cell(times * value, number=number)
+def _metric_cell(metric: Metric, value: float | None) -> Cell | None:
+    return _cell(None if value is None else metric.scale * value, f"0.{'0' * metric.decimals}")
+
+
+def _cell(value: float | None, number: str) -> Cell | None:
+    return None if value is None else Cell(value, number=number)

@@ -38,14 +38,22 @@ Mask = NDArray[np.bool_]
 class Figures(Protocol):
     """What of a benchmark is compared: M figures, made of K contributions of each user.
 
-    `uses` (M x K) says which contributions a figure is made of. `main` are the figures that get a verdict in words, the
-    last of them the one by which users are ranked. The smaller the better are those in `lower`.
+    `main` are the figures that get a verdict in words, the last of them the one by which users are ranked. The smaller
+    the better are those in `lower`.
     """
 
-    names: tuple[str, ...]
-    main: tuple[str, ...]
-    lower: frozenset[str]
-    uses: Mask
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def main(self) -> tuple[str, ...]: ...
+
+    @property
+    def lower(self) -> frozenset[str]: ...
+
+    def uses(self, columns: int) -> Mask:
+        """Which of the K contributions each figure is made of: M x K."""
+        ...
 
     def contributions(self, records: Sequence[Record]) -> Array:
         """Of up to 256 users: users x K, without NaN."""

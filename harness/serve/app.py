@@ -13,7 +13,7 @@ import errno
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
@@ -23,8 +23,10 @@ from typing import Any, NoReturn
 import orjson
 from aiohttp import web
 
+from harness.benchmarks import registry
 from harness.errors import BadInput, MachineError
-from harness.serve import baselines, faults, imitate, residents, shapes, stream, wire
+from harness.model import Baseline
+from harness.serve import faults, imitate, shapes, stream, wire
 from harness.serve.faults import Choice, FaultPlan, HttpReply
 from harness.serve.imitate import Imitation
 from harness.serve.stream import Manner
@@ -32,7 +34,7 @@ from harness.serve.stream import Manner
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
 
-MODELS = dict.fromkeys(baselines.BASELINES, baselines.answer) | dict.fromkeys(residents.RESIDENTS, residents.answer)
+MODELS: Mapping[str, Baseline] = registry.baselines()
 """The functions that answer, by model."""
 
 BAD_KEY = HttpReply(401, faults.error_body("this is not the key", "invalid_request_error", "invalid_api_key"))
@@ -49,7 +51,8 @@ class Options:
     """`latency` is the mean in seconds of a lognormal distribution, `jitter` the sigma of its logarithm (0: fixed).
 
     Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
-    any model is answered. With a `key`, requests without it are refused with 401. Raises `BadInput`.
+    any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served besides
+    `MODELS`, by model; a request that one of them fails on is refused with 400. Raises `BadInput`.
     """
 
     latency: float = 0.0
@@ -59,6 +62,7 @@ class Options:
     seed: int = 0
     imitate: str | None = None
     key: str | None = field(default=None, repr=False)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency) and self.latency >= 0):
@@ -125,6 +129,7 @@ class _Endpoint:
         self._clock = clock
         self._imitation = shapes.load(options.imitate) if options.imitate is not None else None
         self._bearer = f"Bearer {options.key}".encode() if options.key is not None else None
+        self._models = (*MODELS, *options.baselines)
         self._tries: Counter[bytes] = Counter()
         self._faults: Counter[str] = Counter()
         self._requests = self._completed = self._streamed = self._foreign_keys = 0
@@ -133,7 +138,7 @@ class _Endpoint:
     async def models(self, request: web.Request) -> web.Response:
         if self._bearer is not None and not self._is_ours(request, self._bearer):
             return self._foreign()
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "harness"} for name in MODELS]
+        data = [{"id": name, "object": "model", "created": 0, "owned_by": "harness"} for name in self._models]
         return wire.whole(orjson.dumps({"object": "list", "data": data}))
 
     async def stats(self, request: web.Request) -> web.Response:
@@ -156,7 +161,7 @@ class _Endpoint:
         body = await request.read()
         if self._bearer is not None and not self._is_ours(request, self._bearer):
             return self._foreign()
-        call = _parse(body, self._imitation)
+        call = _parse(body, self._imitation, self._models)
         refusal = self._imitation.refusal(call) if self._imitation else None
         if refusal:
             return wire.respond(refusal)
@@ -236,8 +241,10 @@ class _Endpoint:
         seed = asked if type(asked) is int else self._options.seed
         if self._imitation:
             text = imitate.answer(call, seed)
+        elif own := self._options.baselines.get(call["model"]):
+            text = _answer(own, call, seed)
         else:
-            text = MODELS[call["model"]](call["model"], call["messages"], seed)
+            text = MODELS[call["model"]](call["messages"], seed)
         choice = faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text)
         reply = _completion(call, choice, digest)
         return self._imitation.shape(reply, call) if self._imitation else reply
@@ -253,7 +260,18 @@ class _Endpoint:
         return wire.respond(BAD_KEY)
 
 
-def _parse(body: bytes, imitation: Imitation | None) -> dict[str, Any]:
+def _answer(baseline: Baseline, call: dict[str, Any], seed: int) -> str:
+    """What a benchmark's own baseline says; its mistake is no fault that another try would mend."""
+    try:
+        text: object = baseline(call["messages"], seed)
+    except Exception as error:  # the author's code, not ours
+        _malformed(f"the baseline {call['model']} failed: {type(error).__name__}: {error}")
+    if not isinstance(text, str):
+        _malformed(f"the baseline {call['model']} returned {type(text).__name__}, expected text")
+    return text
+
+
+def _parse(body: bytes, imitation: Imitation | None, models: Sequence[str]) -> dict[str, Any]:
     """A chat request that can be answered; else raises the HTTP error that says why not."""
     try:
         call = orjson.loads(body)
@@ -270,8 +288,8 @@ def _parse(body: bytes, imitation: Imitation | None) -> dict[str, Any]:
     if imitation:
         if type(call.get("model")) is not str:
             _malformed("model: expected text")
-    elif call.get("model") not in tuple(MODELS):  # which anything can be compared with
-        message = f"the model {call.get('model')!r} does not exist; there are {', '.join(MODELS)}"
+    elif call.get("model") not in models:
+        message = f"the model {call.get('model')!r} does not exist; there are {', '.join(models)}"
         text = faults.error_body(message, "invalid_request_error", "model_not_found").decode()
         raise web.HTTPNotFound(text=text, content_type="application/json")
     return call

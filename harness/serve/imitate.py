@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from harness.serve import baselines, residents
+from harness.benchmarks import registry
 from harness.serve.faults import HttpReply
 from harness.serve.stream import Manner
 
@@ -150,11 +150,9 @@ def answer(call: Mapping[str, Any], seed: int) -> str:
     """What any model says: a baseline's answer, of that name or of a benchmark whose prompt this is, or a fixed one."""
     model, messages = call["model"], call["messages"]
     text = "\n".join([message["content"] for message in messages if message["role"] == "user"])
-    if model in residents.RESIDENTS or residents.read(text).home != residents.HOME:
-        return residents.answer(model if model in residents.RESIDENTS else "baseline/commuter", messages, seed)
-    if model in baselines.BASELINES or baselines.read(text).pool:
-        return baselines.answer(model if model in baselines.BASELINES else "baseline/recency", messages, seed)
-    return FIXED
+    known = registry.baselines()
+    name = model if model in known else registry.reader(text)
+    return known[name](messages, seed) if name else FIXED
 
 
 def member(call: Mapping[str, Any], dotted: str) -> Any:

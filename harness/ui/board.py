@@ -190,7 +190,7 @@ def _figure_columns(subsets: Sequence[SubsetProgress], screen: Screen) -> list[C
 
 
 def _figure(subset: SubsetProgress, name: str) -> str:
-    return words.percent(subset.scores[name]) if name in subset.scores else ""
+    return words.figure(subset.scores[name], subset.units.get(name)) if name in subset.scores else ""
 
 
 def _share(subset: SubsetProgress) -> float:

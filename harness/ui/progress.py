@@ -171,7 +171,7 @@ def folded(parts: list[str]) -> str:
 
 
 def _subset_words(subset: SubsetProgress) -> str:
-    scores = "".join(f" {name} {words.percent(value)}" for name, value in subset.scores.items())
+    scores = "".join(f" {name} {words.figure(value, subset.units.get(name))}" for name, value in subset.scores.items())
     scores += f" over {words.plural(subset.scored_users, 'user')}" if subset.scores else ""
     failed = f" ({subset.failed} failed)" if subset.failed else ""
     return f"{subset.subset} {subset.done}/{subset.users}{failed}{scores}"

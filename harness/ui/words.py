@@ -177,8 +177,11 @@ def warned(age: float, text: str, times: int) -> str:
     return f"{duration(age)} ago: {text}{f' ({times} times)' if times > 1 else ''}"
 
 
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}%"
+def figure(value: float | None, unit: str | None = None) -> str:
+    """A running figure: a share in percent, anything else with its unit."""
+    if value is None:
+        return "-"
+    return f"{100 * value:.2f}%" if unit is None else f"{value:.3f} {unit}"
 
 
 def pace(rate: float) -> str:

@@ -7,8 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from harness.benchmarks.answers import Unreadable, json_object
+from harness.benchmarks.parsing import json_object
 from harness.benchmarks.streamprofile.synth import generate
+from harness.errors import InvalidReply
 from harness.model import Completion
 from tests.corpus.command import RUN, TASKS, Commands, put
 
@@ -39,6 +40,6 @@ def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(command: Comm
 
 def test_a_reply_on_which_the_repair_itself_fails_holds_no_json() -> None:
     """A fence within a name breaks an assertion of the repair; the answer is invalid, and the run goes on."""
-    reading = json_object(Completion('{"```json0```'), [])
-    assert isinstance(reading, Unreadable)
-    assert reading.kind == "no_json"
+    with pytest.raises(InvalidReply) as caught:
+        json_object(Completion('{"```json0```'), [])
+    assert caught.value.kind == "no_json"

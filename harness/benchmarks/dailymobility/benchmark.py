@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
-from harness import config
-from harness.benchmarks.again import checked
-from harness.benchmarks.answers import FINAL_REASONS
-from harness.benchmarks.dailymobility import groundtruth, plan, task
+from harness.benchmark import VALID, Benchmark, Metric, Task
+from harness.benchmarks.dailymobility import groundtruth, page, plan, scores, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Stage, load_agent
 from harness.benchmarks.dailymobility.city import City, load_city
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, VALID, Day, DayMetrics, Resident
-from harness.benchmarks.dailymobility.groundtruth import GroundTruth
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
+from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
+from harness.benchmarks.settings import checked
 from harness.benchmarks.template import Unplayed
+from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, BadInput, shown
-from harness.model import JSON, Ask, Completion, Request, Usage, Where
+from harness.model import JSON, Cards, Completion, Page, Request
 
-SUBSETS = ("beijing",)
 FOLDER = "dailymobility"
 """Below the tasks folder: the data as published."""
 
-FILES = (
-    "profiles.json",
-    "beijing.pb",
-    *(f"{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
-)
 SIMULATOR_VERSION = "1"
 AGENT_STEPS = 100
 """Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
@@ -64,7 +58,7 @@ class Mode(Protocol):
     files: Mapping[str, bytes]
 
     def identity(self) -> JSON: ...
-    async def play(self, resident: Resident, ask: Ask) -> Day: ...
+    async def play(self, resident: Resident, chat: Chat) -> Day: ...
 
 
 class PlanMode:
@@ -73,27 +67,19 @@ class PlanMode:
     name = plan.MODE
     steps = 1
 
-    def __init__(self, prompt: plan.PlanPrompt, city: City, *, json_object: bool, parse_retries: int) -> None:
+    def __init__(self, prompt: plan.PlanPrompt, city: City, asking: Asking) -> None:
         self.source = prompt.source
         self.path = prompt.path
         self.files = prompt.files
         self._prompt = prompt
         self._nearby = plan.Nearby(city)
-        self._json_object = json_object
-        self._parse_retries = parse_retries
+        self._asking = asking
 
     def identity(self) -> JSON:
-        return {"structured": "json_object" if self._json_object else "none", "parse_retries": self._parse_retries}
+        return self._asking.identity
 
-    async def play(self, resident: Resident, ask: Ask) -> Day:
-        return await plan.play(
-            resident,
-            self._nearby,
-            ask,
-            self._prompt,
-            json_object=self._json_object,
-            parse_retries=self._parse_retries,
-        )
+    async def play(self, resident: Resident, chat: Chat) -> Day:
+        return await plan.play(resident, self._nearby, chat, self._prompt)
 
 
 class AgentMode:
@@ -102,36 +88,27 @@ class AgentMode:
     name = "agent"
     steps = AGENT_STEPS
 
-    def __init__(self, agent: AgentFile, city: City, *, seed: int, json_object: bool, parse_retries: int) -> None:
+    def __init__(self, agent: AgentFile, city: City, seed: int, asking: Asking, warn: Callable[[str], None]) -> None:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
         self.files: Mapping[str, bytes] = {
             KEPT + name: content for name, content in ((agent.name, agent.data), *agent.beside.items())
         }
-        self.hear: Callable[[str], None] = lambda warning: None
         self._seed = seed
-        self._json_object = json_object
-        self._parse_retries = parse_retries
-        self._stage = Stage(agent, city, seed=seed, warn=lambda warning: self.hear(warning))
+        self._asking = asking
+        self._stage = Stage(agent, city, seed=seed, warn=warn)
 
     def identity(self) -> JSON:
-        return {
-            "simulator": SIMULATOR_VERSION,
-            "agent_seed": self._seed,
-            "structured": "json_object" if self._json_object else "none",
-            "parse_retries": self._parse_retries,
-        }
+        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._asking.identity}
 
-    async def play(self, resident: Resident, ask: Ask) -> Day:
-        usage, odd = Usage(), Counter[str]()
+    async def play(self, resident: Resident, chat: Chat) -> Day:
+        odd = Counter[str]()
 
         async def counted(request: Request) -> Completion:
             """The same request once more while the reply is empty or a refusal, as often as the run allows."""
-            nonlocal usage
-            request = request if self._json_object else replace(request, json_object=False)
-            for retries_left in range(self._parse_retries, -1, -1):
-                completion = await ask(request)
-                usage = usage.plus(completion)
+            request = request if self._asking.structured else replace(request, json_object=False)
+            for retries_left in range(self._asking.parse_retries, -1, -1):
+                completion = await chat.ask(request)
                 final = completion.finish_reason in FINAL_REASONS
                 if completion.text.strip() or final or not retries_left:
                     break
@@ -143,13 +120,13 @@ class AgentMode:
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
-            return plan.stayed_home(resident, self.name, failure.kind, usage)
+            return plan.stayed_home(resident, self.name, failure.kind)
         if len(rows) != ROWS:
             raise AssertionError(f"a whole day has {ROWS} rows, got {len(rows)}")
         odd["unknown_intention"] = sum(row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2])
         places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
         warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)
-        return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, usage, warnings=warnings)
+        return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, warnings=warnings)
 
 
 def _oddities(completion: Completion) -> Iterator[str]:
@@ -164,31 +141,79 @@ class UnplayedMode(Unplayed):
     """The mode of an earlier run whose days are only measured."""
 
     def __init__(self, settings: JSON) -> None:
-        super().__init__(settings["prompt"])
-        self.name: str = settings["mode"]
+        super().__init__(checked(settings, "prompt", str))
+        self.name: str = checked(settings, "mode", str)
         self.steps = AgentMode.steps if self.name == AgentMode.name else PlanMode.steps
         self._identity = {name: settings[name] for name in IDENTITIES if name in settings}
 
     def identity(self) -> JSON:
         return self._identity
 
-    async def play(self, resident: Resident, ask: Ask) -> Day:
+    async def play(self, resident: Resident, chat: Chat) -> Day:
         self.messages()
 
 
-class DailyMobility:
-    name = "dailymobility"
-    key_field = "id"
-    prompt_version = "1"
-    parser_version = "2"
-    subsets = SUBSETS
+SCORE = "Score"
 
-    def __init__(self, mode: Mode, city: City, truth: GroundTruth) -> None:
-        self.task_version = f"1 {city.sha256} {mode.steps}"
-        self.truth = truth.sha256
-        self._mode = mode
-        self.city = city
-        self._truth = truth
+
+class DailyMobility(Benchmark):
+    name = "dailymobility"
+    version = "1"
+    parser_version = "2"
+    subsets: ClassVar = {"beijing": f"{FOLDER}/profiles.json"}
+    data_files = (
+        f"{FOLDER}/beijing.pb",
+        *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
+    )
+    metrics = (Metric(SCORE), *(Metric(f"JSD_{metric}", better="lower") for metric in METRICS))
+    secondary = (
+        Metric("JSD_per_slot", better="lower"),
+        *(Metric(f"{SCORE} ({protocol})") for protocol in ("asbench", "agentsociety2")),
+    )
+    headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
+    user = "resident"
+    language = "zh"
+    key_field = "id"
+    invalid_as = "Invalid days count as stayed home with the intention other"
+
+    @dataclass(frozen=True)
+    class Settings:
+        prompt: Path | None = field(default=None, metadata={"help": "a prompt template for plan mode"})
+        agent: Path | None = field(
+            default=None, metadata={"help": "an agent file written for asbench; its code is run"}
+        )
+        agent_seed: int = field(default=0, metadata={"help": "seed of the agents' random numbers"})
+
+        def __post_init__(self) -> None:
+            if self.agent is not None and self.prompt is not None:
+                raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
+            if self.agent is None and self.agent_seed:
+                raise BadInput("--agent-seed has no effect without --agent")
+
+    @classmethod
+    def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
+        if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
+            return cls.Settings(prompt=files.get("prompt"))
+        return cls.Settings(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
+
+    def prepare(self) -> None:
+        folder = self.folder / FOLDER
+        self.city = load_city(folder / "beijing.pb")
+        self._truth = groundtruth.load(folder)
+        self.truth = self._truth.sha256
+        self._mode = self._made_mode()
+
+    def _made_mode(self) -> Mode:
+        made = self.settings
+        if self.recorded is not None:
+            return UnplayedMode(self.recorded)
+        if made.agent is not None:
+            return AgentMode(load_agent(made.agent, self.digests), self.city, made.agent_seed, self.asking, self.warn)
+        return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
+
+    @property
+    def task_version(self) -> str:
+        return f"1 {self.city.sha256} {self._mode.steps}"
 
     @property
     def source(self) -> Path | None:
@@ -210,51 +235,74 @@ class DailyMobility:
             "map_sha256": self.city.sha256,
         }
 
-    def on_warning(self, hear: Callable[[str], None]) -> None:
-        if isinstance(self._mode, AgentMode):
-            self._mode.hear = hear
+    def parse(self, line: JSON, subset: str) -> Task:
+        return task.parse(line, self.city, self._mode.steps)
 
-    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
-        return task.check(line, where, self.city), self._mode.steps
+    def outline(self, line: JSON, subset: str) -> tuple[int, int]:
+        task.check(line, self.city)
+        return line["id"], self._mode.steps
 
-    def load(self, line: bytes, subset: str) -> Resident:
-        return task.load(line)
+    async def play(self, given: Resident, chat: Chat) -> Day:
+        return await self._mode.play(given, chat)
 
-    def steps(self, resident: Resident) -> int:
-        return self._mode.steps
+    def measure(self, task: Task, answer: Day) -> Any:
+        """Return the `DayMetrics` of a day: the figures are made of records (`scores.py`)."""
+        return self._measured(answer.visited, answer.intentions)
 
-    async def play(self, resident: Resident, ask: Ask) -> Day:
-        return await self._mode.play(resident, ask)
-
-    def measure(self, resident: Resident, day: Day) -> DayMetrics:
-        return self._measured(day.visited, day.intentions)
-
-    def record(self, resident: Resident, day: Day, metrics: DayMetrics) -> JSON:
+    def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
         return {
-            "user_id": resident.number,
-            "mode": day.mode,
-            "intentions": day.intentions,
-            "places": day.places,
-            "visited_aois": day.visited,
+            "user_id": task.given.number,
+            "mode": answer.mode,
+            "intentions": answer.intentions,
+            "places": answer.places,
+            "visited_aois": answer.visited,
             **_columns(metrics),
-            "invalid": None if day.outcome == VALID else day.outcome,
-            "repairs": day.repairs,
-            "warnings": day.warnings,
-            "usage": day.usage.data,
+            "invalid": None if answer.outcome == VALID else answer.outcome,
+            "repairs": answer.repairs,
+            "warnings": answer.warnings,
         }
 
-    def rescore(self, resident: Resident, data: JSON) -> JSON:
-        with read_of(resident.key):
-            _check_record(resident, data, self.city)
+    def rescore(self, task: Task, data: JSON) -> JSON:
+        with read_of(task.key):
+            _check_record(task.given, data, self.city)
             return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
 
-    def remark(self, resident: Resident) -> str:
-        return " ".join(
-            [*([SYNTHETIC] if resident.synthetic else []), *([SIMULATED] if self._mode.name == AgentMode.name else [])]
-        )
+    def outcomes(self, record: JSON) -> Iterable[str]:
+        return (record["invalid"] or VALID,)
+
+    def remark(self, task: Task) -> str:
+        simulated = self._mode.name == AgentMode.name
+        return " ".join([*([SYNTHETIC] if task.synthetic else []), *([SIMULATED] if simulated else [])])
+
+    def statistics(self, records: Sequence[JSON]) -> Any:
+        return scores.counts_by_bin(records, self._truth)
+
+    def figures(self, totals: Any) -> Any:
+        return scores.figures(self._truth.histograms, totals)
 
     def scorer(self, subset: str) -> MobilityScorer:
-        return MobilityScorer(subset, self._truth, self.prompt_version)
+        return MobilityScorer(subset, self._truth, self.version)
+
+    @classmethod
+    def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
+        return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
+
+    @classmethod
+    def upgraded(cls, data: JSON) -> JSON:
+        of = data["diagnostics"]
+        return {"diagnostics": {**of, "valid_answers": of["valid_days"]}}
+
+    @classmethod
+    def runs_code(cls, identity: JSON) -> bool:
+        return bool(identity.get("mode") == AgentMode.name)
+
+    @classmethod
+    def page(cls, data: JSON) -> Page:
+        return page.page(data)
+
+    @classmethod
+    def cards(cls, benchmark: Benchmark | None, run: JSON, posts: bool) -> Cards:
+        return page.UserCards(benchmark.city if isinstance(benchmark, cls) else None)
 
     def _measured(self, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
         centroids = [(aoi.x, aoi.y) for aoi in map(self.city.aois.__getitem__, places)]
@@ -280,66 +328,3 @@ def _columns(metrics: DayMetrics) -> JSON:
         "gyration_radius_m": metrics.radius,
         "intention_proportions": metrics.proportions,
     }
-
-
-def files_needed(subset: str) -> tuple[str, ...]:
-    return tuple(f"{FOLDER}/{name}" for name in FILES)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("DailyMobility")
-    group.add_argument("--agent", type=Path, metavar="FILE", help="an agent file written for asbench; its code is run")
-    group.add_argument("--agent-seed", type=int, metavar="N", help="seed of the agents' random numbers (default: 0)")
-
-
-def settings(args: argparse.Namespace, folder: Path) -> JSON:
-    """The settings that a command's options make."""
-    if args.agent is not None and args.prompt is not None:
-        raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
-    if args.agent is None and args.agent_seed is not None:
-        raise BadInput("--agent-seed has no effect without --agent")
-    return {
-        "source": args.agent or args.prompt,
-        "mode": AgentMode.name if args.agent else PlanMode.name,
-        "structured": args.structured,
-        "parse_retries": config.PARSE_RETRIES if args.parse_retries is None else args.parse_retries,
-        "agent_seed": args.agent_seed or 0,
-        "folder": folder,
-    }
-
-
-def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
-    """The settings of an earlier run, from what its manifest says and where its prompt or agent is now."""
-    in_agent_mode = identity.get("mode") == AgentMode.name
-    needed = {"mode": str, "prompt": str, **({"agent_seed": int} if in_agent_mode else {})}
-    made = checked(identity, needed, {"structured": str, "parse_retries": int})
-    return {**made, "source": source, "folder": folder}
-
-
-def configure(settings: JSON) -> DailyMobility:
-    """The benchmark with settings as the functions above make them."""
-    folder = settings["folder"] / FOLDER
-    city, truth = load_city(folder / "beijing.pb"), groundtruth.load(folder)
-    parse_retries = settings.get("parse_retries", config.PARSE_RETRIES)
-    json_object = settings.get("structured", "json_object") == "json_object"
-    mode: Mode
-    if not settings.get("play", True):
-        mode = UnplayedMode(settings)
-    elif settings["mode"] == AgentMode.name:
-        if settings["source"] is None:
-            raise BadInput("the run's manifest: field provenance.source: expected the path of the agent file")
-        mode = AgentMode(
-            load_agent(settings["source"], settings.get("digests")),
-            city,
-            seed=settings["agent_seed"],
-            json_object=json_object,
-            parse_retries=parse_retries,
-        )
-    else:
-        mode = PlanMode(
-            plan.PlanPrompt(settings["source"]),
-            city,
-            json_object=json_object,
-            parse_retries=parse_retries,
-        )
-    return DailyMobility(mode, city, truth)

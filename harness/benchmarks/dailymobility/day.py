@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.model import Usage
-
 SLOTS = 48
 """Half hours of a day."""
 
@@ -25,7 +23,6 @@ INTENTIONS = {
 }
 NUMBERS = {name: number for number, name in INTENTIONS.items()}
 OTHER = 3
-VALID = "valid"
 
 
 def intention_number(said: str | None) -> int:
@@ -35,14 +32,13 @@ def intention_number(said: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A task: one entry of `profiles.json`. `profile` holds every field as given; `home`, `work` are AOI ids."""
+    """The given part of a task: an entry of `profiles.json`. `profile` has every field; `home`, `work` are AOI ids."""
 
     key: str
     number: int
     home: int
     work: int
     profile: Mapping[str, Any]
-    synthetic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,6 @@ class Day:
     places: tuple[int | None, ...]
     visited: tuple[int, ...]
     outcome: str
-    usage: Usage
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

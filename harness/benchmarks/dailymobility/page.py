@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from harness.benchmark import Task
 from harness.benchmarks.dailymobility import summary
-from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.city import City
-from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, Resident
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.protocols import BINS, LOCATIONS, METRICS, PROPORTIONS, RADIUS
 from harness.benchmarks.dailymobility.protocols import HEADLINE as ALIGNED
 from harness.benchmarks.dailymobility.scores import FINAL
 from harness.benchmarks.quoted import called, quotes, said
 from harness.model import (
     JSON,
-    Benchmark,
     Block,
     Card,
     Chart,
@@ -34,8 +33,6 @@ from harness.model import (
     Tile,
 )
 
-HEADLINE = ("Score", "Score (asbench)", "Score (agentsociety2)")
-"""Metrics of a page over all runs."""
 HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}
 REPLIES_SHOWN = 4
@@ -136,21 +133,19 @@ def _both(title: str, edges: tuple[float, ...], label: str, sides: dict[str, lis
     return Chart("histogram", title, edges, label, "%", series)
 
 
-def mark(kind: str) -> bytes:
-    """Bytes that stand in the line of every record of an invalid day of this kind."""
-    return b'"invalid":"%s"' % kind.encode()
-
-
 class UserCards:
-    """Cards of residents; places are drawn where `benchmark` knows them."""
+    """Cards of residents; places are drawn where the map is at hand."""
 
     columns = ("radius, km", "places", "invalid")
     user = "resident"
 
-    def __init__(self, benchmark: Benchmark | None, run: JSON, posts: bool) -> None:
-        self._city: City | None = benchmark.city if isinstance(benchmark, DailyMobility) else None
+    def __init__(self, city: City | None) -> None:
+        self._city = city
 
-    def card(self, data: JSON, task: Resident | None, replies: Sequence[Completion]) -> Card:
+    def mark(self, kind: str) -> bytes:
+        return b'"invalid":"%s"' % kind.encode()
+
+    def card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Card:
         radius = f"{data['gyration_radius_m'] / 1000:.1f}"
         figures = (radius, str(data["daily_location_number"]), data["invalid"] or "")
         return Card(str(data["user_id"]), figures, tuple(self._blocks(data, task, replies)))
@@ -184,7 +179,7 @@ class UserCards:
         place = self._city.aois.get(aoi) if self._city and aoi is not None else None
         return (round(place.x, 1), round(place.y, 1)) if place else None
 
-    def _blocks(self, data: JSON, task: Resident | None, replies: Sequence[Completion]) -> Iterator[Block]:
+    def _blocks(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["invalid"]:
             yield Paragraph(f"Invalid day ({data['invalid']}): scored as a day at home with the intention other.")
         taken = [[float(number == one) for number in INTENTIONS] for one in data["intentions"]]
@@ -203,7 +198,7 @@ class UserCards:
         yield from _replies(replies)
 
 
-def _plan(data: JSON, task: Resident | None) -> Table:
+def _plan(data: JSON, task: Task | None) -> Table:
     """The day as stretches of one intention at one place."""
     rows, slot = [], 0
     for (number, aoi), slots in groupby(zip(data["intentions"], data["places"], strict=True)):
@@ -217,10 +212,10 @@ def _clock(slot: int) -> str:
     return f"{slot // 2:02}:{slot % 2 * 30:02}"
 
 
-def _place(aoi: int | None, task: Resident | None) -> str:
+def _place(aoi: int | None, task: Task | None) -> str:
     if aoi is None:
         return "on the way"
-    known = {task.home: "home", task.work: "work"} if task else {}
+    known = {task.given.home: "home", task.given.work: "work"} if task else {}
     return known.get(aoi, f"AOI {aoi}")
 
 

@@ -14,14 +14,14 @@ from math import hypot
 from pathlib import Path
 from typing import Any
 
-from harness import config
-from harness.benchmarks.answers import Unreadable, ask_until_read
+from harness.benchmark import VALID
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi, levels
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, OTHER, SLOTS, VALID, Day, Resident
-from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Readable, read
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, OTHER, SLOTS, Day, Resident
+from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Reading, read
 from harness.benchmarks.template import Template
-from harness.errors import BadInput
-from harness.model import Ask, Message, Usage
+from harness.chat import Chat
+from harness.errors import BadInput, InvalidReply
+from harness.model import Message
 
 MODE = "plan"
 OWN_PROMPT = Path(__file__).with_name("plan.txt")
@@ -169,39 +169,25 @@ class PlanPrompt:
         )
 
 
-async def play(
-    resident: Resident,
-    nearby: Nearby,
-    ask: Ask,
-    prompt: PlanPrompt,
-    *,
-    json_object: bool = True,
-    parse_retries: int = config.PARSE_RETRIES,
-) -> Day:
-    """The day of one resident: asked again, saying what was wrong, while the reply cannot be read and another could."""
+async def play(resident: Resident, nearby: Nearby, chat: Chat, prompt: PlanPrompt) -> Day:
+    """Return the day of one resident: asked again, saying what was wrong, while the reply cannot be read."""
     around = nearby.of(resident)
     places = nearby.places(around)
-    reading, usage = await ask_until_read(
-        ask,
-        prompt.messages(resident, around),
-        json_object,
-        parse_retries,
-        lambda completion: read(completion, places),
-        Usage(),
-    )
-    if isinstance(reading, Unreadable):
-        return stayed_home(resident, MODE, reading.kind, usage)
-    return _valid(reading, usage)
+    try:
+        reading = await chat.read(prompt.messages(resident, around), lambda completion: read(completion, places))
+    except InvalidReply as error:
+        return stayed_home(resident, MODE, error.kind)
+    return _valid(reading)
 
 
-def stayed_home(resident: Resident, mode: str, outcome: str, usage: Usage) -> Day:
+def stayed_home(resident: Resident, mode: str, outcome: str) -> Day:
     """What an invalid answer counts as: at home all day, with the intention `other`."""
-    return Day(mode, (OTHER,) * SLOTS, (resident.home,) * SLOTS, (resident.home,), outcome, usage)
+    return Day(mode, (OTHER,) * SLOTS, (resident.home,) * SLOTS, (resident.home,), outcome)
 
 
-def _valid(reading: Readable, usage: Usage) -> Day:
+def _valid(reading: Reading) -> Day:
     visited = tuple(dict.fromkeys(reading.places))
-    return Day(MODE, reading.intentions, reading.places, visited, VALID, usage, reading.repairs, reading.warnings)
+    return Day(MODE, reading.intentions, reading.places, visited, VALID, reading.repairs, reading.warnings)
 
 
 def _intention_of(level: str) -> int | None:

@@ -12,8 +12,9 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
-from harness.benchmarks.answers import Unreadable, json_object
 from harness.benchmarks.dailymobility.day import NUMBERS, SLOTS
+from harness.benchmarks.parsing import json_object
+from harness.errors import InvalidReply
 from harness.model import Completion
 
 INTENTIONS_ZH = {1: "睡眠", 2: "居家活动", 3: "其他", 4: "工作", 5: "购物", 6: "外出就餐", 7: "休闲娱乐"}
@@ -45,7 +46,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
+class Reading:
     """48 numbers of intentions and 48 AOI ids. `warnings` has `off_candidate: N` where N places were not offered."""
 
     intentions: tuple[int, ...]
@@ -64,30 +65,16 @@ class _Segment:
     place: int
 
 
-class _Wrong(Exception):
-    """The first thing in a reply that cannot be read; never leaves this file."""
+def read(completion: Completion, places: Places) -> Reading:
+    """Return the day in a completion.
 
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(kind, why)
-        self.reading = Unreadable(kind, why)
-
-
-def read(completion: Completion, places: Places) -> Readable | Unreadable:
-    """The day that a completion holds, or the kind of its fault with a sentence for the model.
-
-    Kinds: `refusal`, `empty`, `no_json`, `not_object`, `no_day`, `wrong_length`, `bad_time`, `gap`, `overlap`,
-    `unknown_intention`, `unknown_place`; and the final ones that endpoints tell: `length`, `only_thinking`,
-    `content_filter`, `context_length`.
+    Raise `InvalidReply` of one of the kinds `refusal`, `empty`, `no_json`, `not_object`, `no_day`, `wrong_length`,
+    `bad_time`, `gap`, `overlap`, `unknown_intention`, `unknown_place`, or a final one that endpoints report: `length`,
+    `only_thinking`, `content_filter`, `context_length`.
     """
     repairs: list[str] = []
-    data = json_object(completion, repairs)
-    if isinstance(data, Unreadable):
-        return data
-    try:
-        day = _day(data, places, repairs)
-    except _Wrong as wrong:
-        return wrong.reading
-    return Readable(
+    day = _day(json_object(completion, repairs), places, repairs)
+    return Reading(
         tuple(intention for intention, _ in day),
         tuple(place for _, place in day),
         tuple(dict.fromkeys(repairs)),
@@ -100,12 +87,12 @@ def _day(data: dict[str, Any], places: Places, repairs: list[str]) -> list[tuple
     for name, reader in (("segments", _from_segments), ("slots", _from_slots)):
         if type(listed := data.get(name)) is list and listed:
             return reader(listed, places, repairs)
-    raise _Wrong("no_day", "缺少 segments，或它不是一个非空数组")
+    raise InvalidReply("no_day", "缺少 segments，或它不是一个非空数组")
 
 
 def _from_segments(listed: list[Any], places: Places, repairs: list[str]) -> list[tuple[int, int]]:
     if len(listed) > SLOTS:  # of half an hour at least each
-        raise _Wrong("overlap", f"segments 有 {len(listed)} 段，一天至多 {SLOTS} 段")
+        raise InvalidReply("overlap", f"segments 有 {len(listed)} 段，一天至多 {SLOTS} 段")
     segments = [_segment(item, f"第 {number} 段", places, repairs) for number, item in enumerate(listed, 1)]
     ordered = sorted(segments, key=lambda segment: segment.start)
     if ordered != segments:
@@ -118,31 +105,33 @@ def _check_cover(ordered: list[_Segment]) -> None:
     covered = 0
     for segment in ordered:
         if segment.start > covered:
-            raise _Wrong("gap", f"{_clock(covered)} 到 {_clock(segment.start)} 没有安排")
+            raise InvalidReply("gap", f"{_clock(covered)} 到 {_clock(segment.start)} 没有安排")
         if segment.start < covered:
-            raise _Wrong("overlap", f"{_clock(segment.start)} 到 {_clock(min(covered, segment.end))} 安排了不止一次")
+            raise InvalidReply(
+                "overlap", f"{_clock(segment.start)} 到 {_clock(min(covered, segment.end))} 安排了不止一次"
+            )
         covered = segment.end
     if covered < SLOTS:
-        raise _Wrong("gap", f"{_clock(covered)} 到 {_clock(SLOTS)} 没有安排")
+        raise InvalidReply("gap", f"{_clock(covered)} 到 {_clock(SLOTS)} 没有安排")
 
 
 def _segment(item: Any, which: str, places: Places, repairs: list[str]) -> _Segment:
     if type(item) is not dict:
-        raise _Wrong("no_day", f"{which}不是一个 JSON 对象")
+        raise InvalidReply("no_day", f"{which}不是一个 JSON 对象")
     start = _time(item.get("start"), f"{which}的 start", repairs)
     end = _time(item.get("end"), f"{which}的 end", repairs)
     if end == 0 < start:
         repairs.append("midnight")
         end = SLOTS
     if start >= end:
-        raise _Wrong("bad_time", f"{which}的 end 没有比 start 至少晚半小时")
+        raise InvalidReply("bad_time", f"{which}的 end 没有比 start 至少晚半小时")
     intention = _intention(item.get("intention"), which, repairs)
     return _Segment(start, end, intention, _place(item.get("place"), which, places, repairs))
 
 
 def _from_slots(listed: list[Any], places: Places, repairs: list[str]) -> list[tuple[int, int]]:
     if len(listed) != SLOTS:
-        raise _Wrong("wrong_length", f"slots 有 {len(listed)} 项，应当正好 {SLOTS} 项")
+        raise InvalidReply("wrong_length", f"slots 有 {len(listed)} 项，应当正好 {SLOTS} 项")
     return [_slot(item, f"第 {number} 项", places, repairs) for number, item in enumerate(listed, 1)]
 
 
@@ -151,7 +140,7 @@ def _slot(item: Any, which: str, places: Places, repairs: list[str]) -> tuple[in
     if type(item) is list and len(item) == 2:
         item = {"intention": item[0], "place": item[1]}
     if type(item) is not dict:
-        raise _Wrong("no_day", f"{which}不是一个 JSON 对象")
+        raise InvalidReply("no_day", f"{which}不是一个 JSON 对象")
     return _intention(item.get("intention"), which, repairs), _place(item.get("place"), which, places, repairs)
 
 
@@ -164,7 +153,7 @@ def _time(value: Any, which: str, repairs: list[str]) -> int:
     hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (99, 0, 0)
     total = hours * 3600 + minutes * 60 + seconds
     if minutes > 59 or seconds > 59 or total > _DAY:
-        raise _Wrong("bad_time", f"{which} 是 {_shown(value)}，应当是 00:00 到 24:00 之间的整点或半点")
+        raise InvalidReply("bad_time", f"{which} 是 {_shown(value)}，应当是 00:00 到 24:00 之间的整点或半点")
     if total % _HALF_HOUR:
         repairs.append("rounded_time")
     return (total + _HALF_HOUR // 2) // _HALF_HOUR
@@ -173,7 +162,7 @@ def _time(value: Any, which: str, repairs: list[str]) -> int:
 def _intention(value: Any, which: str, repairs: list[str]) -> int:
     number = _word(value, _WORDS, "intention_spelling", repairs) if type(value) is str else value
     if type(number) is not int or number not in INTENTIONS_ZH:
-        raise _Wrong("unknown_intention", f"{which}的 intention 是 {_shown(value)}，不在七种意图之内")
+        raise InvalidReply("unknown_intention", f"{which}的 intention 是 {_shown(value)}，不在七种意图之内")
     return number
 
 
@@ -187,7 +176,9 @@ def _place(value: Any, which: str, places: Places, repairs: list[str]) -> int:
     if type(aoi) is str:
         return places.home if aoi == HOME else places.work
     if type(aoi) is not int or not (aoi in (places.home, places.work) or aoi in places.aois):
-        raise _Wrong("unknown_place", f"{which}的 place 是 {_shown(value)}，既不是 home 或 work，也不是已有的 AOI 编号")
+        raise InvalidReply(
+            "unknown_place", f"{which}的 place 是 {_shown(value)}，既不是 home 或 work，也不是已有的 AOI 编号"
+        )
     return aoi
 
 

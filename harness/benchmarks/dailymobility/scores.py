@@ -36,7 +36,7 @@ from harness.benchmarks.dailymobility.protocols import (
 from harness.benchmarks.records import text
 from harness.benchmarks.spent import counted
 from harness.model import JSON, Record
-from harness.scoring.divergence import NORMAL_95, Array, jackknife, left_out
+from harness.scoring.divergence import NORMAL_95, Array, divergence, jackknife, left_out
 
 FINAL = "final_score"
 
@@ -196,6 +196,29 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
     cells = SHARE_BINS[spent] + SIZES[metric] * np.arange(len(rows))[:, None]
     counts = np.bincount(cells.ravel(), minlength=SIZES[metric] * len(rows))
     return counts.astype(np.uint8).reshape(-1, SIZES[metric])
+
+
+# Comparison
+
+ENDS = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
+
+
+def counts_by_bin(days: Sequence[JSON], truth: GroundTruth) -> Array:
+    """Each resident's counts by bin of the aligned protocol, of all four metrics side by side: residents x bins."""
+    records = [Record(str(day["user_id"]), day) for day in days]
+    return side_by_side(np.concatenate([np.empty((0, 9), dtype=np.uint8), *score(records, truth).rows]))
+
+
+def side_by_side(rows: Rows) -> Array:
+    """Return the counts by bin of `ShardScores.rows`: residents x bins of all metrics."""
+    return np.hstack([_by_bin(metric, rows) for metric in METRICS]).astype(np.float64)
+
+
+def figures(truth: Histograms, totals: Array) -> Array:
+    """The score, then the divergences, of histograms side by side (R x bins)."""
+    parts = zip(METRICS, np.split(totals, ENDS, axis=1), strict=True)
+    found = np.stack([divergence(truth[metric], part) for metric, part in parts], axis=1)
+    return np.column_stack([1 - found.mean(axis=1), found])
 
 
 # Intervals

@@ -183,6 +183,7 @@ def _diagnostics(scores: ShardScores) -> JSON:
     return {
         "modes": dict(sorted(scores.modes.items())),
         "valid_days": scores.residents - scores.invalid.total(),
+        "valid_answers": scores.residents - scores.invalid.total(),
         "invalid": dict(sorted(scores.invalid.items())),
         "repaired_users": scores.counts["repaired"],
         "repaired": dict(sorted(scores.repaired.items())),

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from harness.benchmarks.streamprofile.task import ProfileTask
+from harness.benchmark import Task
 from harness.errors import BadInput
 from harness.model import JSON, Where
 
@@ -69,7 +69,7 @@ def _text(value: object) -> str:
     return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
 
 
-def is_partial(task: ProfileTask, record: JSON) -> bool:
+def is_partial(task: Task, record: JSON) -> bool:
     """Whether a record has steps of the task, but not each of them once: it was cut off, or merged with another, and
     what could be scored of it is no score of the user."""
     steps, known = Counter(step["step_id"] for step in record["steps"]), {step.step_id for step in task.given.steps}

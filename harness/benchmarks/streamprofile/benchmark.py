@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
-import orjson
-
-from harness import config
-from harness.benchmarks.again import checked
-from harness.benchmarks.answers import Unreadable, ask_until_read
+from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
 from harness.benchmarks.records import read_of
+from harness.benchmarks.settings import checked
+from harness.benchmarks.streamprofile import authors, page, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
-from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
+from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scorer import ProfileScorer
-from harness.benchmarks.streamprofile.task import Given, GivenStep, ProfileTask
+from harness.benchmarks.streamprofile.synth import generate
+from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
-from harness.errors import BadInput, shown
-from harness.model import JSON, Ask, Usage, Where
+from harness.chat import Chat
+from harness.errors import BadInput, InvalidReply, shown
+from harness.model import JSON, Cards, Page, Published
 
-SUBSETS = tuple(PLATFORMS)
-VALID = "valid"
-SYNTHETIC = "The tasks are synthetic: they show that the harness works, and say nothing of real users."
+COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
+"""Platforms in the order of the published tables."""
+
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
 """What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
@@ -47,33 +48,34 @@ class StepAnswer:
     repairs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileAnswer:
-    steps: tuple[StepAnswer, ...]
-    usage: Usage
+def _metric(name: str, prefix: str = "") -> Metric:
+    return Metric(f"{prefix}{name}", better="lower" if name in ERRORS else "higher")
 
 
-class StreamProfile:
+class StreamProfile(Benchmark):
     name = "streamprofile"
-    key_field = "user_id"
-    truth = ""
-    prompt_version = "1"
+    version = "1"
     parser_version = "2"
     task_version = "1"
-    subsets = SUBSETS
+    subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
+    metrics = tuple(map(_metric, NAMES))
+    secondary = (Metric(f"{F1} (release code)"), *(_metric(name, "FWT ") for name in NAMES))
+    headline = ("Recall", F1)
+    language = "zh"
+    invalid_as = "Invalid answers count as empty"
 
-    def __init__(
-        self,
-        prompt: prompts.Prompt,
-        *,
-        persona: bool = True,
-        json_object: bool = True,
-        parse_retries: int = config.PARSE_RETRIES,
-    ) -> None:
-        self._prompt = prompt
-        self._persona = persona
-        self._json_object = json_object
-        self._parse_retries = parse_retries
+    @dataclass(frozen=True)
+    class Settings:
+        prompt: Path | None = field(
+            default=None, metadata={"help": "a prompt template, or the authors' bench_task.py, whose code is run"}
+        )
+        persona: bool = field(default=True, metadata={"help": "ablation: carry no persona from step to step"})
+
+    def prepare(self) -> None:
+        named = checked(self.recorded, "prompt", str) if self.recorded is not None else None
+        self._prompt: prompts.Prompt = (
+            prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
+        )
 
     @property
     def prompt(self) -> str:
@@ -81,62 +83,54 @@ class StreamProfile:
 
     @property
     def source(self) -> Path | None:
-        """The prompt's file, None for our own."""
         return self._prompt.path
 
     @property
-    def files(self) -> dict[str, bytes]:
-        """The bytes that define the prompt, by the names under which a run's folder keeps them."""
+    def files(self) -> Mapping[str, bytes]:
         return dict(self._prompt.files)
 
     def identity(self) -> JSON:
-        return {
-            "prompt": self.prompt,
-            "persona": self._persona,
-            "structured": "json_object" if self._json_object else "none",
-            "parse_retries": self._parse_retries,
-        }
+        return {"prompt": self.prompt, "persona": self.settings.persona, **self.asking.identity}
 
-    def on_warning(self, hear: Callable[[str], None]) -> None:
-        """There is nothing to warn of."""
+    def parse(self, line: JSON, subset: str) -> Task:
+        return tasks.parse(line, subset)
 
-    def check(self, line: bytes, where: Where, subset: str) -> tuple[str, int]:
-        data = tasks.check(line, where, subset)
-        return str(data["user_id"]), len(data["prediction_tasks"])
+    def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
+        tasks.check(line, subset)
+        return line["user_id"], len(line["prediction_tasks"])
 
-    def load(self, line: bytes, subset: str) -> ProfileTask:
-        return tasks.build(orjson.loads(line))
-
-    def steps(self, task: ProfileTask) -> int:
-        return len(task.given.steps)
-
-    async def play(self, task: ProfileTask, ask: Ask) -> ProfileAnswer:
-        persona, usage, answers = "", Usage(), []
-        for step in task.given.steps:
-            answer, usage = await self._step(task.subset, task.given, step, persona, ask, usage)
+    async def play(self, given: Given, chat: Chat) -> tuple[StepAnswer, ...]:
+        persona, answers = "", []
+        for step in given.steps:
+            answer = await self._step(given, step, persona, chat)
             answers.append(answer)
-            persona = answer.persona if self._persona else ""
-        return ProfileAnswer(tuple(answers), usage)
+            persona = answer.persona if self.settings.persona else ""
+        return tuple(answers)
 
-    async def _step(
-        self, subset: str, given: Given, step: GivenStep, persona: str, ask: Ask, usage: Usage
-    ) -> tuple[StepAnswer, Usage]:
-        messages = self._prompt.messages(subset, given, step, persona)
-        reading, usage = await ask_until_read(
-            ask, messages, self._json_object, self._parse_retries, lambda completion: read(completion, step.pool), usage
-        )
-        if isinstance(reading, Unreadable):
-            return StepAnswer((), persona, "", reading.kind, ()), usage
+    async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> StepAnswer:
+        messages = self._prompt.messages(given.subset, given, step, persona)
+        try:
+            reading = await chat.read(messages, lambda completion: read(completion, step.pool))
+        except InvalidReply as error:
+            return StepAnswer((), persona, "", error.kind, ())
         new = reading.persona if reading.persona.strip() else persona
-        return StepAnswer(reading.tags, new, reading.reasoning, VALID, reading.repairs), usage
+        return StepAnswer(reading.tags, new, reading.reasoning, VALID, reading.repairs)
 
-    def measure(self, task: ProfileTask, answer: ProfileAnswer) -> tuple[StepMetrics, ...]:
+    def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
+        """Return a `StepMetrics` for each step: the figures are made of records (`scores.py`)."""
         return tuple(
             measure_step(truth, step, said.prediction)
-            for truth, step, said in zip(task.truth, task.given.steps, answer.steps, strict=True)
+            for truth, step, said in zip(task.truth, task.given.steps, answer, strict=True)
         )
 
-    def record(self, task: ProfileTask, answer: ProfileAnswer, metrics: tuple[StepMetrics, ...]) -> JSON:
+    def record(
+        self,
+        task: Task,
+        answer: Sequence[StepAnswer],
+        metrics: Sequence[StepMetrics],
+        outcome: str,
+        repairs: Sequence[str],
+    ) -> JSON:
         steps = [
             {
                 "step_id": step.step_id,
@@ -149,19 +143,16 @@ class StreamProfile:
                 "repairs": said.repairs,
                 **_measured_beside(step, measured),
             }
-            for step, truth, said, measured in zip(task.given.steps, task.truth, answer.steps, metrics, strict=True)
+            for step, truth, said, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
         ]
-        return {
-            **_who(task),
-            "steps": steps,
-            "usage": answer.usage.data,
-        }
+        given: Given = task.given
+        return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}
 
-    def rescore(self, task: ProfileTask, data: JSON) -> JSON:
+    def rescore(self, task: Task, data: JSON) -> JSON:
         with read_of(task.key):
             return self._rescored(task, data)
 
-    def _rescored(self, task: ProfileTask, data: JSON) -> JSON:
+    def _rescored(self, task: Task, data: JSON) -> JSON:
         from_authors = "usage" not in data
         given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
         _check_steps(task, data)
@@ -177,14 +168,43 @@ class StreamProfile:
             steps.append(again | _measured_beside(step, measured))
         return {**data, "steps": steps}
 
-    def remark(self, task: ProfileTask) -> str:
-        return SYNTHETIC if task.synthetic else ""
+    def outcomes(self, record: JSON) -> Iterable[str]:
+        return (step["outcome"] for step in record["steps"])
+
+    def statistics(self, records: Sequence[JSON]) -> Any:
+        return scores.statistics(records)
 
     def scorer(self, subset: str) -> ProfileScorer:
-        return ProfileScorer(subset, self.prompt_version)
+        return ProfileScorer(subset, self.version)
+
+    @classmethod
+    def synthesise(
+        cls, folder: Path, users: int, seed: int, subsets: Sequence[str] = tuple(PLATFORMS), mean_steps: float = 6.0
+    ) -> Mapping[str, Iterable[bytes]]:
+        return {cls.subsets[subset]: generate(subset, users, seed, mean_steps) for subset in subsets}
+
+    @classmethod
+    def upgraded(cls, data: JSON) -> JSON:
+        return {"secondary": summary.secondary(data)}
+
+    @classmethod
+    def published(cls) -> Published:
+        return published()
+
+    @classmethod
+    def importer(cls) -> Importer:
+        return authors
+
+    @classmethod
+    def page(cls, data: JSON) -> Page:
+        return page.page(data)
+
+    @classmethod
+    def cards(cls, benchmark: Benchmark | None, run: JSON, posts: bool) -> Cards:
+        return page.UserCards(run, posts)
 
 
-def _check_steps(task: ProfileTask, data: JSON) -> None:
+def _check_steps(task: Task, data: JSON) -> None:
     """Raises `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
     of them twice, is no score of this user."""
     seen = set()
@@ -198,10 +218,6 @@ def _check_steps(task: ProfileTask, data: JSON) -> None:
         seen.add(number)
     if missing := known - seen:
         raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
-
-
-def _who(task: ProfileTask) -> JSON:
-    return {"user_id": task.given.user_id, "platform": task.platform, "username": task.given.username}
 
 
 def _measured_beside(step: GivenStep, measured: StepMetrics) -> JSON:
@@ -221,41 +237,3 @@ def authors_outcome(saved: JSON) -> str:
     if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON
         return "authors_api_failure"
     return "authors_no_json" if _NO_JSON.search(reasoning) else "authors_api_failure"
-
-
-def files_needed(subset: str) -> tuple[str, ...]:
-    return (f"{subset}_inference_tasks.jsonl",)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("StreamProfileBench (`--prompt` also takes the authors' own bench_task.py)")
-    group.add_argument("--no-persona", action="store_true", help="ablation: carry no persona from step to step")
-
-
-def settings(args: argparse.Namespace, folder: Path) -> JSON:
-    """The settings that a command's options make."""
-    return {
-        "prompt": args.prompt,
-        "persona": not args.no_persona,
-        "structured": args.structured,
-        "parse_retries": config.PARSE_RETRIES if args.parse_retries is None else args.parse_retries,
-    }
-
-
-def settings_again(identity: JSON, source: Path | None, folder: Path) -> JSON:
-    """The settings of an earlier run, from what its manifest says and where its prompt is now."""
-    made = checked(identity, {"prompt": str}, {"persona": bool, "structured": str, "parse_retries": int})
-    return {**made, "prompt": source, "prompt_source": made["prompt"]}
-
-
-def configure(settings: JSON | None = None) -> StreamProfile:
-    """The benchmark with settings as the functions above make them; without any, as it is by default."""
-    made = settings or {}
-    return StreamProfile(
-        prompts.load(made.get("prompt"), made.get("digests"))
-        if made.get("play", True)
-        else Unplayed(made["prompt_source"]),
-        persona=made.get("persona", True),
-        json_object=made.get("structured", "json_object") == "json_object",
-        parse_retries=made.get("parse_retries", config.PARSE_RETRIES),
-    )

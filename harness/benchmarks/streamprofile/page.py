@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from harness.benchmarks.answers import Unreadable
+from harness.benchmark import VALID, Task
 from harness.benchmarks.quoted import called, quotes, said
 from harness.benchmarks.streamprofile import summary
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic
@@ -16,11 +16,11 @@ from harness.benchmarks.streamprofile.naming import unnamed, without_name
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scores import BINS
-from harness.benchmarks.streamprofile.task import GivenStep, ProfileTask, Truth
+from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.config import PARSE_RETRIES
+from harness.errors import InvalidReply
 from harness.model import (
     JSON,
-    Benchmark,
     Block,
     Card,
     Chart,
@@ -35,9 +35,6 @@ from harness.model import (
     Tile,
 )
 
-VALID = "valid"
-HEADLINE = (F1, "Recall")
-"""Metrics of a page over all runs."""
 WITHOUT_POSTS = "Posts are left out, but personas, reasoning and replies may quote them."
 KINDS = {"Error_Peer": "peer", "Error_Viral": "viral", "Error_Decay": "decayed", "Error_Random": "random"}
 """Metric of a kind of distractors -> what a tag of it is called on a page."""
@@ -134,22 +131,20 @@ def _curve(title: str, points: Sequence[JSON], names: Sequence[str]) -> Chart:
     return Chart("curve", title, tuple(point["step_id"] for point in points), "step", "%", series)
 
 
-def mark(kind: str) -> bytes:
-    """Bytes that stand in the line of every record with an invalid answer of this kind."""
-    return b'"outcome":"%s"' % kind.encode()
-
-
 class UserCards:
-    """Cards of users. `benchmark` is not needed: what it would tell stands in the tasks."""
+    """Cards of users, by the settings of their run."""
 
     columns = ("steps", F1, "Recall", "invalid")
     user = "user"
 
-    def __init__(self, benchmark: Benchmark | None, run: JSON, posts: bool) -> None:
+    def __init__(self, run: JSON, posts: bool) -> None:
         self._retries = run.get("parse_retries", PARSE_RETRIES)
         self._posts = posts
 
-    def card(self, data: JSON, task: ProfileTask | None, replies: Sequence[Completion]) -> Card:
+    def mark(self, kind: str) -> bytes:
+        return b'"outcome":"%s"' % kind.encode()
+
+    def card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Card:
         steps = data["steps"]
         values = [step["metrics"] for step in steps if step["metrics"]]
         means = {name: _mean([of[name] for of in values]) for name in METRICS}
@@ -173,9 +168,7 @@ class UserCards:
         text = next((said(mine[-1]) for step, mine in pairs if step["outcome"] == kind), None)
         return None if text is None else unnamed(data)(text)
 
-    def _blocks(
-        self, steps: Sequence[JSON], task: ProfileTask | None, replies: Sequence[Completion]
-    ) -> Iterator[Block]:
+    def _blocks(self, steps: Sequence[JSON], task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
         by_step = _by_step(steps, replies, self._retries)
         pairs = zip(task.given.steps, task.truth, strict=True) if task else ()
         parts = {step.step_id: (step, truth) for step, truth in pairs}
@@ -238,9 +231,14 @@ def _by_step(steps: Sequence[JSON], replies: Sequence[Completion], retries: int)
         mine, outcome = [], ""
         for completion in islice(left, retries + 1):
             mine.append(completion)
-            reading = read(completion, ())
-            outcome = reading.kind if isinstance(reading, Unreadable) else VALID
-            if not isinstance(reading, Unreadable) or reading.final:
+            try:
+                read(completion, ())
+            except InvalidReply as error:
+                outcome = error.kind
+                if error.final:
+                    break
+            else:
+                outcome = VALID
                 break
         if outcome != step["outcome"]:
             return None

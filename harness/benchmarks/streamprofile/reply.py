@@ -1,8 +1,6 @@
 """From the text of a completion to an answer, and what had to be done to get it (docs/design.md, sections 6 and 8).
 
 Everything here is decided by the text alone, so that the same completion always gives the same answer.
-A reading is either `Readable` or `Unreadable`; the second has the kind under which it is counted, and
-whether asking again could help.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.answers import Unreadable, json_object
+from harness.benchmarks.parsing import json_object
+from harness.errors import InvalidReply
 from harness.model import Completion
 
 STRINGS = frozenset({str})
@@ -22,7 +21,7 @@ _TAG_NAMES = ("tag", "name", "label", "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Readable:
+class Reading:
     """`tags` are as the model gave them, in its order, the first of each; `repairs` names what was done."""
 
     persona: str
@@ -31,15 +30,16 @@ class Readable:
     repairs: tuple[str, ...] = ()
 
 
-def read(completion: Completion, pool: tuple[str, ...]) -> Readable | Unreadable:
-    """The answer that a completion holds. `pool` only tells a tag that has a comma in it from two tags."""
+def read(completion: Completion, pool: tuple[str, ...]) -> Reading:
+    """Return the answer in a completion. `pool` only tells a tag that has a comma in it from two tags.
+
+    Raise `InvalidReply`.
+    """
     repairs: list[str] = []
     data = json_object(completion, repairs)
-    if isinstance(data, Unreadable):
-        return data
     tags = _tags(data.get("predicted_tags"), pool, repairs)
     if tags is None:
-        return Unreadable("no_tags", "缺少 predicted_tags，或它不是字符串数组")
+        raise InvalidReply("no_tags", "缺少 predicted_tags，或它不是字符串数组")
     persona = _text(data.get("persona_summary"), "persona_type", repairs)
     reasoning = _text(data.get("reasoning"), "reasoning_type", repairs)
     if "syntax" in repairs:  # what orjson reads can be written again, what is repaired perhaps not
@@ -48,7 +48,7 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Readable | Unreadable
     unique = tuple(dict.fromkeys(tags))
     if len(unique) < len(tags):
         repairs.append("duplicate_tags")
-    return Readable(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
+    return Reading(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
 
 
 def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:

@@ -206,6 +206,21 @@ def score(shard: Sequence[Record]) -> ShardScores:
     )
 
 
+MACRO = [INDEX["all", name] for name in NAMES]
+
+
+def statistics(records: Sequence[JSON]) -> Array:
+    """What each user adds to the macro averages: its values (0 for undefined ones), then whether each is defined.
+
+    That depends on the task alone, so a user has the same metrics in every run.
+    """
+    blocks = score([Record(str(data["user_id"]), data) for data in records]).blocks
+    found = [block.rows for block in blocks if block.rows is not None]
+    rows = np.concatenate([np.empty((0, len(COLUMNS))), *found])[:, MACRO]
+    defined = ~np.isnan(rows)
+    return np.hstack([np.where(defined, rows, 0.0), defined])
+
+
 def merge(a: ShardScores, b: ShardScores) -> ShardScores:
     """Both together, users in the order of the arguments; associative to the last bit."""
     shared = {key: a.curves[key].plus(point) for key, point in b.curves.items() if key in a.curves}

@@ -6,7 +6,8 @@ Source: docs/design.md, section 8. Values are fractions and undefined ones null;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from harness.benchmarks import invalid, spent
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.scores import BINS, SPREAD, Intervals, ShardScores
+from harness.benchmarks.streamprofile.scores import BINS, SPREAD, Intervals, Mean, ShardScores
 from harness.model import JSON, Block, Heading, Paragraph, Report, RunFacts, Table, Verbatim
 from harness.scoring.bootstrap import RESAMPLES
 
@@ -43,17 +44,7 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
     """The JSON report."""
     means, counts = scores.means(), scores.counts
     users, missing = counts["users"], max(0, run.expected_users - counts["users"])
-
-    def part(name: str) -> JSON:
-        return {
-            metric: {
-                "value": means[name, metric].value,
-                "ci95": _pair(intervals.of(name, metric)),
-                "users": means[name, metric].users,
-            }
-            for metric in NAMES
-        }
-
+    part = partial(_part, means, intervals)
     reaches, cohort_users = _cohort(scores.reached)
     data: JSON = {
         "format": FORMAT,
@@ -88,9 +79,33 @@ def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, interva
         "bootstrap": {"method": intervals.method, "resamples": RESAMPLES, "seed": SEED},
         "notes": list(run.notes),
     }
+    data["secondary"] = secondary(data)
     if not data["coverage"]["complete"]:
         data["bounds"] = {name: bounds(*means["all", name], missing) for name in NAMES}
     return data
+
+
+def _part(means: Mapping[tuple[str, str], Mean], intervals: Intervals, name: str) -> JSON:
+    """The metrics over one part of the steps."""
+    return {
+        metric: {
+            "value": means[name, metric].value,
+            "ci95": _pair(intervals.of(name, metric)),
+            "users": means[name, metric].users,
+        }
+        for metric in NAMES
+    }
+
+
+def secondary(data: JSON) -> JSON:
+    """The figures of a report that tables have besides its metrics."""
+    release = {"value": data["release_code"][F1], "ci95": None, "users": None}
+    return {f"{F1} (release code)": release, **{f"FWT {name}": of for name, of in data["fwt"].items()}}
+
+
+def _release_users(data: JSON) -> int:
+    users: int = data["metrics"][F1]["users"] - data["diagnostics"]["release_code_left_out"]
+    return users
 
 
 def bounds(value: float | None, users: int, missing: int) -> list[float | None]:
@@ -245,11 +260,9 @@ def about_prompt(data: JSON) -> str:
 
 
 def macro(data: JSON) -> Iterator[Block]:
-    left_out = data["diagnostics"]["release_code_left_out"]
-    of = data["metrics"]
+    left_out, of = data["diagnostics"]["release_code_left_out"], data["metrics"]
     rows = [(name, percent(of[name]["value"]), span(of[name]["ci95"]), str(of[name]["users"])) for name in NAMES]
-    release_users = of[F1]["users"] - left_out
-    rows.append((f"{F1} (release code)", percent(data["release_code"][F1]), "", str(release_users)))
+    rows.append((f"{F1} (release code)", percent(data["release_code"][F1]), "", str(_release_users(data))))
     yield Heading("Macro averages (M_bar)")
     yield Paragraph(
         "Mean within a user over its scored steps, then mean over users; undefined values are left out. Higher is "

@@ -1,4 +1,4 @@
-"""One line of a tasks file as a validated task. Fields as in docs/design.md, section 8.
+"""One decoded line of a tasks file as a validated task. Fields as in docs/design.md, section 8.
 
 Checks are plain comparisons of types, since every line of a file of any size passes through them.
 Fields that are not named here are ignored; of those that may be absent, null is the same as absent.
@@ -12,11 +12,11 @@ from itertools import chain
 from operator import itemgetter
 from typing import NoReturn, TypeGuard
 
-import orjson
-
+from harness.benchmark import Task
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.errors import BadInput
-from harness.model import JSON, Where
+from harness.benchmarks.tasks import kind_of
+from harness.errors import FieldError
+from harness.model import JSON
 
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
@@ -51,7 +51,11 @@ class GivenStep:
 
 @dataclass(frozen=True, slots=True)
 class Given:
+    """What a prompt is made of. `platform` is the tasks file's spelling of the subset."""
+
     user_id: str | int
+    subset: str
+    platform: str
     username: str
     bio: str
     steps: tuple[GivenStep, ...]
@@ -74,41 +78,25 @@ class Truth:
         return [*self.new, *self.kept]
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileTask:
-    """`given` is for play, `truth` (a step each, same order) for measure alone."""
+def parse(line: JSON, subset: str | None = None) -> Task:
+    """Return the validated task of a line of `subset` (of any platform where none is given).
 
-    key: str
-    subset: str
-    platform: str
-    given: Given
-    truth: tuple[Truth, ...]
-    synthetic: bool = False
-
-
-def parse(line: bytes, where: Where, subset: str | None = None) -> ProfileTask:
-    """A validated task of `subset` (of any platform where none is given).
-
-    Raises `BadInput` with file, line, field and what was expected.
+    `given` is a `Given`, `truth` a tuple with a `Truth` for each step. Raise `FieldError`.
     """
-    return build(check(line, where, subset))
-
-
-def build(data: JSON) -> ProfileTask:
-    """The task of an object that `check` has passed."""
-    steps = data["prediction_tasks"]
-    return ProfileTask(
-        key=str(data["user_id"]),
-        subset=data["platform"].lower(),
-        platform=data["platform"],
+    check(line, subset)
+    steps = line["prediction_tasks"]
+    return Task(
+        line["user_id"],
         given=Given(
-            data["user_id"],
-            data.get("username") or "",
-            data.get("bio") or "",
-            tuple([_given_step(step, data["total_steps"]) for step in steps]),
+            line["user_id"],
+            line["platform"].lower(),
+            line["platform"],
+            line.get("username") or "",
+            line.get("bio") or "",
+            tuple([_given_step(step, line["total_steps"]) for step in steps]),
         ),
         truth=tuple([_truth(step) for step in steps]),
-        synthetic=data.get("synthetic") is True,
+        steps=len(steps),
     )
 
 
@@ -128,55 +116,48 @@ def _truth(step: JSON) -> Truth:
     )
 
 
-def check(line: bytes, where: Where, subset: str | None = None) -> JSON:
-    """The decoded line, every field of it validated. Raises `BadInput` as `parse` does."""
-    try:
-        data: JSON = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise BadInput(f"{where}: expected a JSON object, got what is not JSON ({error.msg})") from None
-    if type(data) is not dict:
-        raise BadInput(f"{where}: expected a JSON object, got {_kind(data)}")
+def check(data: JSON, subset: str | None = None) -> None:
+    """Validate every field of a decoded line. Raise `FieldError`."""
     user_id = data.get("user_id")
     if not (type(user_id) is str and user_id) and type(user_id) is not int:
-        _expected(where, "user_id", "a non-empty string or a whole number", user_id)
+        _expected("user_id", "a non-empty string or a whole number", user_id)
     platform = data.get("platform")
     if type(platform) is not str or platform.lower() not in ((subset,) if subset else PLATFORMS):
-        _expected(where, "platform", subset or f"one of {', '.join(PLATFORMS)}", platform)
+        _expected("platform", subset or f"one of {', '.join(PLATFORMS)}", platform)
     steps = data.get("prediction_tasks")
     if type(steps) is not list or not steps:
-        _expected(where, "prediction_tasks", "a list of at least one step", steps)
+        _expected("prediction_tasks", "a list of at least one step", steps)
     total = data.get("total_steps")
     if type(total) is not int or total < 1:
-        _expected(where, "total_steps", "a whole number from 1", total)
+        _expected("total_steps", "a whole number from 1", total)
     previous = 0
     for number, step in enumerate(steps):
         if type(step) is not dict:
-            _expected(where, f"prediction_tasks[{number}]", "an object", step)
-        previous = _check_step(step, number, where, previous)
+            _expected(f"prediction_tasks[{number}]", "an object", step)
+        previous = _check_step(step, number, previous)
     for name in ("username", "bio"):
         text = data.get(name)
         if text is not None and type(text) is not str:
-            _expected(where, name, "a string or null", text)
-    return data
+            _expected(name, "a string or null", text)
 
 
-def _check_step(step: JSON, number: int, where: Where, previous: int) -> int:
+def _check_step(step: JSON, number: int, previous: int) -> int:
     """Validates a step; returns its step_id."""
     step_id, told = step.get("step_id"), step.get("ground_truth")
     if type(step_id) is not int or not previous < step_id <= LARGEST_STEP:
         too_large = type(step_id) is int and step_id > LARGEST_STEP
         wanted = f"a whole number above {previous}{f' and at most {LARGEST_STEP}' if too_large else ''}"
-        _expected(where, f"prediction_tasks[{number}].step_id", wanted, step_id)
+        _expected(f"prediction_tasks[{number}].step_id", wanted, step_id)
     total = step.get("total_steps")
     if total is not None and (type(total) is not int or total < 1):
-        _expected(where, f"prediction_tasks[{number}].total_steps", "a whole number from 1", total)
+        _expected(f"prediction_tasks[{number}].total_steps", "a whole number from 1", total)
     posts = step.get("posts_text")
     if type(posts) is not str:
-        _expected(where, f"prediction_tasks[{number}].posts_text", "a string", posts)
+        _expected(f"prediction_tasks[{number}].posts_text", "a string", posts)
     if type(told) is not dict:
-        _expected(where, f"prediction_tasks[{number}].ground_truth", "an object", told)
+        _expected(f"prediction_tasks[{number}].ground_truth", "an object", told)
     if not _has_all_lists(step):
-        _check_lists(step, told, number, where)
+        _check_lists(step, told, number)
     return step_id
 
 
@@ -189,48 +170,35 @@ def _has_all_lists(step: JSON) -> bool:
     return [*map(type, lists)] == ALL_LISTS and STRINGS.issuperset(map(type, chain.from_iterable(lists)))
 
 
-def _check_lists(step: JSON, told: JSON, number: int, where: Where) -> None:
+def _check_lists(step: JSON, told: JSON, number: int) -> None:
     pool, meta = step.get("candidate_pool"), step.get("meta")
     if not _are_tags(pool):
-        _not_tags(where, number, "", "candidate_pool", pool)
+        _not_tags(number, "", "candidate_pool", pool)
     if meta is None:
         meta = NO_META
     elif type(meta) is not dict:
-        _expected(where, f"prediction_tasks[{number}].meta", "an object", meta)
+        _expected(f"prediction_tasks[{number}].meta", "an object", meta)
     for name in TAG_LISTS:
         tags = meta.get(name)
         if tags is not None:
             if not _are_tags(tags):
-                _not_tags(where, number, ".meta", name, tags)
+                _not_tags(number, ".meta", name, tags)
         elif name in INSTEAD and not _are_tags(told.get(INSTEAD[name])):
-            _not_tags(where, number, ".ground_truth", INSTEAD[name], told.get(INSTEAD[name]))
+            _not_tags(number, ".ground_truth", INSTEAD[name], told.get(INSTEAD[name]))
 
 
 def _are_tags(value: object) -> TypeGuard[list[str]]:
     return type(value) is list and STRINGS.issuperset(map(type, value))
 
 
-def _not_tags(where: Where, number: int, part: str, name: str, value: object) -> NoReturn:
+def _not_tags(number: int, part: str, name: str, value: object) -> NoReturn:
     """Names of places are made here and not before, since every list of every line passes by."""
     field = f"prediction_tasks[{number}]{part}.{name}"
     if type(value) is list:
         odd = next(tag for tag in value if type(tag) is not str)
-        _expected(where, field, "a list of strings", odd, "one that holds ")
-    _expected(where, field, "a list of strings", value)
+        _expected(field, "a list of strings", odd, "one that holds ")
+    _expected(field, "a list of strings", value)
 
 
-def _expected(where: Where, name: str, wanted: str, got: object, holding: str = "") -> NoReturn:
-    raise BadInput(f"{where}: field {name}: expected {wanted}, got {holding}{_kind(got)}")
-
-
-def _kind(value: object) -> str:
-    """A short value as it is, else what kind of thing it is: values may be huge, or nested without end."""
-    if value is None:
-        return "nothing (missing or null)"
-    if type(value) is list:
-        return "a list" if value else "an empty list"
-    if type(value) is dict:
-        return "an object"
-    if type(value) is str and len(value) > 40:
-        return "a long string"
-    return repr(value)
+def _expected(field: str, wanted: str, got: object, holding: str = "") -> NoReturn:
+    raise FieldError(field, wanted, f"{holding}{kind_of(got)}")

@@ -10,15 +10,16 @@ from typing import Any
 
 import orjson
 
+from harness.benchmark import VALID
 from harness.benchmarks import invalid
+from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.commands.comparing.figures import number
 from harness.commands.comparing.runs import Side, Subset, common
 from harness.model import JSON
-from harness.scoring.paired import Figures, Pair
+from harness.scoring.paired import Pair
 from harness.store.manifest import differences, shown
 
-VALID = "valid"
 NO_REPORT = "no report tells whether the tasks are synthetic."
 
 

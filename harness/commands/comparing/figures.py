@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmark import Metric
+from harness.benchmarks.derived import Figures
 from harness.commands.comparing.runs import Side, common
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.paired import (
     ROUNDING,
-    Figures,
     Mask,
     Pair,
     Swapped,
@@ -55,7 +56,7 @@ class Stratum:
         users = common(a, b)
         pair = Pair(*(side.contributions[side.places(users)] for side in (a, b)))
         parts = effects(pair, figures.values)
-        same = alike(pair, figures.uses) | (np.abs(parts) < ROUNDING)
+        same = alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < ROUNDING)
         return cls(a.of.name, users, pair, parts, same)
 
 
@@ -84,13 +85,13 @@ def compared(strata: Sequence[Stratum], figures: Figures, resamples: int, permut
     groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
     groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
     return [
-        _entry(draws, name, column, platform, places, name in figures.lower)
+        _entry(draws, metric, column, platform, places)
         for platform, places in groups.items()
-        for column, name in enumerate(figures.names)
+        for column, metric in enumerate(figures.benchmark.metrics)
     ]
 
 
-def _entry(draws: _Draws, name: str, column: int, platform: str, places: Sequence[int], lower: bool) -> JSON:
+def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Sequence[int]) -> JSON:
     a, b = (side[:, column] for side in draws.values)
     there = [place for place in places if not math.isnan(a[place] - b[place])]
     parts = [draws.strata[place].parts[:, column] for place in there]
@@ -99,12 +100,13 @@ def _entry(draws: _Draws, name: str, column: int, platform: str, places: Sequenc
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
     span = interval(draws.resampled[there, :, column], observed, list(users.values())) if there else None
     swaps = draws.swapped.differences[there, :, column].mean(axis=0) if there else np.empty(0)
-    error = standard_error(parts)
+    error, notable = standard_error(parts), metric.notable
+    needed = None if notable is None else users_needed(sum(users.values()), error, notable)
     return {
         "platform": platform,
         "platforms": len(there),
-        "metric": name,
-        "lower_is_better": lower,
+        "metric": metric.name,
+        "lower_is_better": metric.lower_is_better,
         "users": sum(users.values()),
         "undefined_on": [draws.strata[place].subset for place in places if place not in there],
         "few_users": {platform: number for platform, number in users.items() if number < FEW},
@@ -115,8 +117,8 @@ def _entry(draws: _Draws, name: str, column: int, platform: str, places: Sequenc
         "p": p_value(swaps, observed, draws.swapped.whole),
         "p_holm": None,
         "standard_error": error,
-        "users_needed": users_needed(sum(users.values()), error),
-        **_agreement(parts, same, lower),
+        "users_needed": needed,
+        **_agreement(parts, same, metric.lower_is_better),
     }
 
 

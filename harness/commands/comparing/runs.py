@@ -13,16 +13,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import config
-from harness.benchmarks.dailymobility.figures import MobilityFigures
-from harness.benchmarks.dailymobility.scorer import MobilityScorer
+from harness.benchmarks import registry
+from harness.benchmarks.derived import Figures
 from harness.benchmarks.records import ODD_SHAPE
-from harness.benchmarks.streamprofile.figures import ProfileFigures
 from harness.commands.earlier import Earlier
 from harness.errors import BadInput
 from harness.model import Record
 from harness.scoring.bootstrap import Array
-from harness.scoring.paired import Figures
 from harness.store.log import lines, sound, told
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
@@ -31,12 +28,13 @@ Outcomes = tuple[tuple[str, int], ...]
 """Outcome of an answer and how many had it; users with the same share one, so that many users take little memory."""
 
 SHARD = 256
+UNKNOWN = "an unknown benchmark"
 ANEW = "score it again with `reeval`"
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """One run on one subset; results of another runner, scored by `reeval`, have no manifest."""
+    """One run on one subset; results of another program, scored by `reeval`, have no manifest."""
 
     run: str
     files: RunFiles
@@ -48,7 +46,12 @@ class Subset:
 
     @property
     def benchmark(self) -> str:
-        return self.manifest.identity["benchmark"] if self.manifest else config.BENCHMARK
+        if self.manifest:
+            return str(self.manifest.identity["benchmark"])
+        try:
+            return registry.importing(self.name)[0].name
+        except BadInput:
+            return UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,7 +114,7 @@ def subsets(run: str, folder: Path, platforms: Sequence[str] | None) -> dict[str
     return {name: Subset(run, of, load(of.manifest)) for name, of in files.items()}
 
 
-def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
+def figures(of: Sequence[Subset], tasks: Path | None, trust: bool = False, named: str | None = None) -> Figures:
     """The figures of the benchmark that these runs of one subset have in common.
 
     Raises `BadInput` where they are of several, or were not scored with the ground truth that is there now.
@@ -120,22 +123,19 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
     if len(found) > 1:
         told_of = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
         raise BadInput(f"{told_of}: nothing of them compares")
-    if config.BENCHMARK in found:
-        return ProfileFigures()
-    return _mobility([Earlier(subset.files, subset.manifest) for subset in of if subset.manifest], tasks)
-
-
-def _mobility(runs: Sequence[Earlier], tasks: Path | None) -> Figures:
-    benchmark = runs[0].benchmark(tasks, play=False)
+    runs = [Earlier(subset.files, subset.manifest, trust, named) for subset in of if subset.manifest]
+    if not runs:
+        return Figures(registry.importing(of[0].name)[0]())
+    benchmark = runs[0].measuring(tasks)
     for run in runs:
         if run.manifest.tasks.get("truth", benchmark.truth) != benchmark.truth:
             raise BadInput(
                 f"{run.name} was scored with another ground truth than the one that is there now: score it again with "
                 "`reeval`, or name the folder that has it with --tasks-dir"
             )
-    scorer = benchmark.scorer(runs[0].files.subset)
-    assert isinstance(scorer, MobilityScorer)  # `figures` has asked for nothing else
-    return MobilityFigures(scorer.truth)
+        if (origin := benchmark.origin) and run.manifest.identity["files"].get(origin.kept) != origin.digest:
+            raise BadInput(f"{run.name} was made with another {origin.kept}: nothing of them compares")
+    return Figures(benchmark)
 
 
 def read(of: Subset, figures: Figures) -> Side:

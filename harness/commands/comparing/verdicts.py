@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from harness.benchmark import Metric
+from harness.benchmarks.derived import Figures
 from harness.model import JSON
-from harness.scoring.paired import Figures
 
 SIGNIFICANT = 0.05
 
@@ -16,7 +17,8 @@ def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures
         return ["Nothing to compare."]
     last = entries[-1]["platform"]
     chosen = {entry["metric"]: entry for entry in entries if entry["platform"] == last}
-    return [_verdict(chosen[metric], names) + _caution(chosen[metric]) for metric in reversed(figures.main)]
+    main = [figures.metrics[name] for name in reversed(figures.main)]
+    return [_verdict(chosen[metric.name], metric, names) + _caution(chosen[metric.name]) for metric in main]
 
 
 def _caution(of: JSON) -> str:
@@ -33,30 +35,31 @@ def _listed(few: Mapping[str, int]) -> str:
     return ", ".join(f"{platform} ({users})" for platform, users in few.items())
 
 
-def _verdict(of: JSON, names: Mapping[str, str]) -> str:
-    a, b, metric, users = names["a"], names["b"], of["metric"], of["users"]
+def _verdict(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
+    a, b, users, unit = names["a"], names["b"], of["users"], metric.difference_unit
     over = f"on {_count(users)} that both have"
     if of["difference"] is None:
-        return f"{metric} is not defined for any user that both have."
+        return f"{metric.name} is not defined for any user that both have."
     if of["ci95"] is None:
         lone = " and ".join(platform for platform, there in of["few_users"].items() if there < 2)
-        return f"Nothing can be said of {metric}, {over}: of {lone} there is but one."
-    low, high = (100 * bound for bound in of["ci95"])
+        return f"Nothing can be said of {metric.name}, {over}: of {lone} there is but one."
+    low, high = of["ci95"]
     if of["equal"] == users:
-        return f"{a} and {b} are the same in {metric}, {over}: every user's value is equal."
-    points, p = 100 * of["difference"], f"p = {_p(of['p_holm'])} after Holm"
+        return f"{a} and {b} are the same in {metric.name}, {over}: every user's value is equal."
+    difference, p = of["difference"], f"p = {_p(of['p_holm'])} after Holm"
     alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_holm"] else ""
     if of["p_holm"] < SIGNIFICANT and low * high > 0:
-        ahead = (points > 0) != of["lower_is_better"]
+        ahead = (difference > 0) != metric.lower_is_better
         better, worse = (a, b) if ahead else (b, a)
         span = sorted((abs(low), abs(high)))
         return (
-            f"{better} is better than {worse} in {metric} by {abs(points):.2f} points (95 % {span[0]:.2f} to "
-            f"{span[1]:.2f}; {p}), {over}."
+            f"{better} is better than {worse} in {metric.name} by {metric.text(abs(difference))} {unit} (95 % "
+            f"{metric.text(span[0])} to {metric.text(span[1])}; {p}), {over}."
         )
     return (
-        f"No difference shown between {a} and {b} in {metric}: {points:+.2f} points (95 % {low:+.2f} to {high:+.2f}; "
-        f"{alone}{p}), {over}. One of up to {max(abs(low), abs(high)):.2f} points could hide."
+        f"No difference shown between {a} and {b} in {metric.name}: {metric.text(difference, signed=True)} {unit} "
+        f"(95 % {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}{p}), {over}. One of up to "
+        f"{metric.text(max(abs(low), abs(high)))} {unit} could hide."
     )
 
 

@@ -18,14 +18,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmark import Benchmark
+from harness.benchmarks.derived import upgraded
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
+from harness.benchmarks.tasks import parse
 from harness.commands.plan import sampling_again
 from harness.commands.proving.lines import failures, kept_files, torn, unlike_manifest
 from harness.commands.proving.replayed import MISSHAPEN, TORN, Player, Replies, counted, opened, unlike
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
+from harness.engine.play import rescored
 from harness.errors import MachineError, shown
-from harness.model import JSON, Benchmark, Record, Report
+from harness.model import JSON, Record, Report
 from harness.report import text
 from harness.store.log import line_at, lines, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
@@ -61,7 +65,7 @@ class Check:
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
-        self._scores: ReportScores | None = ReportScores(benchmark.scorer(files.subset))
+        self._scores: ReportScores | None = ReportScores(benchmark, files.subset)
         self._diverged = 0
         self._last = -1
 
@@ -152,9 +156,9 @@ class Check:
     def _record(self, position: int, data: JSON) -> str | None:
         """What is wrong with a record, None for nothing."""
         who = f"user {data['user_id']}"
-        task = self._benchmark.load(self._index.read(position), self._files.subset)
+        task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
         try:
-            again = orjson.loads(orjson.dumps(self._benchmark.rescore(task, data)))
+            again = orjson.loads(orjson.dumps(rescored(self._benchmark, task, data)))
             if data.get("format") != RECORD_FORMAT:
                 return f"the record of {who} is of format {shown(data.get('format'))}, not {RECORD_FORMAT}"
             if again != data:
@@ -220,7 +224,10 @@ class Check:
         elif wrong := _report_unlike(content, made):
             yield f"{path.name} {wrong}, is not {ANEW}"
         else:
-            self.notes.append("the report was made on another machine: its figures agree, its text was not compared")
+            self.notes.append(
+                "the report was made on another machine or by another version: its figures agree, its text was not "
+                "compared"
+            )
 
     def _told_elsewhere(self, content: bytes) -> tuple[str, tuple[str, ...]]:
         """What a report alone tells: the folder's name at that time, which may be another one by now, and what the
@@ -282,5 +289,8 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
         return "is not JSON" if content else "has gone"
     if orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n" != content:
         return "was changed since it was written"
-    name = unlike(found, orjson.loads(orjson.dumps(made.data)))
+    try:
+        name = unlike(upgraded(found), orjson.loads(orjson.dumps(made.data)))
+    except MISSHAPEN:
+        return "is no report"
     return None if name is None else f"differs in {name}"

@@ -15,17 +15,19 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmark import Benchmark
 from harness.benchmarks.files import DOCUMENT_MOST, content, open_regular
 from harness.commands.earlier import Earlier
 from harness.endpoint.wire import Sampling
 from harness.engine.conversation import Diverged, replaying
-from harness.errors import BadInput, MachineError
-from harness.model import JSON, Benchmark, Completion, Usage
+from harness.engine.play import play, recorded
+from harness.errors import BadInput, BenchmarkError, MachineError
+from harness.model import JSON, Completion, Usage
 from harness.store.log import Line, line_at, lines, sound, unseal
 from harness.store.run import RunFiles
 from harness.store.tasks import key_hash
 
-MISSHAPEN = (BadInput, KeyError, TypeError, ValueError, AttributeError, IndexError)
+MISSHAPEN = (BadInput, BenchmarkError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What comes of a line that has a right checksum and is no line of ours."""
 
 TORN = "torn or changed since it was written"
@@ -39,9 +41,9 @@ def benchmark_of(run: Earlier, folder: Path | None) -> tuple[Benchmark, str | No
     why = _unplayable(run)
     made = run.as_it_was(folder, play=why is None)
     if why is None:
-        now = {name: hashlib.sha256(data).hexdigest() for name, data in made.files.items()}
+        now = {name: hashlib.sha256(data).hexdigest() for name, data in made.all_files.items()}
         was = run.manifest.identity
-        if was.get("prompt_version") != made.prompt_version or was["files"] != now:
+        if was.get("prompt_version") != made.version or was["files"] != now:
             why = "its prompt is another by now"
         elif run.manifest.provenance.get("parser_version") != made.parser_version:
             why = "replies are read otherwise by now"
@@ -87,10 +89,9 @@ class Player:
         """What a record has otherwise than the responses give it, None for nothing."""
         conversation = replaying(self._sampling, saved)
         try:
-            answer = self._loop.run(self._benchmark.play(task, conversation.ask))
+            made = recorded(self._benchmark, task, self._loop.run(play(self._benchmark, task, conversation.ask)))
         except Diverged:
             return "was made of a response that is not there"
-        made = self._benchmark.record(task, answer, self._benchmark.measure(task, answer))
         found = {name: value for name, value in data.items() if name not in ("task", "format")}
         name = unlike(found, orjson.loads(orjson.dumps(made)))
         return None if name is None else f"is not what the saved responses give ({name} differs)"

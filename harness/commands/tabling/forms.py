@@ -6,9 +6,10 @@ import csv
 import io
 from collections.abc import Sequence
 
+from harness.benchmark import Metric
 from harness.commands.tabling.remarks import notes
-from harness.commands.tabling.tables import Figure, MetricTable, Row, title
-from harness.model import JSON
+from harness.commands.tabling.tables import Figure, MetricTable, Row
+from harness.model import JSON, Published
 from harness.printable import on_one_line
 from harness.report import grid
 from harness.report.grid import Grid, Number, Place
@@ -18,7 +19,8 @@ CSV_COLUMNS = (
     "metric",
     "run",
     "platform",
-    "percent",
+    "value",
+    "unit",
     "from",
     "to",
     "users",
@@ -61,14 +63,14 @@ def _grid(table: MetricTable) -> Grid:
         for at, row in enumerate(table.rows)
     ]
     groups = tuple(tuple(line for published, line in lines if published is which) for which in (False, True))
-    return Grid(title(table), "run", table.columns, tuple(group for group in groups if group))
+    return Grid(table.title, "run", table.columns, tuple(group for group in groups if group))
 
 
 def number(table: MetricTable, at: int, row: Row, column: str) -> Number | None:
     figure = row.figures[column]
     if figure is None:
         return None
-    return Number(f"{figure.percent:.2f}", table.places.get((at, column)), not figure.complete)
+    return Number(table.metric.text(figure.value.value), table.places.get((at, column)), not figure.complete)
 
 
 def _csv(shown: Sequence[MetricTable]) -> str:
@@ -87,9 +89,10 @@ def _csv(shown: Sequence[MetricTable]) -> str:
 def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure, place: Place | None) -> list[str]:
     interval = figure.value.interval
     return [
-        *map(_csv_text, (table.benchmark, table.metric, row.name, column)),
-        f"{figure.percent:.2f}",
-        *((f"{100 * end:.2f}" for end in interval) if interval else ("", "")),
+        *map(_csv_text, (table.benchmark, table.metric.name, row.name, column)),
+        table.metric.text(figure.value.value),
+        _csv_text(table.metric.shown_unit),
+        *(map(table.metric.text, interval) if interval else ("", "")),
         *("" if number is None else str(number) for number in _numbers(figure).values()),
         "" if row.is_published else _yes(figure.complete),
         place.value if place else "",
@@ -120,9 +123,12 @@ def _yes(value: bool) -> str:
 
 
 def plain(found: Sequence[MetricTable]) -> JSON:
-    """Figures by metric, run and column, in fractions; what was published under a key of its own."""
+    """Figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
+
+    What was published is under a key of its own, as it was printed; so are the units that are no shares.
+    """
     made: JSON = {
-        table.metric: {
+        table.label: {
             row.name: {
                 column: _plain_figure(figure, table.places.get((at, column))) for column, figure in row.figures.items()
             }
@@ -131,10 +137,19 @@ def plain(found: Sequence[MetricTable]) -> JSON:
         }
         for table in found
     }
-    told = {table.metric: table.source for table in found if table.source}
-    for metric, source in told.items():
-        made.setdefault("published", {"source": source.source})[metric] = source.figures[metric]
+    for table in found:
+        if table.metric.unit is not None:
+            made.setdefault("units", {})[table.label] = table.metric.unit
+        if table.source:
+            of = made.setdefault("published", {"source": table.source.source})
+            of[table.label] = _as_printed(table.metric, table.source)
     return made
+
+
+def _as_printed(metric: Metric, source: Published) -> JSON:
+    """Model -> column -> value."""
+    figures = source.figures[metric.name]
+    return {model: {column: metric.shown(value) for column, value in of.items()} for model, of in figures.items()}
 
 
 def _plain_figure(figure: Figure | None, place: Place | None) -> JSON | None:

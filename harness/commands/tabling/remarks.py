@@ -8,7 +8,7 @@ from os import fsencode
 from pathlib import Path
 
 from harness.commands.tabling.scored import Scored
-from harness.commands.tabling.tables import AVERAGE, LAYOUTS, MetricTable, Row, groups
+from harness.commands.tabling.tables import AVERAGE, MetricTable, Row, groups
 from harness.errors import shown
 from harness.store.files import runs
 
@@ -19,8 +19,8 @@ MOST = 10
 def notes(printed: Sequence[MetricTable]) -> list[str]:
     """What a reader of these tables must know, of what occurs in them."""
     said = [*_incomplete(printed)]
-    if any(AVERAGE in table.columns for table in printed):
-        said.append(f"{AVERAGE}: only where all five platforms are complete.")
+    averaged = {table.benchmark: len(table.layout.subsets) for table in printed if AVERAGE in table.columns}
+    said += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
     if any(table.places for table in printed):
         said.append(
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
@@ -65,8 +65,9 @@ def _differing(printed: Sequence[MetricTable]) -> str:
 
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
     """How many answers of each run were invalid, on all its platforms together, the largest share first."""
-    for name, layout in LAYOUTS.items():
-        rows = {row.name: row for table in printed if table.benchmark == name for row in table.rows if row.reports}
+    for layout in {table.benchmark: table.layout for table in printed}.values():
+        of = [table for table in printed if table.benchmark == layout.benchmark]
+        rows = {row.name: row for table in of for row in table.rows if row.reports}
         found = {run: _answers(row) for run, row in rows.items()}
         ranked = sorted(found, key=lambda run: -found[run][0] / max(found[run][1], 1))
         told = [f"{run} {found[run][0]} of {found[run][1]}" for run in ranked if found[run][0]]

@@ -11,11 +11,13 @@ from typing import Any
 import orjson
 
 from harness import config
+from harness.benchmark import Metric
+from harness.benchmarks.derived import upgraded
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.errors import BadInput, shown
 from harness.model import JSON
 
-FORMAT = 1
+FORMATS = (1,)
 """Of the reports that can be read, whatever their benchmark."""
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
@@ -38,15 +40,26 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """What a report's benchmark declares: its metrics by name, those shown first, its subsets in the order of tables,
+    and what becomes of invalid answers."""
+
+    metrics: Mapping[str, Metric]
+    headline: tuple[str, ...]
+    subsets: tuple[str, ...]
+    invalid_as: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scored:
     """A report of one run on one subset.
 
     `complete` says that all users of the tasks file, `in_tasks` in number, are scored, so a share of them, of which
-    `expected` are to be scored, never is. Of the `answers` (days, for DailyMobility) `invalid` ones count as empty. A
-    metric without a value is None. `usage` is empty where no request was counted. `sampling` has a phrase for each
-    parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the
-    order of their names), `sampling`, `begun` and `harness` are empty where the report does not know them, as for
-    results of the authors' runner.
+    `expected` are to be scored, never is. Of the `answers` `invalid` ones could not be used. A metric without a value
+    is None. `usage` is empty where no request was counted. `ablations` and `sampling` have a phrase for each setting of
+    the benchmark and each parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or
+    agent's files, in the order of their names), `sampling`, `begun` and `harness` are empty where the report does not
+    know them, as for results of the authors' runner.
     """
 
     benchmark: str
@@ -55,7 +68,8 @@ class Scored:
     model: str
     prompt: str
     prompt_version: str
-    persona: bool
+    declared: Declared
+    ablations: tuple[str, ...]
     sampling: tuple[str, ...]
     ratio: float
     synthetic: bool
@@ -89,7 +103,7 @@ class Scored:
     @property
     def settings(self) -> tuple[str, ...]:
         """Those that are not the default and may differ among runs with the same prompt."""
-        return (*(() if self.persona else ("no persona",)), *self.sampling)
+        return (*self.ablations, *self.sampling)
 
     @property
     def prompt_told(self) -> str:
@@ -118,17 +132,20 @@ def read(path: Path) -> Scored:
 def checked(data: Any, path: Path) -> Scored:
     """What a report says. Raises `BadInput` where it is none, or not the one that its file's name says."""
     try:
-        if data["format"] != FORMAT:
-            raise BadInput(f"a report of format {shown(data['format'])}, not {FORMAT}: make it anew with `reeval`")
+        if data["format"] not in FORMATS:
+            raise BadInput(f"a report of format {shown(data['format'])}, not {FORMATS[-1]}: make it anew with `reeval`")
         found = _scored(data, path)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(NONE_OF_OURS) from None
+    if found.subset not in found.declared.subsets:
+        raise BadInput(f"a report of {shown(found.benchmark)} on {shown(found.subset)}, which it does not have")
     if path.name != f"eval_report_{found.subset}.json":
         raise BadInput(f"not the report that its name says but one of the subset {shown(found.subset)}")
     return found
 
 
-def _scored(data: JSON, path: Path) -> Scored:
+def _scored(found: JSON, path: Path) -> Scored:
+    data = upgraded(found)
     coverage, run = data["coverage"], data.get("run", {})
     ratio = _number(run.get("ratio", 1.0))
     usage = data.get("usage", {})
@@ -140,7 +157,8 @@ def _scored(data: JSON, path: Path) -> Scored:
         model=_text(data["model"]),
         prompt=_text(data["prompt"]),
         prompt_version=_text(data["prompt_version"]),
-        persona=run.get("persona") is not False,
+        declared=declared_of(data),
+        ablations=_ablations(run, data["defaults"]),
         sampling=_sampling(run),
         ratio=ratio,
         synthetic=any("synthetic" in str(note) for note in data["notes"]),
@@ -158,6 +176,26 @@ def _scored(data: JSON, path: Path) -> Scored:
         usage={name: _count(number) for name, number in usage.items()} if usage.get("requests") else {},
         values=_values(data),
     )
+
+
+def declared_of(data: JSON) -> Declared:
+    """What a report declares. Raise an error of its shape (`KeyError`, `TypeError`, ...) where it does not."""
+    metrics = {_text(name): Metric.of(name, of) for name, of in data["metric_units"].items()}
+    headline = tuple(map(_text, data["headline"]))
+    if not metrics.keys() >= set(headline):
+        raise ValueError(headline)
+    return Declared(
+        metrics,
+        headline,
+        tuple(map(_text, data["subsets"])),
+        _text(data["invalid_as"]),
+    )
+
+
+def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
+    """The settings of the benchmark that are not the default."""
+    others = {name: run[name] for name, default in defaults.items() if name in run and run[name] != default}
+    return tuple(f"no {name}" if value is False else f"{name} {_bounded(str(value))}" for name, value in others.items())
 
 
 def _sampling(run: JSON) -> tuple[str, ...]:
@@ -185,15 +223,11 @@ def _bounded(text: str) -> str:
 
 def _answers(diagnostics: JSON) -> tuple[int, int]:
     """How many were valid, and how many were not."""
-    valid = diagnostics.get("valid_answers", diagnostics.get("valid_days", 0))
-    return _count(valid), sum(map(_count, diagnostics.get("invalid", {}).values()))
+    return _count(diagnostics.get("valid_answers", 0)), sum(map(_count, diagnostics.get("invalid", {}).values()))
 
 
 def _values(data: JSON) -> dict[str, Value | None]:
-    values = {name: _value(entry) for name, entry in data["metrics"].items()}
-    for name, value in data.get("release_code", {}).items():
-        values[f"{name} (release code)"] = None if value is None else Value(_number(value))
-    return values | {f"FWT {name}": _value(entry) for name, entry in data.get("fwt", {}).items()}
+    return {name: _value(entry) for name, entry in {**data["metrics"], **data.get("secondary", {})}.items()}
 
 
 def _value(entry: JSON) -> Value | None:
@@ -201,7 +235,11 @@ def _value(entry: JSON) -> Value | None:
     if interval is not None:
         low, high = interval
         interval = _number(low), _number(high)
-    return None if entry["value"] is None else Value(_number(entry["value"]), interval, _count(entry["users"]))
+    return None if entry["value"] is None else Value(_number(entry["value"]), interval, _users(entry))
+
+
+def _users(entry: JSON) -> int | None:
+    return None if entry["users"] is None else _count(entry["users"])
 
 
 def _number(value: object) -> float:

@@ -6,12 +6,16 @@ Where figures of different runs may be ranked is decided here: complete ones, of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from harness.benchmarks.streamprofile.published import Published, published
-from harness.commands.tabling.scored import Scored, Value
+from harness.benchmark import Metric
+from harness.benchmarks import registry
+from harness.benchmarks.derived import declared
+from harness.commands.tabling.scored import Declared, Scored, Value, declared_of
+from harness.model import Published
 from harness.report.grid import Place
 
 AVERAGE = "Avg."
@@ -19,43 +23,44 @@ AVERAGE = "Avg."
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of one benchmark: its subsets as columns, the metrics that are shown where none is named, and what
-    becomes of invalid answers.
+    """The tables of one benchmark: its subsets as columns, its metrics by name, those of them that are shown where none
+    is named (`main`), and what becomes of invalid answers.
 
-    Every metric has an Excel file. More than one subset have an average. A metric is better lower where its name, or
-    what follows `FWT `, starts with one of `lower`. `published` reads scores to be shown beside runs.
+    Every metric has an Excel file. More than one subset have an average. `published` scores are shown beside runs.
     """
 
+    benchmark: str
     subsets: tuple[str, ...]
+    metrics: Mapping[str, Metric]
     main: tuple[str, ...]
-    lower: tuple[str, ...]
     invalid: str
-    published: Callable[[], Published] | None = None
+    published: Published | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         return (*self.subsets, AVERAGE) if len(self.subsets) > 1 else self.subsets
 
-    def is_lower_better(self, metric: str) -> bool:
-        return metric.removeprefix("FWT ").startswith(self.lower)
+
+def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
+    """The tables of every benchmark that reports are of, or that has published scores; those that ship come first."""
+    found: dict[str, list[Declared]] = {name: [] for name in registry.names()}
+    for report in reports:
+        found.setdefault(report.benchmark, []).append(report.declared)
+    made = [_layout(name, of, with_published) for name, of in found.items()]
+    return [layout for layout in made if found[layout.benchmark] or layout.published]
 
 
-LAYOUTS = {
-    "streamprofile": Layout(
-        ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban"),
-        ("Recall", "F1^NS"),
-        ("Error_",),
-        "Invalid answers count as empty",
-        published,
-    ),
-    "dailymobility": Layout(
-        ("beijing",),
-        ("Score", "Score (asbench)", "Score (agentsociety2)"),
-        ("JSD_",),
-        "Invalid days count as stayed home with the intention other",
-    ),
-}
-"""Platforms in the order of the published tables."""
+def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
+    """Of the reports of one benchmark, which may be of several of its versions."""
+    of = list(reports)
+    cls = registry.find(name) if registry.is_shipped(name) else None
+    if cls is not None and not of:
+        of = [declared_of(declared(cls))]
+    metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
+    order = {metric: metrics[metric] for one in of for metric in one.metrics}
+    subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
+    published = cls.published() if cls is not None and with_published else None
+    return Layout(name, subsets, order, of[0].headline if of else (), of[0].invalid_as if of else "", published)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,6 @@ class Figure:
     complete: bool
     alike: tuple[str, ...] | None
     report: Scored | None = None
-
-    @property
-    def percent(self) -> float:
-        """As it is shown, with two decimals: what looks equal is equal."""
-        return round(100 * self.value.value, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,48 +99,62 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """`rows` are the runs by name, then what was published; `places` are by row number and column."""
+    """`rows` are the runs by name, then what was published; `places` are by row number and column.
 
-    benchmark: str
-    metric: str
+    `label` is the metric's name, with its benchmark's where two have one of that name.
+    """
+
+    layout: Layout
+    metric: Metric
+    label: str
     rows: tuple[Row, ...]
     places: Mapping[tuple[int, str], Place]
     source: Published | None = None
 
     @property
-    def layout(self) -> Layout:
-        return LAYOUTS[self.benchmark]
+    def benchmark(self) -> str:
+        return self.layout.benchmark
 
     @property
     def columns(self) -> tuple[str, ...]:
         return self.layout.columns
 
     @property
-    def is_lower_better(self) -> bool:
-        return self.layout.is_lower_better(self.metric)
+    def title(self) -> str:
+        """The metric with its unit; the benchmark, too, where its name alone would not tell."""
+        return self.metric.title.replace(self.metric.name, self.label, 1)
 
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
-    """Of every benchmark and metric that has any, in the order of `LAYOUTS` and of the reports."""
-    made = []
-    for name, layout in LAYOUTS.items():
-        runs: dict[str, list[Scored]] = {}
-        for report in reports:
-            if report.benchmark == name:
-                runs.setdefault(report.run, []).append(report)
-        source = layout.published() if with_published and layout.published else None
-        metrics = dict.fromkeys(metric for of in runs.values() for report in of for metric in report.values)
-        metrics |= dict.fromkeys(source.figures if source else ())
-        made += [_table(name, metric, runs, source) for metric in metrics]
-    return made
+    """Of every benchmark and metric that has any, in the order of `layouts` and of the reports."""
+    of_each = [
+        (layout, metric, [report for report in reports if report.benchmark == layout.benchmark])
+        for layout in layouts(reports, with_published=with_published)
+        for metric in layout.metrics
+    ]
+    made = [(layout, metric, of) for layout, metric, of in of_each if _has(layout, metric, of)]
+    times = Counter(metric for _, metric, _ in made)
+    return [
+        _table(layout, layout.metrics[metric], f"{metric} ({layout.benchmark})" if times[metric] > 1 else metric, of)
+        for layout, metric, of in made
+    ]
 
 
-def _table(benchmark: str, metric: str, runs: Mapping[str, Sequence[Scored]], source: Published | None) -> MetricTable:
-    layout = LAYOUTS[benchmark]
-    told = source if source and metric in source.figures else None
-    rows = [_row(name, metric, layout, of) for name, of in runs.items() if any(metric in each.values for each in of)]
-    rows += _published(told, metric) if told else []
-    return MetricTable(benchmark, metric, tuple(rows), _places(rows, layout, metric), told)
+def _has(layout: Layout, metric: str, reports: Sequence[Scored]) -> bool:
+    published = layout.published is not None and metric in layout.published.figures
+    return published or any(metric in report.values for report in reports)
+
+
+def _table(layout: Layout, metric: Metric, label: str, reports: Sequence[Scored]) -> MetricTable:
+    runs: dict[str, list[Scored]] = {}
+    for report in reports:
+        runs.setdefault(report.run, []).append(report)
+    source = layout.published
+    told = source if source and metric.name in source.figures else None
+    has = {name: of for name, of in runs.items() if any(metric.name in each.values for each in of)}
+    rows = [_row(name, metric.name, layout, of) for name, of in has.items()]
+    rows += _published(told, metric.name, layout) if told else []
+    return MetricTable(layout, metric, label, tuple(rows), _places(rows, layout, metric), told)
 
 
 def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
@@ -167,20 +181,23 @@ def _average(figures: Sequence[Figure | None]) -> Figure | None:
     return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None)
 
 
-def _published(source: Published, metric: str) -> list[Row]:
+def _published(source: Published, metric: str, layout: Layout) -> list[Row]:
+    """In the order of the source; nothing in columns that it does not have."""
     return [
-        Row(model, {column: Figure(Value(percent / 100), True, None) for column, percent in figures.items()})
+        Row(
+            model,
+            {column: Figure(Value(value), True, None) for column, value in figures.items()}
+            | {column: None for column in layout.columns if column not in figures},
+        )
         for model, figures in source.figures[metric].items()
     ]
 
 
-def _places(rows: Sequence[Row], layout: Layout, metric: str) -> dict[tuple[int, str], Place]:
+def _places(rows: Sequence[Row], layout: Layout, metric: Metric) -> dict[tuple[int, str], Place]:
     """The best and the second best value of each column."""
-    places = {}
-    for column, group in groups(rows, layout):
-        for number, place in _ranked(group, lower=layout.is_lower_better(metric)):
-            places[number, column] = place
-    return places
+    return {
+        (number, column): place for column, group in groups(rows, layout) for number, place in _ranked(group, metric)
+    }
 
 
 def groups(rows: Sequence[Row], layout: Layout) -> Iterator[tuple[str, dict[int, Figure]]]:
@@ -194,11 +211,8 @@ def groups(rows: Sequence[Row], layout: Layout) -> Iterator[tuple[str, dict[int,
         yield from ((column, group) for group in groups.values() if len(group) > 1)
 
 
-def _ranked(group: Mapping[int, Figure], *, lower: bool) -> list[tuple[int, Place]]:
-    values = sorted({figure.percent for figure in group.values()}, reverse=not lower)
-    best = dict(zip(values, Place, strict=False))
-    return [(number, best[figure.percent]) for number, figure in group.items() if figure.percent in best]
-
-
-def title(table: MetricTable) -> str:
-    return f"{table.metric}, %{' (lower is better)' if table.is_lower_better else ''}"
+def _ranked(group: Mapping[int, Figure], metric: Metric) -> list[tuple[int, Place]]:
+    """By values as they are shown: what looks equal is equal."""
+    shown = {number: metric.shown(figure.value.value) for number, figure in group.items()}
+    best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
+    return [(number, best[value]) for number, value in shown.items() if value in best]

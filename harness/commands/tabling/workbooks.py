@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from harness.benchmark import Metric
 from harness.commands.tabling.remarks import notes
 from harness.commands.tabling.scored import Scored
-from harness.commands.tabling.tables import LAYOUTS, Figure, MetricTable, Row, title
+from harness.commands.tabling.tables import Figure, MetricTable, Row
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Sheet
 
 SUMMARY = "summary"
 RUNS_NOTES = (
     "A row for each run and platform. An asterisk: not all users of the tasks file are scored.",
-    *(f"{layout.invalid}." for layout in LAYOUTS.values()),
     "Tokens as the endpoint counted them; those of the requests without count are not among them.",
 )
 Content = Cell | str | None
@@ -25,7 +25,7 @@ def workbooks(
 ) -> Iterator[tuple[str, list[Sheet]]]:
     """Name of the file, without its suffix, and its sheets; what is `missing` in tables is told beneath the runs."""
     for table in tables:
-        yield re.sub(r"[^\w ^().,+-]", "_", table.metric)[:100], [_metric_sheet(table)]
+        yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [_metric_sheet(table)]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
@@ -39,11 +39,11 @@ def _metric_sheet(table: MetricTable) -> Sheet:
         (row.label, *(_cell(table, number, row, column) for column in table.columns), row.about or None)
         for number, row in enumerate(table.rows)
     ]
-    return Sheet(table.metric, ("run", *table.columns, "what"), rows, _notes(table))
+    return Sheet(table.label, ("run", *table.columns, "what"), rows, _notes(table))
 
 
 def _notes(table: MetricTable) -> list[str]:
-    return [f"{title(table)}.", *notes([table])]
+    return [f"{table.title}.", *notes([table])]
 
 
 def _cell(table: MetricTable, number: int, row: Row, column: str) -> Cell | None:
@@ -51,8 +51,9 @@ def _cell(table: MetricTable, number: int, row: Row, column: str) -> Cell | None
     if figure is None:
         return None
     return Cell(
-        figure.percent,
+        table.metric.shown(figure.value.value),
         not figure.complete,
+        number=_format(table.metric),
         bold=place is Place.BEST,
         underlined=place is Place.SECOND,
         faint=row.is_published,
@@ -73,7 +74,7 @@ def _summary_sheet(table: MetricTable, about: About) -> Sheet:
         "From, to: the 95 % interval over users of the figure before them; an average has none.",
         "Users, requests and tokens are those of all platforms of the run together.",
     ]
-    return Sheet(table.metric, (*columns, *ABOUT), rows, [*_notes(table), *said])
+    return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *said])
 
 
 ABOUT = (
@@ -94,14 +95,18 @@ def _summary_row(table: MetricTable, number: int, row: Row, about: About) -> lis
     cells: list[Content] = [row.label]
     for column in table.columns:
         cells.append(_cell(table, number, row, column))
-        cells += _interval(row.figures[column]) if column in table.layout.subsets else []
+        cells += _interval(table.metric, row.figures[column]) if column in table.layout.subsets else []
     return cells + ([None for _ in ABOUT] if row.is_published else about[table.benchmark, row.name])
 
 
-def _interval(figure: Figure | None) -> list[Content]:
+def _interval(metric: Metric, figure: Figure | None) -> list[Content]:
     if figure is None or figure.value.interval is None:
         return [None, None]
-    return [Cell(round(100 * end, 2), faint=True) for end in figure.value.interval]
+    return [Cell(metric.shown(end), faint=True, number=_format(metric)) for end in figure.value.interval]
+
+
+def _format(metric: Metric) -> str:
+    return f"0.{'0' * metric.decimals}"
 
 
 def _about(reports: Sequence[Scored]) -> list[Content]:
@@ -168,9 +173,9 @@ RUNS = (
 
 def _runs_sheet(reports: Sequence[Scored], missing: Sequence[str]) -> Sheet:
     """By run, its platforms in the order of the tables."""
-    order = [subset for layout in LAYOUTS.values() for subset in layout.subsets]
-    ordered = sorted(reports, key=lambda report: (report.run, order.index(report.subset)))
-    return Sheet("Runs", RUNS, [_run_row(report) for report in ordered], [*RUNS_NOTES, *missing])
+    ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
+    invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
+    return Sheet("Runs", RUNS, [_run_row(report) for report in ordered], [*RUNS_NOTES, *invalid, *missing])
 
 
 def _run_row(report: Scored) -> list[Content]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.benchmarks.answers import FINAL_REASONS
 from harness.benchmarks.dailymobility.agents.backstage import Backstage, Bounded, names
+from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 
 

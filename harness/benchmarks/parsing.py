@@ -1,4 +1,4 @@
-"""What reading models' replies has in common: a JSON object out of a completion, and asking again where there is none.
+"""Reads models' replies: a JSON object, or text, out of a completion.
 
 Everything is decided by the text alone, so that the same completion always gives the same answer
 (docs/design.md, section 6).
@@ -7,15 +7,13 @@ Everything is decided by the text alone, so that the same completion always give
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
-import json_repair
 import orjson
 
-from harness.model import JSON, Ask, Completion, Message, Request, Usage
+from harness.errors import InvalidReply
+from harness.model import JSON, Completion
 
 FINAL_REASONS = {
     "length": "length",
@@ -40,61 +38,40 @@ bounds, a reply of 30 KB that repeats itself holds up everybody else for minutes
 depending on who calls."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """`why` is said to the model when it is asked again, in the prompt's language."""
+def json_object(completion: Completion, repairs: list[str]) -> JSON:
+    """Return the JSON object in a completion; what had to be done to get it is added to `repairs`.
 
-    kind: str
-    why: str
-    final: bool = False
-
-
-T = TypeVar("T")
-
-
-async def ask_until_read(
-    ask: Ask,
-    messages: tuple[Message, ...],
-    json_object: bool,
-    retries: int,
-    read: Callable[[Completion], T | Unreadable],
-    usage: Usage,
-) -> tuple[T | Unreadable, Usage]:
-    """What `read` makes of the reply; asked again, saying what was wrong, while one is unreadable and another may help.
-
-    Returns `usage` with these requests added.
+    Raise `InvalidReply` where there is none.
     """
-    request = Request(messages, json_object)
-    while True:
-        completion = await ask(request)
-        usage = usage.plus(completion)
-        reading = read(completion)
-        if not isinstance(reading, Unreadable) or reading.final or not retries:
-            return reading, usage
-        retries -= 1
-        request = Request(_once_more(messages, reading), json_object)
+    data = _decode(checked_text(completion), repairs)
+    if data is None:
+        raise InvalidReply("no_json")
+    if type(data) is not dict:
+        raise InvalidReply("not_object")
+    return data
 
 
-def _once_more(messages: tuple[Message, ...], reading: Unreadable) -> tuple[Message, ...]:
-    """The same messages, the last with what was wrong: some endpoints refuse an empty or broken turn of their own."""
-    last = messages[-1]
-    note = f"\n\n注意：上一次的回答无法使用（{reading.why}）。请严格按要求的格式重新作答，只输出一个 JSON 对象。"
-    return (*messages[:-1], Message(last.role, last.content + note))
+def answer_text(completion: Completion, repairs: list[str]) -> str:
+    """Return the text of a completion without the thoughts before it. Raise `InvalidReply` where there is none."""
+    text = checked_text(completion).strip()
+    if (answer := _after_thinking(text)) is None:
+        return text
+    repairs.append("thinking")
+    if not answer:
+        raise InvalidReply("empty")
+    return answer
 
 
-def json_object(completion: Completion, repairs: list[str]) -> JSON | Unreadable:
-    """The JSON object that a completion holds; what had to be done to get it is added to `repairs`."""
+def checked_text(completion: Completion) -> str:
+    """Return the text of a completion that is whole. Raise `InvalidReply` for one cut off, refused or empty."""
     if kind := FINAL_REASONS.get(completion.finish_reason or ""):
         cut_in_thoughts = kind == "length" and _still_thinking(completion.text)
-        return Unreadable("only_thinking" if cut_in_thoughts else kind, "", final=True)
+        raise InvalidReply("only_thinking" if cut_in_thoughts else kind, final=True)
     if completion.refusal:
-        return Unreadable("refusal", "没有给出回答")
+        raise InvalidReply("refusal")
     if not completion.text.strip():
-        return Unreadable("empty", "回答是空的")
-    data = _decode(completion.text, repairs)
-    if data is None:
-        return Unreadable("no_json", "回答里没有可用的 JSON")
-    return data if type(data) is dict else Unreadable("not_object", "最外层不是一个 JSON 对象")
+        raise InvalidReply("empty")
+    return completion.text
 
 
 def _decode(text: str, repairs: list[str]) -> Any:
@@ -171,6 +148,8 @@ def _repaired(text: str, repairs: list[str]) -> Any:
     work = len(text) * (openers + text.count('"') + 20)
     if not ("{" in text or "[" in text) or openers > _MOST_OPENERS or work > _MOST_WORK:
         return None
+    import json_repair  # a fiftieth of a second, which commands that read no reply need not pay
+
     repairs.append("syntax")
     try:
         data = json_repair.loads(text)

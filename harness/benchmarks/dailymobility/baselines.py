@@ -1,6 +1,6 @@
 """Baseline residents: honest floors for a day of mobility, which read the prompt and nothing else.
 
-They know no benchmark and no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with `，距家 9 米`
+They know no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with `，距家 9 米`
 behind it, and places in lines `- AOI 3 ...，距家 4 米，距工作地 5 米` under headings with an intention, as
 `### 购物（shopping）`. What they answer depends on model, user messages and seed alone. Source: docs/design.md,
 sections 7 (`serve`) and 9.
@@ -12,12 +12,13 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 import orjson
 
-from harness.errors import BadInput
+from harness.model import Baseline
 
 SLOTS = 48
 EATING_OUT = "eating out"
@@ -60,14 +61,8 @@ class Segment:
     place: int | str
 
 
-def answer(model: str, messages: Sequence[Mapping[str, Any]], seed: int) -> str:
-    """The JSON text of one reply: `segments` from 00:00 to 24:00 with start, end, intention and place.
-
-    `messages` are those of a chat request, contents as strings. Raises `BadInput` for an unknown model.
-    """
-    baseline = _RESIDENTS.get(model)
-    if baseline is None:
-        raise BadInput(f"unknown baseline {model!r}: known are {', '.join(RESIDENTS)}")
+def _answer(baseline: Callable[[Reading, int], list[Segment]], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
+    """Return the JSON text of one reply: `segments` from 00:00 to 24:00 with start, end, intention and place."""
     reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
     segments = [
         {
@@ -149,8 +144,12 @@ def _clock(slot: int) -> str:
     return f"{slot // 2:02}:{slot % 2 * 30:02}"
 
 
-_RESIDENTS: dict[str, Callable[[Reading, int], list[Segment]]] = {
-    "baseline/commuter": _commuter,
-    "baseline/random-day": _random_day,
+def reader(text: str) -> str | None:
+    """Return the baseline that answers a prompt for another model, None where the prompt tells of no home."""
+    return "baseline/commuter" if read(text).home != HOME else None
+
+
+BASELINES: Mapping[str, Baseline] = {
+    "baseline/commuter": partial(_answer, _commuter),
+    "baseline/random-day": partial(_answer, _random_day),
 }
-RESIDENTS = tuple(_RESIDENTS)

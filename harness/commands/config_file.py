@@ -1,4 +1,4 @@
-"""`--config`: the YAML file that `asbench` takes, as far as it tells of an endpoint.
+"""`--config`: a YAML file of another program, as far as it tells of an endpoint.
 
 Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`; what else the file
 holds is that program's own. The key in it is a secret like any other, so no message shows a value of it.
@@ -74,7 +74,7 @@ def _document(path: Path) -> JSON:
     try:
         import yaml
     except ImportError:
-        raise BadInput('--config needs the package PyYAML: pip install "behavior-harness[mobility]"') from None
+        raise BadInput("--config needs the package PyYAML: pip install PyYAML") from None
     try:
         data: Any = yaml.safe_load(content(path, LARGEST))
     except OSError as error:

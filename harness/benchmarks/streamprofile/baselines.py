@@ -1,6 +1,6 @@
 """Baseline models: honest floors for a table of models, which read the prompt and nothing else.
 
-They know no benchmark and no file, only text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate
+They know no file, only text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate
 pool as a JSON array of strings, the number of tags asked for, and their own earlier summary where the prompt carries
 it. What they answer depends on model, user messages and seed alone (that of the request, `run --seed`, or else that of
 `serve`). Source: docs/design.md, section 7, `serve`.
@@ -13,11 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 
-from harness.errors import BadInput
+from harness.model import Baseline
 
 CARRIED = 40
 """Number of tags that a summary carries to the next step at most, so that prompts do not grow with the chain."""
@@ -56,14 +57,8 @@ class Opinion:
     reasoning: str
 
 
-def answer(model: str, messages: Sequence[Mapping[str, Any]], seed: int) -> str:
-    """The JSON text of one reply: `persona_summary`, `predicted_tags`, `reasoning`.
-
-    `messages` are those of a chat request, contents as strings. Raises `BadInput` for an unknown model.
-    """
-    baseline = _BASELINES.get(model)
-    if baseline is None:
-        raise BadInput(f"unknown baseline {model!r}: known are {', '.join(BASELINES)}")
+def _answer(baseline: Callable[[Reading, int], Opinion], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
+    """Return the JSON text of one reply: `persona_summary`, `predicted_tags`, `reasoning`."""
     reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
     opinion = baseline(reading, seed)
     reply = {
@@ -173,9 +168,13 @@ def _flat(posts: Iterable[Iterable[str]]) -> list[str]:
     return [tag for post in posts for tag in post]
 
 
-_BASELINES: dict[str, Callable[[Reading, int], Opinion]] = {
-    "baseline/random": _random,
-    "baseline/recency": _recency,
-    "baseline/frequency": _frequency,
+def reader(text: str) -> str | None:
+    """Return the baseline that answers a prompt for another model, None where the prompt has no candidates."""
+    return "baseline/recency" if read(text).pool else None
+
+
+BASELINES: Mapping[str, Baseline] = {
+    "baseline/random": partial(_answer, _random),
+    "baseline/recency": partial(_answer, _recency),
+    "baseline/frequency": partial(_answer, _frequency),
 }
-BASELINES = tuple(_BASELINES)

@@ -1,14 +1,17 @@
-"""`score-mobility`: the three protocols of DailyMobility on a file of the four lists."""
+"""`score-mobility`: the three protocols of DailyMobility on a file of the four lists.
+
+`harness.commands.extra` calls this module, and shows what it returns.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-from rich.table import Table
 
 from harness.benchmarks.dailymobility import groundtruth, lists
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
@@ -23,10 +26,7 @@ from harness.benchmarks.dailymobility.summary import (
     undefined,
 )
 from harness.benchmarks.files import content
-from harness.commands import options
-from harness.model import JSON
-from harness.ui.console import console
-from harness.ui.streams import show_json
+from harness.model import JSON, Block, Paragraph, Verbatim
 
 RESIDENTS = "profiles.json"
 SYNTHETIC = (
@@ -35,26 +35,23 @@ SYNTHETIC = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, folder: Callable[[str], Path]) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="JSON with the four lists, or asbench's result pickle")
     parser.add_argument(
         "--data",
-        type=options.folder,
+        type=folder,
         required=True,
         metavar="DIR",
         help="data folder of DailyMobility, or the folder groundtruth in it",
     )
-    options.add_json(parser)
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> tuple[JSON, Sequence[Block]]:
+    """Return what `--json` prints, whose `warnings` are always shown, and what people are shown besides."""
     truth = groundtruth.load(args.data)
-    data = {**_scored(lists.read(args.file), truth), "notes": [SYNTHETIC] if _is_synthetic(args.data) else []}
-    if args.json:
-        show_json({"file": str(args.file), **data})
-    else:
-        _print(args.file, data)
-    return 0
+    notes = [SYNTHETIC] if _is_synthetic(args.data) else []
+    data = {"file": str(args.file), **_scored(lists.read(args.file), truth), "notes": notes}
+    return data, tuple(_blocks(data))
 
 
 def _is_synthetic(folder: Path) -> bool:
@@ -85,41 +82,22 @@ def _scored(found: Lists, truth: GroundTruth) -> JSON:
     }
 
 
-def _print(file: Path, data: JSON) -> None:
-    screen = console()
+def _blocks(data: JSON) -> Iterator[Block]:
     truth = data["ground_truth"]
-    screen.print(
-        f"{file}: {_residents(data['residents'])}, against {truth['residents']} of the ground truth "
-        f"(SHA-256 {truth['sha256'][:16]}…)",
-        soft_wrap=True,
+    yield Verbatim(
+        f"{data['file']}: {_residents(data['residents'])}, against {truth['residents']} of the ground truth "
+        f"(SHA-256 {truth['sha256'][:16]}…)"
     )
-    for note in data["notes"]:
-        screen.print(note)
-    for warning in data["warnings"]:
-        screen.print(f"warning: {warning}", style="yellow")
-    screen.print()
-    screen.print(_table(data["protocols"]))
-    screen.print()
-    for sentence in undefined(data["protocols"]):
-        screen.print(sentence)
-    screen.print(
+    yield from map(Paragraph, data["notes"])
+    yield protocol_table(data["protocols"])
+    yield from map(Paragraph, undefined(data["protocols"]))
+    yield Paragraph(
         f"Divergence per slot, averaged over the day: {jsd(data['JSD_per_slot'])} "
         f"(resampled ground truth: {jsd(data['ceiling']['JSD_per_slot'])})."
     )
-    screen.print(ceiling_told(data["ceiling"]))
-    for sentence in about_protocols():
-        screen.print(sentence)
+    yield Paragraph(ceiling_told(data["ceiling"]))
+    yield from map(Paragraph, about_protocols())
 
 
 def _residents(number: int) -> str:
     return f"{number} resident{'' if number == 1 else 's'}"
-
-
-def _table(protocols: JSON) -> Table:
-    shown = protocol_table(protocols)
-    table = Table(box=None, pad_edge=False)
-    for name in shown.columns:
-        table.add_column(name, justify="right" if name else "left")
-    for row in shown.rows:
-        table.add_row(*row)
-    return table

@@ -1,0 +1,453 @@
+"""Define the protocol of all benchmarks: those that ship and plug-ins.
+
+A class needs `name`, `subsets`, `metrics`, `parse`, `play` and `measure`; every other member has a default. The harness
+derives saved replies, live scores, reports, tables, comparisons and pages. Contract: docs/design.md, section 2.
+Complete example: `examples/star_rating/`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from harness.benchmarks import settings as own_settings
+from harness.benchmarks.user_code import guarded
+from harness.chat import ASKING, Asking, Chat
+from harness.config import TASKS_FOLDER
+from harness.model import JSON, Baseline, Block, Cards, Completion, Page, Published, Scorer, Where
+
+VALID = "valid"
+"""The outcome of a usable answer; every other outcome is the kind of an `InvalidReply`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Declare a figure of a report. Without a `unit` it is a share from 0 to 1, shown in percent.
+
+    `bounds` are the lowest and highest value of one user, None for no bound. Raise `ValueError` for another `better`.
+    """
+
+    name: str
+    _: KW_ONLY
+    better: Literal["higher", "lower"] = "higher"
+    unit: str | None = None
+    bounds: tuple[float | None, float | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower"):
+            raise ValueError(f'metric {self.name}: better is "higher" or "lower", got {self.better!r}')
+        if self.bounds is None:
+            object.__setattr__(self, "bounds", (0.0, 1.0) if self.unit is None else (None, None))
+        try:
+            low, high = (bound if bound is None else float(bound) for bound in self.bounds or ())
+            ordered = low is None or high is None or low < high
+        except (TypeError, ValueError):
+            ordered = False
+        if not ordered:
+            raise ValueError(f"metric {self.name}: bounds are the lowest and the highest value, got {self.bounds!r}")
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.better == "lower"
+
+    @property
+    def scale(self) -> float:
+        """Return the factor that a value is multiplied by before it is shown."""
+        return 100.0 if self.unit is None else 1.0
+
+    @property
+    def decimals(self) -> int:
+        return 2 if self.unit is None else 3
+
+    @property
+    def shown_unit(self) -> str:
+        return "%" if self.unit is None else self.unit
+
+    @property
+    def difference_unit(self) -> str:
+        """Return the unit of a difference of two values; `points` are percentage points."""
+        return "points" if self.unit is None else self.unit
+
+    @property
+    def title(self) -> str:
+        """Return the heading of a table of this metric."""
+        return f"{self.name}, {self.shown_unit}{' (lower is better)' if self.lower_is_better else ''}"
+
+    def shown(self, value: float) -> float:
+        """Return a value scaled and rounded for tables, so that values that look equal are equal."""
+        return round(self.scale * value, self.decimals)
+
+    def text(self, value: float | None, *, signed: bool = False) -> str:
+        """Return a value as text, without its unit; `n/a` for None and NaN."""
+        if value is None or math.isnan(value):
+            return "n/a"
+        return f"{self.scale * value:{'+' if signed else ''}.{self.decimals}f}"
+
+    def span(self, interval: Sequence[float] | None, *, signed: bool = False) -> str:
+        """Return an interval as text in brackets, without its unit; `n/a` for None."""
+        return "n/a" if interval is None else f"[{', '.join(self.text(end, signed=signed) for end in interval)}]"
+
+    @property
+    def notable(self) -> float | None:
+        """Return the smallest difference of interest: one percentage point, or 1 % of the range of another unit.
+
+        Return None if that range has no bounds.
+        """
+        low, high = self.bounds or (None, None)
+        if self.unit is None:
+            return 0.01
+        return None if low is None or high is None else 0.01 * (high - low)
+
+    def admits(self, value: float) -> bool:
+        """Return whether the value is finite and within `bounds`."""
+        low, high = self.bounds or (None, None)
+        return math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high)
+
+    @property
+    def data(self) -> JSON:
+        """Return the metric as reports save it, so that readers of a report do not need the benchmark."""
+        return {"better": self.better, "unit": self.unit, "bounds": list(self.bounds or (None, None))}
+
+    @classmethod
+    def of(cls, name: str, data: JSON) -> Metric:
+        """Return the metric that a report saved as `data`. Raise `KeyError`, `TypeError` or `ValueError`."""
+        low, high = (None if bound is None else float(bound) for bound in data["bounds"])
+        unit = data["unit"]
+        if type(name) is not str or not (unit is None or type(unit) is str):
+            raise TypeError("a metric's name and unit are text")
+        return cls(name, better=data["better"], unit=unit, bounds=(low, high))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Describe one user. Only `given` is passed to `play`; `truth` is for `measure`.
+
+    `key` is text or a whole number. `steps` is the expected number of sequential requests. `synthetic` marks a
+    user that is not real.
+    """
+
+    key: str
+    _: KW_ONLY
+    given: Any = None
+    truth: Any = None
+    steps: int = 1
+    synthetic: bool = False
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Stand in for the settings of a benchmark without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Record the source of a plug-in.
+
+    `spec` is `FILE.py` (by its absolute path) or `package.module:Name`. `content` is the bytes of its file; the run's
+    folder keeps them under the name `kept`.
+    """
+
+    spec: str
+    kept: str
+    content: bytes
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.content).hexdigest()
+
+
+class Importer(Protocol):
+    """Reads the results files that another program wrote: a line a user, which `rescore` takes as a saved record."""
+
+    def record(self, line: bytes, where: Where) -> JSON:
+        """Return the record of one line, with its `user_id`. Raise `BadInput` with file, line and field."""
+
+    def is_partial(self, task: Task, record: JSON) -> bool:
+        """Return whether a record lacks answers to its task, and so cannot be scored."""
+
+    def notes(self, outcomes: Mapping[str, int]) -> Sequence[str]:
+        """Return what a report says of such answers, from the number of answers by outcome."""
+
+
+class Benchmark:
+    """Base class of every benchmark. Declare attributes on the class; an instance has the settings of one run."""
+
+    name: ClassVar[str]
+    version: ClassVar[str] = "1"
+    """The version of prompts and parsing, part of the identity: a run with another version is not continued."""
+
+    parser_version: ClassVar[str] = "1"
+    """Recorded in the provenance: a difference is reported, and the run can be continued."""
+
+    subsets: ClassVar[Mapping[str, str]]
+    """Subset -> its tasks file, relative to the tasks folder."""
+
+    data_files: ClassVar[Sequence[str]] = ()
+    """Files in the tasks folder that every subset needs in addition to its tasks file."""
+
+    metrics: ClassVar[Sequence[Metric]]
+    """The metrics that `figures` computes, in that order: shown live, with intervals, ranked and compared."""
+
+    secondary: ClassVar[Sequence[Metric]] = ()
+    """Further figures of reports and tables. They are not compared."""
+
+    headline: ClassVar[Sequence[str]] = ()
+    """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
+
+    user: ClassVar[str] = "user"
+    """The noun for one user in reports."""
+
+    language: ClassVar[Literal["en", "zh"]] = "en"
+    """The language of the note that is added to a prompt after an unusable reply."""
+
+    key_field: ClassVar[str] = "user_id"
+    """The field of a task line that identifies its user."""
+
+    invalid_as: ClassVar[str] = "Invalid answers are measured as no answer"
+    """How invalid answers are scored, as a sentence for notes under tables."""
+
+    baselines: ClassVar[Mapping[str, Baseline]] = {}
+    """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function makes the text of
+    a reply out of the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
+
+    Settings: ClassVar[type[Any]] = NoSettings
+    """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
+
+    origin: ClassVar[Origin | None] = None
+    """The source of a plug-in, set by the registry; None for a class that ships."""
+
+    truth = ""
+    """SHA-256 of the ground truth; empty if the tasks contain it."""
+
+    def __init__(
+        self,
+        settings: Any = None,
+        *,
+        asking: Asking = ASKING,
+        folder: Path = TASKS_FOLDER,
+        recorded: JSON | None = None,
+        digests: Mapping[str, str] | None = None,
+    ) -> None:
+        """Set the settings of one run and call `prepare`.
+
+        `folder` is the tasks folder. `recorded` is `identity.settings` of an earlier run; with it, saved answers are
+        measured and no user is played. `digests` is file name -> SHA-256 of the files in the run's folder: code whose
+        hash is not among them must not run.
+        """
+        self.settings = self.Settings() if settings is None else settings
+        self.asking = asking
+        self.folder = folder
+        self.recorded = recorded
+        self.digests = digests
+        self.warnings: list[str] = []
+        if self.origin is None:  # what ships raises errors of its own
+            self.prepare()
+            return
+        own_settings.contents(self.settings)
+        with guarded(self, "prepare"):
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Load the data that `play` and `measure` need, from `self.folder`.
+
+        If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
+        """
+
+    def warn(self, text: str) -> None:
+        """Show a line on the display and write it to the run's log."""
+        self.warnings.append(text)
+
+    # Required
+
+    def parse(self, line: JSON, subset: str) -> Task:
+        """Return the task of one decoded line of a tasks file.
+
+        Raise `ValueError` with the expected value if a field is wrong; a missing field may raise `KeyError`. The
+        harness adds the file, the line and the field that was read last.
+        """
+        raise NotImplementedError
+
+    async def play(self, given: Any, chat: Chat) -> Any:
+        """Return the answer of one user, as JSON values.
+
+        Let `InvalidReply` pass: the answer is then None, and the outcome is its kind. Any other exception makes the
+        user a failure.
+        """
+        raise NotImplementedError
+
+    def measure(self, task: Task, answer: Any) -> Mapping[str, float | None]:
+        """Return one user's value of every metric, None if it is undefined.
+
+        `answer` is None if the model's reply could not be used. Values are finite and within the metric's bounds.
+        """
+        raise NotImplementedError
+
+    # Optional: each has a default
+
+    def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
+        """Return key and steps of a line without making its task, for the index of a file; None to have `parse` do it.
+        Raise as `parse` does, for the same lines."""
+        return None
+
+    def statistics(self, records: Sequence[JSON]) -> Any:
+        """Return the row that each user adds to the figures: users x K sums and counts, without NaN.
+
+        By default a row is the values of all metrics (0 if undefined), then 1 or 0 for defined or undefined.
+        """
+        values = [[record["metrics"][metric.name] for metric in self.metrics] for record in records]
+        return [
+            [*(0.0 if value is None else value for value in row), *(0.0 if value is None else 1.0 for value in row)]
+            for row in values
+        ]
+
+    def figures(self, totals: Any) -> Any:
+        """Return the metrics of summed `statistics`: R x K -> R x metrics, NaN if undefined. By default means."""
+        count = len(self.metrics)
+        return totals[:, :count] / totals[:, count:]
+
+    def sections(self, scored: Any) -> Iterable[Block]:
+        """Return additional blocks of the report; `scored` is a `harness.benchmarks.derived.Scored`."""
+        return ()
+
+    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block] | None:
+        """Return the blocks of one user on a page, None for the default: values, answer and replies.
+
+        `task` is None if the tasks are not available; `replies` are in the order of arrival.
+        """
+        return None
+
+    def record(self, task: Task, answer: Any, metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
+        """Return the user's line of the results file, without its usage."""
+        return {"user_id": task.key, "answer": answer, "outcome": outcome, "repairs": repairs, "metrics": metrics}
+
+    def rescore(self, task: Task, data: JSON) -> JSON | None:
+        """Return a saved record with its values measured again.
+
+        Return None if `measure` can be called with the saved answer, as for records of the default form.
+        """
+        return None
+
+    def outcomes(self, record: JSON) -> Iterable[str]:
+        """Return the outcome of each answer of a user: `valid`, or the kind of the invalid answer."""
+        return (record["outcome"],)
+
+    def repairs(self, record: JSON) -> Iterable[str]:
+        """Return the kinds of repairs that a user's replies needed."""
+        found: Sequence[str] = record["repairs"]
+        return found
+
+    @classmethod
+    def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:
+        """Return synthetic tasks: file relative to the tasks folder -> its content in pieces.
+
+        Or write the files into `folder` and return None. An override may also take the keywords `subsets` (from
+        `--platform`) and `mean_steps` (from `--steps`).
+        """
+        raise NotImplementedError
+
+    def remark(self, task: Task) -> str:
+        """Return a note that a report on tasks like this one must contain; empty for none."""
+        if not task.synthetic:
+            return ""
+        return f"The tasks are synthetic: they show that the harness works, and say nothing of real {self.user}s."
+
+    def identity(self) -> JSON:
+        """Return the settings that can change a prompt or an answer, for `identity.settings` of the manifest."""
+        return own_settings.identity(self.settings) | self.asking.identity
+
+    @classmethod
+    def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
+        """Return the settings that `identity` was made from.
+
+        `files` is field -> current path of the file that it names; empty if no user is played. Raise `BadInput` with
+        the name of a field that has another type.
+        """
+        return own_settings.restored(cls.Settings, identity, files)
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return the bytes of prompt and agent files, by their names in a run's folder."""
+        return own_settings.contents(self.settings)
+
+    @property
+    def source(self) -> Path | None:
+        """Return the prompt or agent file that the user named, None if there is none."""
+        return next(iter(own_settings.files(self.settings).values()), None)
+
+    @property
+    def prompt(self) -> str:
+        """Return which prompt is used: `own`, or the name of the user's file."""
+        return self.source.name if self.source else "own"
+
+    @property
+    def task_version(self) -> str:
+        """Return the version of the rules that validate task lines; another version rebuilds the index."""
+        return f"{self.version} {self.origin.digest}" if self.origin else self.version
+
+    # Replacements of derived parts; only benchmarks that ship use them
+
+    def scorer(self, subset: str) -> Scorer | None:
+        """Return the benchmark's own scorer, None for the derived one."""
+        return None
+
+    @classmethod
+    def page(cls, data: JSON) -> Page | None:
+        """Return the benchmark's own page of a report, None for the derived one."""
+        return None
+
+    @classmethod
+    def cards(cls, benchmark: Benchmark | None, run: JSON, posts: bool) -> Cards | None:
+        """Return the benchmark's own maker of user cards, None for one that calls `card`.
+
+        `benchmark` is None if the tasks are not available, `run` is the key `run` of the report, and `posts` is whether
+        users' own texts may be shown.
+        """
+        return None
+
+    @classmethod
+    def upgraded(cls, data: JSON) -> JSON:
+        """Return the keys that a report of an earlier version lacks or has under another name."""
+        return {}
+
+    @classmethod
+    def published(cls) -> Published | None:
+        """Return scores that were published with the benchmark; tables show them after the runs."""
+        return None
+
+    @classmethod
+    def importer(cls) -> Importer | None:
+        """Return what reads the results of another program, None where there is none."""
+        return None
+
+    @classmethod
+    def runs_code(cls, identity: JSON) -> bool:
+        """Return whether playing a run with these settings runs the code of a file that was given to it.
+
+        The harness asks before it runs code of somebody else's folder. A file that ends in `.py` always is code.
+        """
+        return False
+
+    # For the harness only
+
+    @property
+    def all_files(self) -> Mapping[str, bytes]:
+        """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
+        return {**self.files, **({self.origin.kept: self.origin.content} if self.origin else {})}
+
+    @classmethod
+    def metric(cls, name: str) -> Metric | None:
+        return next((metric for metric in (*cls.metrics, *cls.secondary) if metric.name == name), None)
+
+    @classmethod
+    def main(cls) -> tuple[str, ...]:
+        """Return the names of the headline metrics."""
+        return tuple(cls.headline) or tuple(metric.name for metric in cls.metrics[:2])
+
+    @classmethod
+    def files_needed(cls, subset: str) -> tuple[str, ...]:
+        """Return the files of a subset, relative to the tasks folder, the tasks file first."""
+        return cls.subsets[subset], *cls.data_files

@@ -1,0 +1,104 @@
+"""`check-benchmark`: proves that a benchmark keeps its contract; the checks are those of `benchmarks.checking`."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import orjson
+
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks import checking, registry
+from harness.benchmarks.checking import Model, Subject
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.commands import options
+from harness.commands.files import index_file
+from harness.config import TASKS_FOLDER
+from harness.engine import play
+from harness.errors import BadInput
+from harness.model import JSON, Ask
+from harness.serve.app import MODELS
+from harness.ui.console import console
+
+USERS = 20
+"""Of each subset; the first ones."""
+
+
+class Engine:
+    """The harness's own, as checks are given it."""
+
+    rescored = staticmethod(play.rescored)
+    check_measure = staticmethod(play.check_measure)
+
+    async def record(self, benchmark: Benchmark, task: Task, ask: Ask) -> JSON:
+        return play.recorded(benchmark, task, await play.play(benchmark, task, ask))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_benchmark(parser)
+    parser.add_argument("--tasks-dir", type=options.folder, default=TASKS_FOLDER, metavar="DIR", help="default: tasks")
+    parser.add_argument(
+        "--replies",
+        type=Path,
+        metavar="FILE",
+        help="JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    cls, folder = registry.find(args.benchmark), args.tasks_dir
+    models = models_of(cls, _replies(args.replies) if args.replies else [])
+    absent = {subset: _absent(cls, subset, folder) for subset in cls.subsets}
+    if all(absent.values()):
+        raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name the folder that has them: --tasks-dir")
+    code = 0
+    for subset, missing in absent.items():
+        label = f"{cls.name}, {subset}"
+        if missing:
+            _say(f"{label}: not checked, since {missing} is not there")
+            continue
+        subject = subject_of(cls, subset, folder, models)
+        for name, wrong in checking.results(subject):
+            _say(f"{label}: {name}: {wrong or 'OK'}")
+            code = 1 if wrong else code
+        if unmade := checking.unmade(subject):
+            _say(f"{label}: note: {unmade}")
+    return code
+
+
+def _say(words: str) -> None:
+    console().print(words, highlight=False, soft_wrap=True, markup=False)
+
+
+def _absent(cls: type[Benchmark], subset: str, folder: Path) -> Path | None:
+    """The first file of a subset that is not there."""
+    return next((folder / name for name in cls.files_needed(subset) if not (folder / name).exists()), None)
+
+
+def _replies(path: Path) -> list[str]:
+    try:
+        found = [orjson.loads(line) for line in content(path, DOCUMENT_MOST).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read the replies {path}: {error}") from None
+    if not found or not all(isinstance(one, str) for one in found):
+        raise BadInput(f"{path}: expected a JSON text in each line, one line or more")
+    return found
+
+
+def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
+    """What answers: the benchmark's baselines (of one that ships, all that the harness serves), replies, garbage."""
+    found: dict[str, Model] = {"garbage": checking.garbage}
+    found |= {name: checking.of_baseline(answer) for name, answer in cls.baselines.items()}
+    if registry.is_shipped(cls.name):
+        found |= {name: checking.of_baseline(answer) for name, answer in MODELS.items()}
+    return found | ({"replies": checking.of_replies(replies)} if replies else {})
+
+
+def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str, Model]) -> Subject:
+    """A subset with its first users. Raise `BadInput` for tasks that cannot be used."""
+    benchmark, path = cls(folder=folder), folder / cls.subsets[subset]
+    with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
+        lines = [index.read(position) for position in range(min(USERS, len(index)))]
+    return Subject(benchmark, subset, path.name, lines, models, Engine())

@@ -1,0 +1,122 @@
+"""One user, from a task to a record: played, measured, checked. Used by runs, `reeval --reparse` and `verify`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from harness.benchmark import VALID, Benchmark, Task
+from harness.benchmarks.derived import has_values
+from harness.benchmarks.records import read_of, text
+from harness.benchmarks.user_code import guarded
+from harness.chat import Chat
+from harness.errors import BenchmarkError, InvalidReply, shown
+from harness.model import JSON, Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """`answer` is None where a reply could not be used; `outcome` says how the play ended."""
+
+    answer: Any
+    outcome: str
+    chat: Chat
+
+
+async def play(benchmark: Benchmark, task: Task, ask: Ask) -> Played:
+    """Play one user. Raise what `ask` raised, also where the benchmark caught it, and `BenchmarkError`."""
+    chat, answer = Chat(ask, benchmark.asking, benchmark.language), None
+    try:
+        with guarded(benchmark, f"user {task.key}, play"):
+            answer, outcome = await benchmark.play(task.given, chat), VALID
+    except InvalidReply as error:
+        outcome = _kind(benchmark, task, error)
+    except BenchmarkError:
+        if chat.failed is None:
+            raise
+    if chat.failed is not None:
+        raise chat.failed
+    return Played(answer, outcome, chat)
+
+
+def _kind(benchmark: Benchmark, task: Task, error: InvalidReply) -> str:
+    """What an unusable reply is counted under. Raise `BenchmarkError` for what is no word."""
+    kind: object = error.kind
+    if not isinstance(kind, str) or kind in ("", VALID):
+        raise BenchmarkError(
+            f"benchmark {benchmark.name}, user {task.key}, play: InvalidReply({shown(kind)}): expected the kind of an "
+            "unusable reply, as a word"
+        ) from error
+    return kind
+
+
+def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
+    """Return the record of a played user. Raise `BenchmarkError` for an answer or values that cannot be kept."""
+    about = f"user {task.key}"
+    answer = played.answer
+    if type(benchmark).record is Benchmark.record:  # measured as it will be read again
+        answer = _saved(benchmark, f"{about}, play: the answer", answer)
+    with guarded(benchmark, f"{about}, measure"):
+        metrics = benchmark.measure(task, answer)
+    if has_values(benchmark):
+        metrics = checked_values(benchmark, about, metrics)
+    with guarded(benchmark, f"{about}, record"):
+        made = benchmark.record(task, answer, metrics, played.outcome, tuple(dict.fromkeys(played.chat.repairs)))
+    if benchmark.origin and type(benchmark).record is not Benchmark.record:  # its own `record`, which nobody has tried
+        made = _saved(benchmark, f"{about}, record: the record", made)
+    return {**made, "usage": played.chat.usage.data}
+
+
+def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
+    """Return a saved record with its values measured again. Raise `BadInput` for one of another shape."""
+    own = benchmark.rescore(task, data)
+    if own is not None:
+        return own
+    about = f"user {task.key}"
+    with read_of(task.key):
+        answer = data["answer"] if text(data["outcome"]) == VALID else None
+    with guarded(benchmark, f"{about}, measure"):
+        metrics = benchmark.measure(task, answer)
+    return {**data, "metrics": checked_values(benchmark, about, metrics) if has_values(benchmark) else metrics}
+
+
+def check_measure(benchmark: Benchmark, task: Task) -> None:
+    """Measure a user without an answer, before anything is paid for. Raise `BenchmarkError` as `recorded` does."""
+    if has_values(benchmark):
+        about = f"user {task.key}"
+        with guarded(benchmark, f"{about}, measure without an answer"):
+            values = benchmark.measure(task, None)
+        checked_values(benchmark, f"{about}, without an answer", values)
+
+
+def _saved(benchmark: Benchmark, what: str, value: Any) -> Any:
+    try:
+        return orjson.loads(orjson.dumps(value))
+    except TypeError as error:
+        raise BenchmarkError(f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})") from None
+
+
+def checked_values(benchmark: Benchmark, about: str, values: object) -> dict[str, float | None]:
+    """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or within bounds."""
+    head = f"benchmark {benchmark.name}, {about}, measure"
+    names = [metric.name for metric in benchmark.metrics]
+    if not isinstance(values, Mapping) or set(values) != set(names):
+        got = ", ".join(map(str, values)) if isinstance(values, Mapping) else shown(values)
+        raise BenchmarkError(f"{head}: expected a value of each metric ({', '.join(names)}), got {got or 'none'}")
+    return {metric.name: _value(head, metric.name, metric.admits, values[metric.name]) for metric in benchmark.metrics}
+
+
+def _value(head: str, name: str, admits: Any, value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)  # type: ignore[arg-type]  # a number of numpy's is one
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, str) or not admits(number):
+        raise BenchmarkError(f"{head}: {name} is {shown(value)}: expected a number within its bounds, or None")
+    return number
