@@ -20,7 +20,7 @@ from bench.bodies import PLATFORM
 from bench.cost import harness_command
 from bench.machine import memory_mb
 from bench.processes import fast_endpoint, stats, synthesise
-from harness.config import BYTES_PER_STEP
+from harness.defaults import BYTES_PER_STEP
 
 SIZES = (10_000, 100_000, 1_000_000)
 MOST_OF_QUICK = 100_000

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
-from harness.config import TASKS_FOLDER
+from harness.defaults import TASKS_FOLDER
 from harness.model import JSON, Baseline, Block, Cards, Completion, Page, Published, Scorer, Where
 
 VALID = "valid"

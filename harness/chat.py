@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from harness.benchmarks.parsing import answer_text, json_object
 from harness.benchmarks.records import ODD_SHAPE
-from harness.config import PARSE_RETRIES
+from harness.defaults import PARSE_RETRIES
 from harness.errors import InvalidReply
 from harness.model import JSON, Ask, Completion, Message, Request, Usage
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from harness import __version__
 from harness.benchmarks import registry
-from harness.commands import given
+from harness.config import secrets
 from harness.errors import BadInput, HarnessError, MachineError, lacks_memory
 from harness.printable import in_lines, on_one_line
 from harness.ui import process_list, streams
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     streams.admit_all_characters()
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
-        process_list.hide(given.of_arguments(arguments))
+        process_list.hide(secrets.of_arguments(arguments))
     try:
         with _ended_by_signals():
             code = _told(arguments)
@@ -194,7 +194,7 @@ def _refuse_undecodable(arguments: list[str]) -> None:
 
 def _scrubbed(text: str, arguments: list[str]) -> str:
     """A sentence without the secrets that this process was given."""
-    return given.scrubber(arguments, os.environ)(text)
+    return secrets.scrubber(arguments, os.environ)(text)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -138,7 +138,7 @@ class FieldError(ValueError):
 
 @contextmanager
 def memory_for(doing: str, remedy: str) -> Iterator[None]:
-    """Turns running out of memory, also within a library, into the sentence of a `MachineError`."""
+    """Dispatch running out of memory, also within a library, into the sentence of a `MachineError`."""
     try:
         yield
     except (MemoryError, OSError, ValueError, RuntimeError, ImportError) as error:

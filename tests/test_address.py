@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import address
-from harness.commands.address import Found
-from harness.commands.providers import Provider
-from harness.config import OPENAI_URL
+from harness.config import address
+from harness.config.address import Found
+from harness.config.providers import Provider
+from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 
 RELAY, OTHER = "https://relay.example/v1", "https://other.example/v1"

@@ -21,7 +21,7 @@ import pytest
 import uvloop
 
 from harness.benchmarks.dailymobility.agents import Stage
-from harness.benchmarks.dailymobility.agents.host import Host
+from harness.benchmarks.dailymobility.agents.session import Host
 from harness.benchmarks.dailymobility.day import Row
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
 from harness.model import Completion, Request

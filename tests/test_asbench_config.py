@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import config_file, providers
+from harness.config import config_file, providers
 from harness.errors import BadInput
 
 SECRET = "sk-marked-0123456789"

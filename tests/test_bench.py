@@ -24,7 +24,7 @@ from bench.watch import Sample, steady_rate
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
-from harness.commands import providers
+from harness.config import providers
 from harness.model import Where
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ from harness.endpoint.caller import (
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.replies import Denied
-from harness.endpoint.sender import Received
+from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
 from harness.model import Completion
 

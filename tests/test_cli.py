@@ -20,11 +20,14 @@ import numpy as np
 import orjson
 import pytest
 
+from harness.analysis import saved_runs
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
-from harness.commands import earlier, launch, options, pages
 from harness.commands import run as run_command
+from harness.config import options
+from harness.engine import launch
 from harness.errors import BadInput
+from harness.report import pages
 from harness.store import manifest
 from harness.store.lock import RunLock
 from harness.ui.console import console
@@ -216,7 +219,7 @@ def test_signal_before_the_engine_listens_ends_the_command_in_words(
         except Exception as error:
             raise AssertionError("an ordinary handler of errors must not swallow a signal") from error
 
-    monkeypatch.setattr("harness.commands.files.open_index", indexing)
+    monkeypatch.setattr("harness.engine.files.open_index", indexing)
     assert run(tasks, tmp_path) == code
     assert capsys.readouterr().err == "harness: interrupted\n"
     assert {each: signal.getsignal(each) for each in before} == before
@@ -227,7 +230,7 @@ def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytes
     shutil.copytree(results / "whole", results / "second")
     begun = []
 
-    def proving(run: earlier.Earlier, *_: object) -> int:
+    def proving(run: saved_runs.SavedRun, *_: object) -> int:
         begun.append(run.name)
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         signal.raise_signal(signal.SIGTERM)
@@ -360,7 +363,7 @@ def test_one_spoilt_report_keeps_no_other_from_the_tables(content: bytes, result
     (results / "bad" / "eval_report_weibo.json").write_bytes(content)
     assert main(["stats", "--json", "--results-dir", str(results)]) == 2
     shown = capsys.readouterr()
-    assert "bad/eval_report_weibo.json: not a report as this version makes it" in shown.err
+    assert "bad/eval_report_weibo.json: not a report that this version reads" in shown.err
     assert list(orjson.loads(shown.out)["Recall"]) == ["whole"]
 
 
@@ -478,7 +481,7 @@ def test_name_with_characters_of_patterns_is_found(results: Path) -> None:
     """The folder of that very name is what the pattern fits."""
     (results / "whole").rename(results / "[x]*")
     made = argparse.Namespace(name="[x]*", model=None)
-    assert [path.name for path in results.glob(earlier.folder_named(made) or "")] == ["[x]*"]
+    assert [path.name for path in results.glob(saved_runs.folder_named(made) or "")] == ["[x]*"]
 
 
 @pytest.mark.parametrize("words", [["status", "--tasks-dir", "a\udcff"], ["run", "--model", "\udcff"], ["\udcff"]])
@@ -803,7 +806,7 @@ def raised(error: Exception) -> None:
 SHORT_OF_MEMORY = """
 import resource, sys
 from harness import cli
-from harness.commands import launch
+from harness.engine import launch
 from harness.engine.finish import finish
 
 def short(*given, **named):

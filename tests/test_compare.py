@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import orjson
 import pytest
 
+from harness.analysis.comparison import figures
 from harness.benchmarks.dailymobility.synth import files
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands.comparing import figures
 from harness.model import JSON, Chart
 from harness.report import compare
 from harness.store.log import seal, unseal

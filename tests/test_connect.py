@@ -15,7 +15,7 @@ from harness.endpoint import connect
 from harness.endpoint.address import Address, secrets
 from harness.endpoint.client import Client
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES, connection
-from harness.endpoint.reuse import Reusing
+from harness.endpoint.pool import Reusing
 from harness.errors import BadInput
 
 PROXY = "http://proxy.example:3128"

@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from harness.endpoint.caller import Reply
-from harness.endpoint.wire import Sampling, digest
-from harness.engine.conversation import Conversation, Diverged, Saved, replaying
+from harness.endpoint.request_body import Sampling, digest
+from harness.engine.replay import Conversation, ReplayMiss, Saved, replaying
 from harness.errors import GaveUp, MachineError
 from harness.model import Completion, Message, Request
 
@@ -140,7 +140,7 @@ async def test_replay_diverges_where_a_response_is_missing() -> None:
     """A play from saved responses alone never reaches an endpoint: it says that it would have to."""
     conversation = replaying(SAMPLING, {(key("一"), 0): Completion("saved")})
     assert (await conversation.ask(request("一"))).text == "saved"
-    with pytest.raises(Diverged):
+    with pytest.raises(ReplayMiss):
         await conversation.ask(request("一"))
 
 

@@ -19,9 +19,9 @@ from harness.engine.recent import REPLIES, Counts, Latency, Rates, Warnings
 from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view
+from harness.ui.cells import Screen
 from harness.ui.console import SharedConsole, console
 from harness.ui.progress import LiveDisplay, PlainDisplay, display, wrapped
-from harness.ui.screen import Screen
 
 EXPECTED = Path(__file__).parent / "dashboard"
 """What is shown, as it was looked at and found good."""

@@ -27,8 +27,8 @@ from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.sender import Received
-from harness.endpoint.wire import Sampling, digest
+from harness.endpoint.request_body import Sampling, digest
+from harness.endpoint.transport import Received
 from harness.engine import lane as lane_module
 from harness.engine import local
 from harness.engine.finish import finish

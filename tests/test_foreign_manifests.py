@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands.address import key_check
+from harness.config.address import key_check
 from tests.scripted import Server, serving
 
 SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)

@@ -19,7 +19,7 @@ import pytest
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands import origin
+from harness.config import origin
 from harness.store.manifest import Manifest, load
 from tests.scripted import Script, baseline, serving
 from tests.test_mobility_commands import RULES

@@ -13,16 +13,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "config"}
+WORDS = {"model", "errors", "printable", "defaults"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
-FLOW = CORE | {"store", "endpoint", "engine"}
+ROOMS = CORE | {"store", "endpoint", "report", "ui", "serve", "config"}
 MAY_IMPORT = {
     "model": set(),
     "errors": set(),
     "printable": set(),
-    "config": {"model", "errors"},
+    "defaults": {"model", "errors"},
     "scoring": WORDS,
     "benchmarks.files": set(),
     "benchmarks.records": WORDS,
@@ -34,12 +34,14 @@ MAY_IMPORT = {
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,
     "endpoint": CORE,
-    "engine": CORE | {"store", "endpoint"},
-    "report": WORDS | {"benchmark", "store"},
     "ui": WORDS | {"store"},
-    "serve": FLOW,
-    "commands": FLOW | {"report", "ui", "serve"},
-    "cli": FLOW | {"report", "ui", "serve", "commands"},
+    "report": CORE | {"store", "ui"},
+    "serve": CORE | {"endpoint"},
+    "config": CORE | {"store", "endpoint", "ui", "serve"},
+    "engine": ROOMS,
+    "analysis": ROOMS | {"engine"},
+    "commands": ROOMS | {"engine", "analysis"},
+    "cli": ROOMS | {"engine", "analysis", "commands"},
     "__main__": {"cli"},
 }
 """Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all.

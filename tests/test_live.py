@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import anyio
 import pytest
 
-from harness.config import SHARD_USERS
-from harness.engine.live import LiveScores
+from harness.defaults import SHARD_USERS
+from harness.engine.running_scores import RunningScores
 from harness.model import Record, Report, RunFacts
 
 
@@ -36,7 +36,7 @@ class Counter:
 @pytest.mark.parametrize("users", [1, SHARD_USERS, 3 * SHARD_USERS + 1])
 def test_each_shard_is_condensed_before_the_next_is_merged(users: int) -> None:
     """However many users finish between two looks, all are counted, and none is kept."""
-    live = LiveScores(Counter())
+    live = RunningScores(Counter())
 
     async def twice() -> None:
         for _ in range(2):

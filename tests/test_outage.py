@@ -14,7 +14,7 @@ from harness.endpoint.caller import LONGEST_WAIT, Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.outage import FAILURES, FIRST_PROBE, LONGEST_PROBE, SILENCE, USERS, Outage
-from harness.endpoint.sender import Received
+from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
 from tests import virtual

@@ -22,12 +22,12 @@ from harness.benchmarks.streamprofile import page as profile
 from harness.benchmarks.streamprofile import scores
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands import pages
-from harness.commands.pages import Source, Wish, write_all, write_page
 from harness.errors import BadInput, MachineError
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
+from harness.report import pages
+from harness.report.pages import Source, Wish, write_all, write_page
 from harness.store import log
-from harness.store.aside import replace_results
+from harness.store.backup import replace_results
 from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
@@ -788,7 +788,7 @@ def test_a_report_that_is_none_is_named_once(
     assert again(own, *options) == 2
     told = capsys.readouterr().err
     assert told.count("recency/eval_report_weibo.json") == 1
-    assert "is not a report as this version makes it: `reeval` makes it anew" in told
+    assert "is not a report that this version reads: make it again with `reeval`" in told
     assert "Error" not in told
 
 
@@ -796,9 +796,9 @@ def test_a_report_that_is_none_is_named_once(
     ("options", "damage", "told"),
     [
         (["--name", "nobody"], None, "no run under"),
-        (["--name", "recency"], b"[1", "not a report as this version makes it"),
-        (["--name", "recency"], b'{"benchmark": "streamprofile"}', "`reeval` makes it anew"),
-        ([], b'{"benchmark": "streamprofile"}', "not a report as this version makes it"),
+        (["--name", "recency"], b"[1", "not a report that this version reads"),
+        (["--name", "recency"], b'{"benchmark": "streamprofile"}', "make it again with `reeval`"),
+        ([], b'{"benchmark": "streamprofile"}', "not a report that this version reads"),
         (["--users", "many"], None, "whole number"),
     ],
 )
@@ -816,7 +816,7 @@ def test_report_of_an_earlier_version_is_refused_by_name(tmp_path: Path) -> None
     """It lacks what pages are drawn from."""
     data = report([user(a_step(1, 0.5, 0.5))]).data
     del data["distribution"]
-    with pytest.raises(BadInput, match=r"eval_report_weibo\.json is not a report as this version makes it.*reeval"):
+    with pytest.raises(BadInput, match=r"eval_report_weibo\.json is not a report that this version reads.*reeval"):
         write_page(Source(RunFiles(tmp_path, "weibo"), data, 1), Wish())
 
 

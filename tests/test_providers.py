@@ -6,17 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands import fields, providers
-from harness.commands.providers import (
-    Book,
-    Provider,
-    QueuedModel,
-    addresses,
-    headers,
-    is_taken_for_provider,
-    split_model,
-)
-from harness.config import OPENAI_URL
+from harness.config import fields, providers
+from harness.config.providers import Book, Provider, QueuedModel, addresses, headers, is_taken_for_provider, split_model
+from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 
 SECRET = "sk-test-0123456789"

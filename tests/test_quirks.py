@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.endpoint.habits import QUIRKS
+from harness.endpoint.quirk_rules import QUIRKS
 from harness.endpoint.quirks import Adapted, adapt, checked, learn
 from harness.endpoint.replies import refused
-from harness.endpoint.sender import Received
-from harness.endpoint.wire import Sampling
+from harness.endpoint.request_body import Sampling
+from harness.endpoint.transport import Received
 from harness.errors import BadInput, EndpointStopped, HarnessError, Rejected, TransportFault
 from harness.model import JSON, Completion, Message, Request
 

@@ -16,7 +16,7 @@ from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import BURST_SECONDS, BYTES_PER_TOKEN, Rates, TokenBucket
-from harness.endpoint.sender import Received
+from harness.endpoint.transport import Received
 from harness.errors import TransportFault
 from harness.model import Completion
 from tests import virtual

@@ -23,7 +23,7 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 from harness.endpoint.replies import Denied
-from harness.endpoint.sender import Received
+from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
 from harness.serve.app import Options, start

@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.analysis.leaderboard.footnotes import notes
+from harness.analysis.leaderboard.reports import Scored, Value, declared_of, read
+from harness.analysis.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.derived import declared
 from harness.benchmarks.streamprofile.published import published
 from harness.cli import main
-from harness.commands.tabling.remarks import notes
-from harness.commands.tabling.scored import Scored, Value, declared_of, read
-from harness.commands.tabling.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.report.grid import Grid, Number, Place, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 
@@ -300,8 +300,8 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         shown = capsys.readouterr()
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
-            "not a report as this version makes it: `reeval` makes it anew",
-            *(f"a report of format {odd!r}, not 1: make it anew with `reeval`" for odd in ODD),
+            "not a report that this version reads: make it again with `reeval`",
+            *(f"a report of format {odd!r}, not 1: make it again with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
             *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
@@ -312,7 +312,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 2}, "a report of format 2, not 1: make it anew with `reeval`"),
+        ({"format": 2}, "a report of format 2, not 1: make it again with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )

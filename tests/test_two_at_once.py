@@ -241,7 +241,7 @@ INDEXING = """
 import sys
 from pathlib import Path
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.commands.files import index_file
+from harness.engine.files import index_file
 tasks, results = map(Path, sys.argv[1:])
 for turn in range(30):
     index = index_file(StreamProfile(), "weibo", tasks, results)

@@ -17,8 +17,8 @@ WORDS = re.compile(
 """Benchmarks, subsets, metrics, and what tasks are about."""
 
 ALLOWED = {
-    "config.py": 'BENCHMARK = "streamprofile"',  # what `run` plays where none is named
-    "commands/providers.toml": "ark.cn-beijing.volces.com",  # the data centre of a provider
+    "defaults.py": 'BENCHMARK = "streamprofile"',  # what `run` plays where none is named
+    "config/providers.toml": "ark.cn-beijing.volces.com",  # the data centre of a provider
 }
 """The only lines with such a word, by file."""
 
@@ -53,5 +53,5 @@ def test_a_word_is_found_wherever_it_is(tmp_path: Path, line: str) -> None:
     for folder in ("engine", "benchmarks"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "module.py").write_text(f'"""A module."""\n{line}\n', encoding="utf-8")
-    (tmp_path / "config.py").write_text('BENCHMARK = "streamprofile"\n', encoding="utf-8")
+    (tmp_path / "defaults.py").write_text('BENCHMARK = "streamprofile"\n', encoding="utf-8")
     assert list(named(tmp_path)) == [f"engine/module.py:2: {line}"]

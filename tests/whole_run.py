@@ -1,6 +1,6 @@
 """A whole run over a scripted endpoint, from its lock to its manifest, in processes that follow one another.
 
-Each does what `run` does with its files, in the same order (harness/commands/launch.py), on a disk of the test's.
+Each does what `run` does with its files, in the same order (harness/engine/launch.py), on a disk of the test's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.sender import Received
-from harness.endpoint.wire import Sampling
+from harness.endpoint.request_body import Sampling
+from harness.endpoint.transport import Received
 from harness.engine.finish import finish
 from harness.engine.job import Job
 from harness.engine.lane import Lane

@@ -14,7 +14,7 @@ import orjson
 
 from bench.machine import peak_mb
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.commands.files import index_file
+from harness.engine.files import index_file
 
 
 def parsed(path: Path) -> int:

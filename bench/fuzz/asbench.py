@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.fuzz import scratch
-from harness.commands import config_file as asbench
+from harness.config import config_file as asbench
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from bench.fuzz import scratch
-from harness.commands.plan import sampling_again
+from harness.config.plan import sampling_again
 from harness.errors import BadInput, MachineError
 from harness.model import Message, Request
 from harness.store.manifest import differences, load, same_identity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.fuzz import scratch
-from harness.commands import providers
+from harness.config import providers
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)

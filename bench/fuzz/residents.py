@@ -14,7 +14,7 @@ from harness.benchmarks.dailymobility.city import read_city
 from harness.benchmarks.dailymobility.day import Day, Resident
 from harness.benchmarks.tasks import parse
 from harness.chat import Chat
-from harness.endpoint.wire import Sampling
+from harness.endpoint.request_body import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Completion, Request, Where
 

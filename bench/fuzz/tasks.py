@@ -11,7 +11,7 @@ from harness.benchmark import Task
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
-from harness.endpoint.wire import Sampling
+from harness.endpoint.request_body import Sampling
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import BadInput
 from harness.model import Completion, Record, Request, Where

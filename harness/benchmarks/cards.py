@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import overview, registry
-from harness.benchmarks.quoted import said
+from harness.benchmarks.rendering import said
 from harness.benchmarks.user_code import guarded
 from harness.model import JSON, Block, Card, Cards, Completion, Page
 

@@ -15,7 +15,7 @@ import orjson
 
 from harness.benchmark import Metric
 from harness.benchmarks import invalid, spent
-from harness.benchmarks.quoted import called, quotes
+from harness.benchmarks.rendering import called, quotes
 from harness.errors import shown
 from harness.model import (
     JSON,
@@ -36,6 +36,9 @@ from harness.model import (
 
 BLOCKS = {kind.__name__: kind for kind in (Heading, Paragraph, Table, Verbatim, Quote, Tags, Chart, Series, Sketch)}
 """What `sections` may be made of, by the name under which a report keeps it."""
+
+NONE_OF_OURS = "not a report that this version reads: make it again with `reeval`"
+"""Of a file that is no report."""
 
 RUN_FACTS = frozenset(
     {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "sample_seed", "endpoint", "harness", "created"}

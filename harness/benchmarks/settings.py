@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from harness.benchmarks.files import content
-from harness.config import BITS_64
+from harness.defaults import BITS_64
 from harness.errors import BadInput, shown
 from harness.model import JSON
 

@@ -13,10 +13,10 @@ from harness.benchmark import Benchmark, Task
 from harness.benchmarks import checking, registry
 from harness.benchmarks.checking import Model, Subject
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.commands import options
-from harness.commands.files import index_file
-from harness.config import TASKS_FOLDER
+from harness.config import options
+from harness.defaults import TASKS_FOLDER
 from harness.engine import play
+from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.model import JSON, Ask
 from harness.serve.app import MODELS

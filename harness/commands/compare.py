@@ -9,13 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.analysis.comparison import runs
+from harness.analysis.comparison.figures import FOR_EACH_TEST, SEED, Stratum, compared, correct, most_different
+from harness.analysis.comparison.runs import Side, Subset
+from harness.analysis.comparison.verdicts import verdicts
+from harness.analysis.comparison.warnings import coverage, warnings
 from harness.benchmarks.derived import Figures
-from harness.commands import options
-from harness.commands.comparing import runs
-from harness.commands.comparing.caveats import coverage, warnings
-from harness.commands.comparing.figures import FOR_EACH_TEST, SEED, Stratum, compared, correct, most_different
-from harness.commands.comparing.runs import Side, Subset
-from harness.commands.comparing.verdicts import verdicts
+from harness.config import options
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.report import compare, text, xlsx

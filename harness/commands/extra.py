@@ -16,7 +16,7 @@ from rich import table
 from rich.console import Console
 
 from harness.benchmarks import registry
-from harness.commands import options
+from harness.config import options
 from harness.model import Block, Paragraph, Table, Verbatim
 from harness.ui.console import console
 from harness.ui.streams import show_json

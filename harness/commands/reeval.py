@@ -16,22 +16,24 @@ import numpy as np
 import orjson
 from rich.console import Console
 
-from harness import config
+from harness import defaults
+from harness.analysis import saved_runs
+from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Importer, Task
 from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
-from harness.commands import earlier, options, pages, plan
-from harness.commands.earlier import Earlier
-from harness.commands.files import index_file, now, stamp, write_report
-from harness.commands.pages import Source, Wish
-from harness.engine.conversation import Diverged, replaying
+from harness.config import options, plan
+from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.job import Job
 from harness.engine.play import play, recorded, rescored
+from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record, Report, RunFacts, Where
+from harness.report import pages
+from harness.report.pages import Source, Wish
 from harness.store.lock import RunLock
 from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
@@ -52,18 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     screen = console()
-    ours = earlier.find(args)
+    ours = saved_runs.find(args)
     foreign = _foreign(args, {run.files.results for run in ours})
     if not ours and not foreign:
-        raise earlier.nothing_found(args)
-    worst = earlier.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
+        raise saved_runs.nothing_found(args)
+    worst = saved_runs.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
     return max(
         worst,
-        earlier.each(foreign, lambda files: _theirs(files, args, screen), lambda files: str(files.results)),
+        saved_runs.each(foreign, lambda files: _theirs(files, args, screen), lambda files: str(files.results)),
     )
 
 
-def _ours(run: Earlier, args: argparse.Namespace, screen: Console) -> int:
+def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
     benchmark = run.as_it_was(args.tasks_dir, play=args.reparse)
     tasks = run.tasks(args.tasks_dir)
     with (
@@ -137,7 +139,7 @@ class _Again:
         conversation = replaying(job.sampling, job.store.responses_of(task.key))
         try:
             played = self._loop.run(play(job.benchmark, task, conversation.ask))
-        except (Diverged, AgentFailed):
+        except (ReplayMiss, AgentFailed):
             self._diverged += 1
             return {**rescored(job.benchmark, task, old), "reparse": "diverged"}
         return {**recorded(job.benchmark, task, played), "task": old["task"], "format": RECORD_FORMAT}
@@ -158,11 +160,11 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
     """Results without a manifest: those of another program."""
     platforms = {name.lower() for name in args.platform or ()}
     found = []
-    for path in sorted(args.results_dir.glob(f"{earlier.folder_named(args) or '*'}/inference_results_*.jsonl")):
+    for path in sorted(args.results_dir.glob(f"{saved_runs.folder_named(args) or '*'}/inference_results_*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
         if path in ours or files.manifest.exists() or (platforms and files.subset not in platforms):
             continue
-        if earlier.has_name(path.parent, args):
+        if saved_runs.has_name(path.parent, args):
             found.append(files)
     return found
 
@@ -170,7 +172,7 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
 def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
-    tasks = (args.tasks_dir or config.TASKS_FOLDER) / benchmark.subsets[files.subset]
+    tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / benchmark.subsets[files.subset]
     if not tasks.exists():
         raise BadInput(f"it can be scored with its tasks file only, and {tasks} is not there (see --tasks-dir)")
     lock = RunLock(files.lock, time.time)
@@ -183,7 +185,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
             write_report(files, report)
             _tell(files, report, found.notes(), screen)
             if args.html:
-                _write_page(Source(files, report.data, config.SAMPLE_SEED, benchmark, index))
+                _write_page(Source(files, report.data, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
     return 0

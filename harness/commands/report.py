@@ -13,22 +13,25 @@ from urllib.parse import quote
 
 import orjson
 
-from harness import config
+from harness import defaults
+from harness.analysis import saved_runs
+from harness.analysis.leaderboard import reports
+from harness.analysis.leaderboard.footnotes import left_out
+from harness.analysis.leaderboard.reports import Scored, Value
+from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
 from harness.benchmarks.cards import page_of
 from harness.benchmarks.derived import upgraded
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.overview import NONE_OF_OURS
 from harness.benchmarks.records import ODD_SHAPE
-from harness.commands import earlier, options, pages
-from harness.commands.earlier import Earlier
-from harness.commands.files import index_file
-from harness.commands.pages import SAMPLE, Source, Wish
-from harness.commands.tabling import scored
-from harness.commands.tabling.remarks import left_out
-from harness.commands.tabling.scored import NONE_OF_OURS, Scored, Value
+from harness.config import options
+from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Block, Chart, Heading, Page, Paragraph, Series, Table
+from harness.report import pages
+from harness.report.pages import SAMPLE, Source, Wish
 from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -70,10 +73,10 @@ def execute(args: argparse.Namespace) -> int:
             raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         return _over_all(found, args)
     if not found:
-        raise earlier.nothing_found(args)
+        raise saved_runs.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return earlier.each(found, lambda files: _again(files, args), _label)
+    return saved_runs.each(found, lambda files: _again(files, args), _label)
 
 
 def _label(files: RunFiles) -> str:
@@ -108,7 +111,7 @@ def _data(files: RunFiles) -> JSON:
     path = files.report("json")
     try:
         data: JSON = orjson.loads(content(path, DOCUMENT_MOST))
-        scored.checked(data, path)
+        reports.checked(data, path)
     except (OSError, ValueError):
         raise BadInput(f"{path} is {NONE_OF_OURS}") from None
     except BadInput as error:
@@ -121,7 +124,7 @@ def _data(files: RunFiles) -> JSON:
 
 def _again(files: RunFiles, args: argparse.Namespace) -> int:
     data, manifest = _data(files), load(files.manifest)
-    seed = manifest.selection["sample_seed"] if manifest else config.SAMPLE_SEED
+    seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     wish = Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
         try:
@@ -142,12 +145,12 @@ def _again(files: RunFiles, args: argparse.Namespace) -> int:
 def _at_hand(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
     """A run's benchmark and tasks. Raises `BadInput` where they are gone or others by now."""
     if manifest is not None:
-        run = Earlier(files, manifest, args.trust, args.benchmark)
+        run = SavedRun(files, manifest, args.trust, args.benchmark)
         benchmark = run.as_it_was(args.tasks_dir, play=False)
         return benchmark, index_file(benchmark, files.subset, run.tasks(args.tasks_dir), args.results_dir)
     cls, _ = registry.importing(files.subset)
     made = cls()
-    tasks = (args.tasks_dir or config.TASKS_FOLDER) / made.subsets[files.subset]
+    tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / made.subsets[files.subset]
     return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
@@ -186,11 +189,11 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     from harness.report import html
 
     runs: list[_Run] = []
-    code = earlier.each(found, lambda files: _add(files, runs), _label)
+    code = saved_runs.each(found, lambda files: _add(files, runs), _label)
     left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))
-    place = args.out or args.results_dir / config.ALL_RUNS_PAGE
+    place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
     names = dict.fromkeys(run.data["benchmark"] for run in runs)
     blocks = [
@@ -204,7 +207,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
 def _add(files: RunFiles, runs: list[_Run]) -> int:
     data = _data(files)
-    found = scored.checked(data, files.report("json"))
+    found = reports.checked(data, files.report("json"))
     try:
         runs.append(_Run(files, data, page_of(data), found))
     except ODD_SHAPE:

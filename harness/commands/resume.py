@@ -10,14 +10,15 @@ from itertools import groupby, pairwise
 import orjson
 from rich.console import Console
 
-from harness import config
-from harness.commands import address, earlier, models, options, providers
-from harness.commands.earlier import Earlier
-from harness.commands.launch import launch
-from harness.commands.origin import UNKNOWN
-from harness.commands.plan import Plan, sampling_again
-from harness.commands.providers import Provider
+from harness import defaults
+from harness.analysis import saved_runs
+from harness.analysis.saved_runs import SavedRun
+from harness.config import address, models, options, providers
+from harness.config.origin import UNKNOWN
+from harness.config.plan import Plan, sampling_again
+from harness.config.providers import Provider
 from harness.endpoint.connect import usable
+from harness.engine.launch import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
@@ -36,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    found = earlier.find(args)
+    found = saved_runs.find(args)
     if not found and (args.name or args.model or args.platform):
-        raise earlier.nothing_found(args)
+        raise saved_runs.nothing_found(args)
     screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
     if not unfinished:
@@ -51,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
     plans: list[Plan] = []
-    code = earlier.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
+    code = saved_runs.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     return max(code, launch(plans, screen, html=args.html)) if plans else code
@@ -61,14 +62,14 @@ ALIKE = ("endpoint", "key_from", "source", "provider", "providers_file", "header
 """Parts of the provenance that runs must have in common to be one plan."""
 
 
-def _together(run: Earlier) -> bytes:
+def _together(run: SavedRun) -> bytes:
     """Runs of one folder with one configuration and endpoint share a schedule."""
     manifest = run.manifest
     where = {name: manifest.provenance.get(name) for name in ALIKE}
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
-def _add(group: list[Earlier], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
+def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
     own = all(run.is_own for run in group)
     if not own and not args.name:
         raise BadInput(f"{UNKNOWN}: `resume` goes on with it where it is named, --name {shlex.quote(group[0].name)}")
@@ -92,13 +93,13 @@ NOT_FOLLOWED = ("providers_file", "source", "ca_file")
 """Parts of the provenance that name files of this machine: nothing of a run from elsewhere."""
 
 
-def _plan(group: list[Earlier], args: argparse.Namespace, own: bool) -> Plan:
+def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
     first, manifest = group[0], group[0].manifest
     provenance, selection = manifest.provenance, manifest.selection
     if not own:
         provenance = {name: value for name, value in provenance.items() if name not in NOT_FOLLOWED}
     found = None
-    if args.api_url or args.provider or provenance["endpoint"] != config.EMBEDDED:
+    if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
         provider = _provider(first.name, provenance, args)
         found = address.again(args, provenance, os.environ, first.name, provider, own=own)
         for one in found.addresses:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import orjson
 
-from harness import config
+from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking
-from harness.commands import config_file, models, options, providers, reeval
-from harness.commands.launch import launch
-from harness.commands.models import Model
-from harness.commands.plan import Plan
-from harness.config import PARSE_RETRIES
+from harness.commands import reeval
+from harness.config import config_file, models, options, providers
+from harness.config.models import Model
+from harness.config.plan import Plan
+from harness.defaults import PARSE_RETRIES
+from harness.engine.launch import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.serve.app import MODELS
@@ -80,7 +81,9 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests (part of what the run is)")
-    group.add_argument("--temperature", type=options.not_negative, metavar="T", help=f"default: {config.TEMPERATURE:g}")
+    group.add_argument(
+        "--temperature", type=options.not_negative, metavar="T", help=f"default: {defaults.TEMPERATURE:g}"
+    )
     group.add_argument("--top-p", type=options.share, metavar="P")
     group.add_argument("--seed", type=options.signed_int, metavar="N", help="the endpoint's sampling seed")
     group.add_argument("--max-tokens", type=options.positive_int, metavar="N", help="not sent unless given")
@@ -108,8 +111,8 @@ def _reeval(args: argparse.Namespace) -> int:
     args.reparse = args.trust = False
     if registry.is_shipped(args.benchmark):
         args.benchmark = None  # runs of any
-    if args.demo or args.tasks_dir == config.TASKS_FOLDER:
-        args.tasks_dir = config.SAMPLE_FOLDER if args.demo else None
+    if args.demo or args.tasks_dir == defaults.TASKS_FOLDER:
+        args.tasks_dir = defaults.SAMPLE_FOLDER if args.demo else None
     book = providers.read(args.providers, os.environ)
     named: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book)]
     return max([reeval.execute(argparse.Namespace(**{**vars(args), "model": model})) for model in named or [None]])
@@ -126,7 +129,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     subsets = _subsets(args.platform, tuple(cls.subsets))
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
-    folder = config.SAMPLE_FOLDER if args.demo else args.tasks_dir
+    folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
     needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in subsets}
     absent = [path for paths in needed.values() for path in paths if not path.exists()]
     if absent:
@@ -169,7 +172,7 @@ def _config(args: argparse.Namespace) -> config_file.Config | None:
     if args.config is None:
         if not args.model and args.queue is None:
             floor = next(iter(args.benchmark_class.baselines), None if args.benchmark_class.origin else "recency")
-            hint = f" ({config.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
+            hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
             raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
         return None
     if args.api_url or args.api_key or args.api_key_file or args.provider:

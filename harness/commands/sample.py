@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from harness.benchmarks import registry
-from harness.commands import options
-from harness.commands.files import index_file
+from harness.config import options
+from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.store.atomic import replacing
 from harness.ui.console import console

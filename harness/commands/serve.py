@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from harness.commands.address import key_in
+from harness.config.address import key_in
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan

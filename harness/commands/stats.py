@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
-from harness import config
-from harness.commands import earlier, options
-from harness.commands.tabling import forms
-from harness.commands.tabling.remarks import left_out, notes
-from harness.commands.tabling.scored import Scored, read
-from harness.commands.tabling.tables import MetricTable, Row, tables
-from harness.commands.tabling.workbooks import workbooks
+from harness import defaults
+from harness.analysis import saved_runs
+from harness.analysis.leaderboard import formats
+from harness.analysis.leaderboard.footnotes import left_out, notes
+from harness.analysis.leaderboard.reports import Scored, read
+from harness.analysis.leaderboard.tables import MetricTable, Row, tables
+from harness.analysis.leaderboard.workbooks import workbooks
+from harness.config import options
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
 from harness.report.grid import Place
@@ -89,7 +90,7 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    code = earlier.each(_of(paths, args), lambda path: _add(path, reports), str)
+    code = saved_runs.each(_of(paths, args), lambda path: _add(path, reports), str)
     left = left_out(reports, paths, args.results_dir, args.runs)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
@@ -99,7 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     if (args.runs or args.format != "table") and not args.out:
         _print(args, made, None)
         return code
-    out = args.out or args.results_dir / config.EXCEL_FOLDER
+    out = args.out or args.results_dir / defaults.EXCEL_FOLDER
     unwritten = _write_all(made, reports, out, is_named=args.out is not None)
     _print(args, made, None if unwritten else out)
     if unwritten:
@@ -157,14 +158,14 @@ def _print(args: argparse.Namespace, made: Made, out: Path | None) -> None:
         for line in made.missing:
             tell(line)
     if args.json:
-        plain = forms.plain(made.chosen if args.metric else made.found)
+        plain = formats.plain(made.chosen if args.metric else made.found)
         show_json(plain)
     elif args.format == "table":
         _show(made.chosen, made.missing, out)
     elif args.into:
-        atomic.write(args.into, forms.text(args.format, made.chosen, made.missing).encode())
+        atomic.write(args.into, formats.text(args.format, made.chosen, made.missing).encode())
     else:
-        show(forms.text(args.format, made.chosen, made.missing).rstrip("\n"))
+        show(formats.text(args.format, made.chosen, made.missing).rstrip("\n"))
 
 
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
@@ -175,7 +176,7 @@ def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | Non
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
-    for line in [*forms.about(chosen), *_visible_notes(chosen, screen), *missing]:
+    for line in [*formats.about(chosen), *_visible_notes(chosen, screen), *missing]:
         screen.print(line, soft_wrap=True)
     if out is not None:
         screen.print(f"every metric: {out}", soft_wrap=True)
@@ -206,7 +207,7 @@ def _least(columns: Columns) -> int:
 
 
 def _cell(table: MetricTable, at: int, row: Row, column: str) -> Text:
-    number = forms.number(table, at, row, column)
+    number = formats.number(table, at, row, column)
     if number is None:
         return Text("")
     return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "")

@@ -8,8 +8,9 @@ import time
 from rich.measure import Measurement
 from rich.table import Table
 
-from harness.commands import earlier, options
-from harness.commands.earlier import Earlier
+from harness.analysis import saved_runs
+from harness.analysis.saved_runs import SavedRun
+from harness.config import options
 from harness.model import JSON
 from harness.store.lock import held
 from harness.store.log import objects
@@ -31,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     rows: list[JSON] = []
-    code = earlier.each(earlier.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}")
+    code = saved_runs.each(
+        saved_runs.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}"
+    )
     if args.json:
         show_json(rows)
     elif rows:
@@ -59,12 +62,12 @@ def _table(rows: list[JSON]) -> Table:
     return table
 
 
-def _add(run: Earlier, rows: list[JSON]) -> int:
+def _add(run: SavedRun, rows: list[JSON]) -> int:
     rows.append(_row(run))
     return 0
 
 
-def _row(run: Earlier) -> JSON:
+def _row(run: SavedRun) -> JSON:
     """What the files say; users done are the lines of the results file, which may be ahead of the manifest."""
     manifest = run.manifest
     done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
@@ -81,7 +84,7 @@ def _row(run: Earlier) -> JSON:
     }
 
 
-def _state(run: Earlier) -> str:
+def _state(run: SavedRun) -> str:
     """A manifest that says `running` while nobody holds the lock is of a run that died."""
     if run.manifest.state != RUNNING:
         return run.manifest.state

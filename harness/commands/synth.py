@@ -12,7 +12,7 @@ from typing import Any
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
-from harness.commands import options
+from harness.config import options
 from harness.errors import BadInput
 from harness.store.atomic import replacing
 from harness.ui.console import console

@@ -13,15 +13,16 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from harness.analysis import saved_runs
+from harness.analysis.saved_runs import SavedRun
+from harness.analysis.verification import replayed
+from harness.analysis.verification.checksums import ALONE, LinesCheck
+from harness.analysis.verification.proof import Check
+from harness.analysis.verification.replayed import Player, Replies
 from harness.benchmark import Benchmark
-from harness.commands import earlier, options
-from harness.commands.earlier import Earlier
-from harness.commands.files import index_file
-from harness.commands.plan import sampling_again
-from harness.commands.proving import replayed
-from harness.commands.proving.lines import ALONE, LinesCheck
-from harness.commands.proving.proof import Check
-from harness.commands.proving.replayed import Player, Replies
+from harness.config import options
+from harness.config.plan import sampling_again
+from harness.engine.files import index_file
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.files import RunFiles
@@ -55,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.without_tasks and args.tasks_dir:
         raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
-    found = earlier.find(args)
+    found = saved_runs.find(args)
     if not found:
-        raise earlier.nothing_found(args)
+        raise saved_runs.nothing_found(args)
     proofs: list[JSON] = []
-    code = earlier.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
+    code = saved_runs.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
         show_json(proofs)
     else:
@@ -67,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
+def _prove(run: SavedRun, args: argparse.Namespace, proofs: list[JSON]) -> int:
     """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
     tasks = None if args.without_tasks else _tasks(run, args)
     with _locked(run) as beat:
@@ -80,20 +81,20 @@ def _prove(run: Earlier, args: argparse.Namespace, proofs: list[JSON]) -> int:
     return 1 if proof["findings"] else 0
 
 
-def _tasks(run: Earlier, args: argparse.Namespace) -> Path:
+def _tasks(run: SavedRun, args: argparse.Namespace) -> Path:
     try:
         return run.tasks(args.tasks_dir)
     except BadInput as error:
         raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
 
 
-def _of_lines(run: Earlier, beat: Callable[[], None]) -> JSON:
+def _of_lines(run: SavedRun, beat: Callable[[], None]) -> JSON:
     check = LinesCheck(run.files, run.manifest, beat)
     findings = list(check.findings())
     return {"users": None, "records": check.records, "findings": findings, "notes": [ALONE]}
 
 
-def _whole(run: Earlier, tasks: Path, args: argparse.Namespace, beat: Callable[[], None]) -> JSON:
+def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[[], None]) -> JSON:
     manifest = run.manifest
     try:
         benchmark, unplayed = replayed.benchmark_of(run, args.tasks_dir)
@@ -113,7 +114,7 @@ def _whole(run: Earlier, tasks: Path, args: argparse.Namespace, beat: Callable[[
 
 
 @contextmanager
-def _locked(run: Earlier) -> Iterator[Callable[[], None]]:
+def _locked(run: SavedRun) -> Iterator[Callable[[], None]]:
     """Keeps writers out and gives what is to be called now and then for that.
 
     Nothing is written into a folder that is an archive's, another user's or elsewhere: it is read without a lock, which

@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
-from harness.endpoint.sender import Received, Sender
+from harness.endpoint.transport import Received, Transport
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
 
@@ -75,7 +75,7 @@ class Caller:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: Transport,
         limiter: Limiter,
         limits: Limits,
         *,

@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from harness.config import STALL_SECONDS
+from harness.defaults import STALL_SECONDS
 from harness.endpoint import replies
 from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
-from harness.endpoint.reuse import Reusing, hung_up
-from harness.endpoint.sender import Received
+from harness.endpoint.pool import Reusing, hung_up
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
+from harness.endpoint.transport import Received
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 

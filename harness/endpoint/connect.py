@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from harness.endpoint.address import Address, check, public_url
-from harness.endpoint.reuse import Reusing
+from harness.endpoint.pool import Reusing
 from harness.errors import BadInput
 
 SOCKS = {"socks": (5, True), "socks5": (5, False), "socks5h": (5, True), "socks4": (4, False), "socks4a": (4, True)}

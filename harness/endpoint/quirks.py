@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 
 import orjson
 
-from harness.endpoint.habits import PLAINLY_THE_FORMAT, QUIRKS, Quirk, text_of
-from harness.endpoint.sender import Received, Sender
-from harness.endpoint.words import own_words
+from harness.endpoint.error_phrases import own_words
+from harness.endpoint.quirk_rules import PLAINLY_THE_FORMAT, QUIRKS, Quirk, text_of
+from harness.endpoint.transport import Received, Transport
 from harness.errors import BadInput, EndpointStopped, Rejected, TransportFault
 
 Quirks = frozenset[str]
@@ -98,7 +98,7 @@ class Adapted:
 
     def __init__(
         self,
-        sender: Sender,
+        sender: Transport,
         known: Iterable[str] = (),
         stream: str = "auto",
         on_learned: Callable[[str, str], None] = lambda name, words: None,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from harness.endpoint.limiter import REFUSED
 from harness.endpoint.replies import Denied
-from harness.endpoint.sender import Received, Sender
+from harness.endpoint.transport import Received, Transport
 from harness.errors import EndpointStopped, Rejected, TransportFault
 from harness.model import NEVER_ANSWERED
 
@@ -43,7 +43,7 @@ class _Replica:
     """
 
     name: str
-    sender: Sender
+    sender: Transport
     in_flight: int = 0
     seconds: float = 0.0
     faults: int = 0
@@ -62,13 +62,13 @@ class _Replica:
 
 
 class Replicas:
-    """A `Sender` over several, each with its address as it may be shown; `clock` is in seconds, monotonic.
+    """A `Transport` over several, each with its address as it may be shown; `clock` is in seconds, monotonic.
 
     `on_change` hears a sentence when one is set aside, and when it is back.
     """
 
     def __init__(
-        self, replicas: Sequence[tuple[str, Sender]], clock: Callable[[], float], on_change: Callable[[str], None]
+        self, replicas: Sequence[tuple[str, Transport]], clock: Callable[[], float], on_change: Callable[[str], None]
     ) -> None:
         self._replicas = [_Replica(name, sender) for name, sender in replicas]
         self._serving = list(self._replicas)

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from harness.endpoint.words import (
+from harness.endpoint.error_phrases import (
     BASE_RESP,
     BROKEN_OFF,
     CONTENT_FILTER,
@@ -34,7 +34,7 @@ from harness.endpoint.words import (
     used_up,
     without_quotes,
 )
-from harness.endpoint.words import one_line as one_line  # who shows foreign words finds it here
+from harness.endpoint.error_phrases import one_line as one_line  # who shows foreign words finds it here
 from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
 from harness.model import LARGEST_COUNT, Completion
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.derived import declared, scorer
-from harness.config import SHARD_USERS
-from harness.endpoint.habits import QUIRKS
+from harness.defaults import SHARD_USERS
+from harness.endpoint.quirk_rules import QUIRKS
 from harness.engine.job import Job
 from harness.model import JSON, Record, Report, RunFacts, Scorer
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest

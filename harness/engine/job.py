@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks import tasks
-from harness.endpoint.wire import Sampling
+from harness.endpoint.request_body import Sampling
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
 

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from harness.config import GRACE_SECONDS
+from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import Caller, Reply
 from harness.engine.commit import GroupCommit
-from harness.engine.conversation import Conversation
 from harness.engine.job import Job
 from harness.engine.play import play, recorded
 from harness.engine.progress import Ahead, Part, Progress, parts
+from harness.engine.replay import Conversation
 from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
@@ -152,7 +152,7 @@ class Lane:
         return self.progress.snapshot(Ahead(self.schedule.remaining_steps, longest, stopping, self.over))
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Turns an error that no user can go on after into the end of the lane, or of all."""
+        """Dispatch an error that no user can go on after into the end of the lane, or of all."""
         try:
             await work()
         except MachineError as error:

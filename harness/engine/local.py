@@ -8,10 +8,10 @@ from functools import partial
 
 import anyio
 
-from harness.config import GRACE_SECONDS
+from harness.defaults import GRACE_SECONDS
+from harness.engine.dispatch import Dispatch
 from harness.engine.lane import Lane
 from harness.engine.progress import Part
-from harness.engine.turns import Turns
 from harness.errors import MachineError, RunStopped
 from harness.model import JSON, Snapshots
 
@@ -48,7 +48,7 @@ class LocalEngine:
         self._ended = ended
         shared = list(dict.fromkeys(lane.caller.limiter.slots for lane in lanes))
         self._turns = [
-            Turns(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
+            Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
         ]
         for lane in lanes:
             lane.on_machine_error = self._stop_all

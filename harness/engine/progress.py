@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from harness.benchmarks.derived import scorer
 from harness.endpoint.caller import Caller
 from harness.engine.job import Job
-from harness.engine.live import LiveScores
 from harness.engine.recent import WARNINGS, Counts, Latency, Rates, Warnings
+from harness.engine.running_scores import RunningScores
 from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 
 REPLIES_TO_PROJECT = 20
@@ -27,7 +27,7 @@ class Part:
     job: Job
     first: int
     positions: NDArray[np.int64]
-    live: LiveScores
+    live: RunningScores
     steps: int
     steps_done: int
 
@@ -58,7 +58,7 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
             saved[job.index.find(key)] = count
         steps = np.maximum(1, job.index.steps[positions] - saved[positions])
         total = int(job.index.steps[job.expected].sum())
-        live = LiveScores(scorer(job.benchmark, job.subset))
+        live = RunningScores(scorer(job.benchmark, job.subset))
         made.append(Part(job, first, positions, live, total, total - int(steps.sum())))
         lengths.append(steps)
         first += len(positions)

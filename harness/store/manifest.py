@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.config import BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
+from harness.defaults import BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write

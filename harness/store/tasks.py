@@ -32,7 +32,7 @@ from harness.benchmarks.files import open_regular
 from harness.errors import BadInput, MachineError
 from harness.model import Where
 from harness.store.atomic import check_folder, replacing
-from harness.store.reading import BLOCK, Unexpected, elements, plain_lines
+from harness.store.jsonl import BLOCK, Unexpected, elements, plain_lines
 
 FORMAT = 3
 Measured = Callable[[bytes, Where], tuple[str, int]]

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from harness.model import Snapshot, Snapshots, SubsetProgress, Warned
 from harness.ui import table, words
-from harness.ui.screen import Screen, to_left
+from harness.ui.cells import Screen, to_left
 from harness.ui.table import BAR, Column
 from harness.ui.words import Piece
 

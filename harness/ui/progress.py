@@ -18,8 +18,8 @@ from harness.model import Snapshot, Snapshots, SubsetProgress, Warned
 from harness.printable import on_one_line
 from harness.ui import words
 from harness.ui.board import Board
+from harness.ui.cells import Screen
 from harness.ui.console import SharedConsole
-from harness.ui.screen import Screen
 
 PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
 """Between two entries in a log: at first, at most, and in between as a share of the time gone."""

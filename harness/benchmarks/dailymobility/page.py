@@ -16,7 +16,7 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.protocols import BINS, LOCATIONS, METRICS, PROPORTIONS, RADIUS
 from harness.benchmarks.dailymobility.protocols import HEADLINE as ALIGNED
 from harness.benchmarks.dailymobility.scores import FINAL
-from harness.benchmarks.quoted import called, quotes, said
+from harness.benchmarks.rendering import called, quotes, said
 from harness.model import (
     JSON,
     Block,

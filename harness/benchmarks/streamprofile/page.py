@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from harness.benchmark import VALID, Task
-from harness.benchmarks.quoted import called, quotes, said
+from harness.benchmarks.rendering import called, quotes, said
 from harness.benchmarks.streamprofile import summary
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic
 from harness.benchmarks.streamprofile.naming import unnamed, without_name
@@ -17,7 +17,7 @@ from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.scores import BINS
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
-from harness.config import PARSE_RETRIES
+from harness.defaults import PARSE_RETRIES
 from harness.errors import InvalidReply
 from harness.model import (
     JSON,

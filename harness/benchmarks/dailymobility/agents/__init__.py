@@ -24,6 +24,6 @@ run, or holds it up, without a resident's name. No such day is scored: a day cou
 """
 
 from harness.benchmarks.dailymobility.agents.loader import KEPT, AgentFile, load_agent
-from harness.benchmarks.dailymobility.agents.stage import Stage
+from harness.benchmarks.dailymobility.agents.runner import Stage
 
 __all__ = ["KEPT", "AgentFile", "Stage", "load_agent"]

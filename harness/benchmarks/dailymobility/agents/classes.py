@@ -11,8 +11,8 @@ from copy import deepcopy
 from enum import Enum
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.backstage import Backstage, Bounded, names
 from harness.benchmarks.dailymobility.agents.environment import Environment
+from harness.benchmarks.dailymobility.agents.interface import Backstage, Bounded, names
 from harness.benchmarks.dailymobility.agents.llm import LLM
 from harness.benchmarks.dailymobility.agents.memory import Memory
 from harness.benchmarks.dailymobility.day import INTENTIONS

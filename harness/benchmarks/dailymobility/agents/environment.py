@@ -7,8 +7,8 @@ from operator import index
 from time import gmtime, strftime
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents.backstage import Backstage, Bounded, names
 from harness.benchmarks.dailymobility.agents.categories import POI_CATG_DICT
+from harness.benchmarks.dailymobility.agents.interface import Backstage, Bounded, names
 from harness.benchmarks.dailymobility.agents.places import Centre, MapData, Place, coordinates
 from harness.benchmarks.dailymobility.city import City
 from harness.benchmarks.dailymobility.simulator import Mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents.backstage import Backstage, Bounded, names
+from harness.benchmarks.dailymobility.agents.interface import Backstage, Bounded, names
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 

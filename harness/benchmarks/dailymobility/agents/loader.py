@@ -26,9 +26,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
-from harness.benchmarks.dailymobility.agents.shims import shims
-from harness.benchmarks.dailymobility.agents.slices import Dice, Folder
-from harness.benchmarks.dailymobility.agents.telling import UNTOLD, described, heard, one_line
+from harness.benchmarks.dailymobility.agents.errors import UNTOLD, described, heard, one_line
+from harness.benchmarks.dailymobility.agents.fake_modules import shims
+from harness.benchmarks.dailymobility.agents.watchdog import Dice, Folder
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput

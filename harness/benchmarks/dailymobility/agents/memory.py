@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.backstage import Backstage, Bounded, names
+from harness.benchmarks.dailymobility.agents.interface import Backstage, Bounded, names
 from harness.benchmarks.dailymobility.day import Resident
 
 MOST_REMEMBERED = 1000

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.backstage import names
+from harness.benchmarks.dailymobility.agents.interface import names
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.spatial import Floats, optional
 

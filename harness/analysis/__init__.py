@@ -1,0 +1,1 @@
+"""Saved runs read back: tables, comparison, verification."""

@@ -1,0 +1,164 @@
+"""Differences between two runs on the users that both have: every figure of `compare`, as JSON (docs/statistics.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.analysis.comparison.runs import Side, common
+from harness.benchmark import Metric
+from harness.benchmarks.derived import Figures
+from harness.model import JSON
+from harness.scoring.bootstrap import Array
+from harness.scoring.paired import (
+    ROUNDING,
+    Mask,
+    Pair,
+    Swapped,
+    alike,
+    effects,
+    holm,
+    interval,
+    p_value,
+    resampled,
+    standard_error,
+    swapped,
+    users_needed,
+)
+
+SEED = 20_250
+ALL = "all"
+"""In place of a platform: the mean of the platforms' figures."""
+MOST = 5
+"""Users shown that differ most, of each platform."""
+FOR_EACH_TEST = 40
+"""Permutations, so that Holm's correction of the smallest p-value of a family is at most 0.025."""
+FEW = 20
+"""Users of a platform, below which intervals hold less often than they say (docs/statistics.md, Simulations)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stratum:
+    """Both runs on one subset; rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`."""
+
+    subset: str
+    users: tuple[str, ...]
+    pair: Pair
+    parts: Array
+    same: Mask
+
+    @classmethod
+    def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
+        users = common(a, b)
+        pair = Pair(*(side.contributions[side.places(users)] for side in (a, b)))
+        parts = effects(pair, figures.values)
+        same = alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < ROUNDING)
+        return cls(a.of.name, users, pair, parts, same)
+
+
+# The figures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Draws:
+    """Differences by stratum: of resamples (strata x R x M), and under swaps."""
+
+    strata: Sequence[Stratum]
+    resampled: NDArray[np.float64]
+    swapped: Swapped
+    values: tuple[Array, Array]
+
+
+def compared(strata: Sequence[Stratum], figures: Figures, resamples: int, permutations: int) -> list[JSON]:
+    """An entry for each platform and figure, and for all platforms where there are several; p-values uncorrected."""
+    pairs = [stratum.pair for stratum in strata]
+    rng = np.random.default_rng(SEED)
+    boot = np.stack([resampled(pair, figures.values, rng, resamples) for pair in pairs])
+    swaps = swapped(pairs, figures.values, np.random.default_rng(SEED), permutations)
+    each = [pair.figures(figures.values) for pair in pairs]
+    a, b = (np.stack([side[which] for side in each]) for which in (0, 1))
+    draws = _Draws(strata, boot, swaps, (a, b))
+    groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
+    groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
+    return [
+        _entry(draws, metric, column, platform, places)
+        for platform, places in groups.items()
+        for column, metric in enumerate(figures.benchmark.metrics)
+    ]
+
+
+def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Sequence[int]) -> JSON:
+    a, b = (side[:, column] for side in draws.values)
+    there = [place for place in places if not math.isnan(a[place] - b[place])]
+    parts = [draws.strata[place].parts[:, column] for place in there]
+    same = [draws.strata[place].same[:, column] for place in there]
+    users = {draws.strata[place].subset: int((~np.isnan(part)).sum()) for place, part in zip(there, parts, strict=True)}
+    observed = float(np.mean(a[there] - b[there])) if there else math.nan
+    span = interval(draws.resampled[there, :, column], observed, list(users.values())) if there else None
+    swaps = draws.swapped.differences[there, :, column].mean(axis=0) if there else np.empty(0)
+    error, notable = standard_error(parts), metric.notable
+    needed = None if notable is None else users_needed(sum(users.values()), error, notable)
+    return {
+        "platform": platform,
+        "platforms": len(there),
+        "metric": metric.name,
+        "lower_is_better": metric.lower_is_better,
+        "users": sum(users.values()),
+        "undefined_on": [draws.strata[place].subset for place in places if place not in there],
+        "few_users": {platform: number for platform, number in users.items() if number < FEW},
+        "a": number(np.mean(a[there])) if there else None,
+        "b": number(np.mean(b[there])) if there else None,
+        "difference": number(observed),
+        "ci95": list(span) if span else None,
+        "p": p_value(swaps, observed, draws.swapped.whole),
+        "p_holm": None,
+        "standard_error": error,
+        "users_needed": needed,
+        **_agreement(parts, same, metric.lower_is_better),
+    }
+
+
+def _agreement(parts: Sequence[Array], same: Sequence[Mask], lower: bool) -> JSON:
+    """On how many users A is better, equal, worse."""
+    counts = {"a_better": 0, "equal": 0, "b_better": 0}
+    for part, alike_there in zip(parts, same, strict=True):
+        equal = alike_there & ~np.isnan(part)
+        counts["equal"] += int(equal.sum())
+        counts["b_better" if lower else "a_better"] += int((~equal & (part > 0)).sum())
+        counts["a_better" if lower else "b_better"] += int((~equal & (part < 0)).sum())
+    return counts
+
+
+def correct(pairs: Sequence[Sequence[JSON]]) -> None:
+    """Puts Holm's p-values into the entries of pairs of runs, in two families, each over metrics and pairs.
+
+    One is of what verdicts are about, the other of the single platforms behind it, over these too.
+    """
+    telling = [entry for entries in pairs for entry in entries if entry["platform"] == entries[-1]["platform"]]
+    others = [entry for entries in pairs for entry in entries if entry["platform"] != entries[-1]["platform"]]
+    for family in (telling, others):
+        for entry, p in zip(family, holm([entry["p"] for entry in family]), strict=True):
+            entry["p_holm"] = p
+
+
+def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:
+    """The users with the largest parts in the difference of the ranking figure, largest first."""
+    column = figures.names.index(figures.main[-1])
+    found = []
+    for stratum in strata:
+        part = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
+        order = np.argsort(-np.abs(part), kind="stable")[:MOST]
+        found += [
+            {"platform": stratum.subset, "user_id": stratum.users[row], "difference": float(part[row])}
+            for row in order.tolist()
+            if not math.isnan(part[row])
+        ]
+    return sorted(found, key=lambda one: -abs(one["difference"]))
+
+
+def number(value: float | np.floating) -> float | None:
+    return None if math.isnan(value) else float(value)

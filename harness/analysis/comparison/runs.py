@@ -1,0 +1,186 @@
+"""The runs that `compare` is about: found by name or folder, and what their users contribute to every figure.
+
+Only users with a record are there: a failure has no score. Files are read as they lie, whoever writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks import registry
+from harness.benchmarks.derived import Figures
+from harness.benchmarks.records import ODD_SHAPE
+from harness.errors import BadInput
+from harness.model import Record
+from harness.scoring.bootstrap import Array
+from harness.store.log import lines, sound, told
+from harness.store.manifest import Manifest, load
+from harness.store.run import RECORD_FORMAT, RunFiles
+
+Outcomes = tuple[tuple[str, int], ...]
+"""Outcome of an answer and how many had it; users with the same share one, so that many users take little memory."""
+
+SHARD = 256
+UNKNOWN = "an unknown benchmark"
+ANEW = "score it again with `reeval`"
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """One run on one subset; results of another program, scored by `reeval`, have no manifest."""
+
+    run: str
+    files: RunFiles
+    manifest: Manifest | None
+
+    @property
+    def name(self) -> str:
+        return self.files.subset
+
+    @property
+    def benchmark(self) -> str:
+        if self.manifest:
+            return str(self.manifest.identity["benchmark"])
+        try:
+            return registry.importing(self.name)[0].name
+        except BadInput:
+            return UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K).
+
+    `outcomes` has, in the same order, how many of a user's answers ended how. `unsound` lines of the results file are
+    left out.
+    """
+
+    of: Subset
+    tasks: Mapping[str, str]
+    contributions: Array
+    outcomes: Sequence[Outcomes]
+    unsound: int
+
+    def places(self, users: Sequence[str]) -> NDArray[np.intp]:
+        """The rows of these users."""
+        row = {user: row for row, user in enumerate(self.tasks)}
+        return np.array([row[user] for user in users], dtype=np.intp)
+
+
+def common(a: Side, b: Side) -> tuple[str, ...]:
+    """The users that both have, with the same task, in the order of A."""
+    return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
+
+
+def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
+    """The folders of runs, by the names that are told: runs of the results folder go before other folders."""
+    found: dict[str, Path] = {}
+    for name in named:
+        path = next((path for path in (results / name, Path(name)) if _is_folder(path)), None)
+        if path is None:
+            there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
+            raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
+        label = path.resolve().name
+        label = name if label in found else label
+        if label in found or any(path.samefile(other) for other in found.values()):
+            raise BadInput(f"{name} is named twice: name different runs")
+        found[label] = path
+    if len(found) < 2:
+        raise BadInput(f"name at least two runs to compare, got {', '.join(found)}")
+    return found
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # a name that no file system takes
+        return False
+
+
+def subsets(run: str, folder: Path, platforms: Sequence[str] | None) -> dict[str, Subset]:
+    """The subsets of a run, by name; those named if any are. Raises `BadInput` for a manifest that cannot be used."""
+    wanted = {platform.lower() for platform in platforms or ()}
+    names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
+    names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
+    chosen = sorted(name for name in names if not wanted or name in wanted)
+    files = {name: RunFiles(folder, name) for name in chosen}
+    return {name: Subset(run, of, load(of.manifest)) for name, of in files.items()}
+
+
+def figures(of: Sequence[Subset], tasks: Path | None, trust: bool = False, named: str | None = None) -> Figures:
+    """The figures of the benchmark that these runs of one subset have in common.
+
+    Raises `BadInput` where they are of several, or were not scored with the ground truth that is there now.
+    """
+    found = {subset.benchmark: subset for subset in of}
+    if len(found) > 1:
+        told_of = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
+        raise BadInput(f"{told_of}: nothing of them compares")
+    runs = [SavedRun(subset.files, subset.manifest, trust, named) for subset in of if subset.manifest]
+    if not runs:
+        return Figures(registry.importing(of[0].name)[0]())
+    benchmark = runs[0].measuring(tasks)
+    for run in runs:
+        if run.manifest.tasks.get("truth", benchmark.truth) != benchmark.truth:
+            raise BadInput(
+                f"{run.name} was scored with another ground truth than the one that is there now: score it again with "
+                "`reeval`, or name the folder that has it with --tasks-dir"
+            )
+        if (origin := benchmark.origin) and run.manifest.identity["files"].get(origin.kept) != origin.digest:
+            raise BadInput(f"{run.name} was made with another {origin.kept}: nothing of them compares")
+    return Figures(benchmark)
+
+
+def read(of: Subset, figures: Figures) -> Side:
+    """What a run's users contribute. Raises `BadInput` for records that this harness has not scored."""
+    tasks: dict[str, str] = {}
+    places: dict[str, int] = {}
+    parts: list[Array] = [figures.contributions([])]
+    outcomes: list[Outcomes] = []
+    alike: dict[Outcomes, Outcomes] = {}
+    skipped = [0]
+    records = _records(of, skipped)
+    while batch := list(islice(records, SHARD)):
+        for place, (record, task) in enumerate(batch, len(outcomes)):
+            tasks[record.key], places[record.key] = task, place  # of two records the later one is the user's
+        rows, counted = _contributions(of, [record for record, _ in batch], figures)
+        parts.append(rows)
+        outcomes += [alike.setdefault(one, one) for one in counted]
+    chosen = [places[key] for key in tasks]
+    rows = np.concatenate(parts)[chosen] if tasks else parts[0]
+    return Side(of, tasks, rows, [outcomes[place] for place in chosen], skipped[0])
+
+
+def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> tuple[Array, list[Outcomes]]:
+    try:
+        return figures.contributions(records), [tuple(sorted(one.items())) for one in figures.outcomes(records)]
+    except ODD_SHAPE as error:  # a record that is odd only beside others
+        raise BadInput(
+            f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
+            f"{records[0].key} to {records[-1].key} ({type(error).__name__}): {ANEW}"
+        ) from None
+    except BadInput as error:
+        raise BadInput(f"{of.files.results}: {error}") from None
+
+
+def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
+    """Records with their task's hash; lines that are not sound are counted in `skipped`."""
+    path = of.files.results
+    for number, line in enumerate(lines(path), 1):
+        data = told(line.text) if sound(line.text) else {}
+        if not data and of.manifest is None and line.text.strip():
+            raise BadInput(f"{path}, line {number}: not scored by this harness: {ANEW}")
+        user, task = data.get("user_id"), data.get("task")
+        if user is None or not isinstance(task, str):
+            skipped[0] += 1
+            continue
+        if data.get("format") != RECORD_FORMAT:
+            raise BadInput(f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {ANEW}")
+        yield Record(str(user), data), task

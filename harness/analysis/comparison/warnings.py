@@ -1,0 +1,154 @@
+"""What is to be known of two runs before any of their figures: who has which users, of which answers, and what else
+differs than the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import orjson
+
+from harness.analysis.comparison.figures import number
+from harness.analysis.comparison.runs import Side, Subset, common
+from harness.benchmark import VALID
+from harness.benchmarks import invalid
+from harness.benchmarks.derived import Figures
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.model import JSON
+from harness.scoring.paired import Pair
+from harness.store.manifest import differences, shown
+
+NO_REPORT = "no report tells whether the tasks are synthetic."
+
+
+def coverage(a: Side, b: Side, figures: Figures) -> JSON:
+    """Who has which users of a subset, and what the figures are on those that one has alone."""
+    both = common(a, b)
+    return {
+        "platform": a.of.name,
+        "a": _covered(a, both),
+        "b": _covered(b, both),
+        "common": len(both),
+        "other_tasks": sum(1 for user, task in a.tasks.items() if b.tasks.get(user, task) != task),
+        "on_common": [_on(side, both, figures) for side in (a, b)],
+        "only_a": _alone(a, b, figures),
+        "only_b": _alone(b, a, figures),
+    }
+
+
+def _covered(side: Side, both: Sequence[str]) -> JSON:
+    """Of how many users a run has scores, and how those of both were answered. Numbers that only a manifest has are
+    None without one."""
+    manifest, scored = side.of.manifest, len(side.tasks)
+    found = {
+        "scored": scored,
+        "expected": None,
+        "failed": None,
+        "state": None,
+        "ratio": None,
+        "users_in_tasks": None,
+        "unsound": side.unsound,
+        "answers_on_common": _answers(side, both),
+    }
+    if manifest is None:
+        return found
+    ratio, users = manifest.selection["ratio"], manifest.tasks["users"]
+    return found | {
+        "expected": max(manifest.counts.get("users") or round(ratio * users), scored),
+        "failed": manifest.counts.get("failed", 0),
+        "state": manifest.state,
+        "ratio": ratio,
+        "users_in_tasks": users,
+    }
+
+
+def _answers(side: Side, users: Sequence[str]) -> dict[str, int]:
+    """The answers of these users by outcome."""
+    counts: Counter[str] = Counter()
+    for outcomes, times in Counter(side.outcomes[place] for place in side.places(users)).items():
+        counts.update({outcome: times * number for outcome, number in outcomes})
+    return dict(sorted(counts.items()))
+
+
+def _alone(side: Side, other: Side, figures: Figures) -> JSON:
+    users = [user for user in side.tasks if user not in other.tasks]
+    return {"users": len(users), "figures": _on(side, users, figures)}
+
+
+def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
+    rows = side.contributions[side.places(users)]
+    found, _ = Pair(rows, rows).figures(figures.values)
+    return {name: number(value) for name, value in zip(figures.names, found.tolist(), strict=True)}
+
+
+def warnings(a: Sequence[Side], b: Sequence[Side]) -> list[str]:
+    """What the reports remark on (synthetic tasks), what else differs than the model, whose results nobody knows, and
+    the answers that count as empty."""
+    subsets = [(of.of, other.of) for of, other in zip(a, b, strict=True)]
+    told = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
+    return [*_remarks(subsets), *_by_platform(told, len(a)), *_invalid(a, b)]
+
+
+def _by_platform(told: Iterable[tuple[str, str]], platforms: int) -> Iterator[str]:
+    """Sentences of platforms, each once; it names its platforms where these are not all."""
+    for words, alike in groupby(sorted(told, key=lambda pair: pair[1]), key=lambda pair: pair[1]):
+        names = [name for name, _ in alike]
+        yield words if len(names) == platforms else f"{', '.join(names)}: {words}"
+
+
+def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
+    """What the reports of both runs remark on, then what those of one do."""
+    said = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
+    for words in dict.fromkeys(words for _, _, words in said):
+        runs: dict[str, list[str]] = {}
+        for platform, run, same in said:
+            if same == words:
+                runs.setdefault(run, []).append(platform)
+        alike = len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1
+        for run, platforms in list(runs.items())[: 1 if alike else 2]:
+            whose = "Both runs" if alike else run
+            yield from _by_platform([(platform, f"{whose}: {words}") for platform in platforms], len(subsets))
+
+
+def _notes(of: Subset) -> Sequence[str]:
+    """The notes of a subset's report."""
+    try:
+        data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
+        return [str(note) for note in data["notes"]]
+    except (OSError, ValueError, LookupError, TypeError):  # none, or none of ours: `compare` goes by the records
+        return [NO_REPORT]
+
+
+def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
+    """Of each platform the invalid answers of both sides, on the users that are compared."""
+    for sides in zip(a, b, strict=True):
+        users = common(*sides)
+        counts = [_answers(side, users) for side in sides]
+        if any(count.keys() - {VALID} for count in counts):
+            told = [f"of {side.of.run} {_invalid_of(count)}" for side, count in zip(sides, counts, strict=True)]
+            yield f"{sides[0].of.name}, invalid answers of users that both have, scored as empty: {'; '.join(told)}."
+
+
+def _invalid_of(counts: Mapping[str, int]) -> str:
+    wrong = {kind: times for kind, times in counts.items() if kind != VALID}
+    answers = sum(counts.values())
+    return invalid.told(wrong, answers, "answers") or f"none of {answers}"
+
+
+def _unlike(a: Subset, b: Subset) -> Iterator[str]:
+    for of in (a, b):
+        if of.manifest is None:
+            yield f"Of {of.run} no manifest tells what was run: prompt, sampling and tasks may be others."
+    if a.manifest is None or b.manifest is None:
+        return
+    for name, (before, after) in differences(a.manifest.identity, b.manifest.identity).items():
+        if name != "model":
+            yield f"Not alike: {name} is {shown(before)} in {a.run}, {shown(after)} in {b.run}."
+    for name in ("parser_version", "harness"):
+        before, after = (of.manifest.provenance.get(name) for of in (a, b) if of.manifest)
+        if before != after:
+            yield f"Not alike: {name} was {before} for {a.run}, {after} for {b.run}."
+    if a.manifest.tasks["sha256"] != b.manifest.tasks["sha256"]:
+        yield f"{a.run} and {b.run} had different tasks files: only users whose tasks are the same are compared."

@@ -1,0 +1,139 @@
+"""What stands under the tables of `stats`: what their marks mean, and what a reader must know of the runs in them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from os import fsencode
+from pathlib import Path
+
+from harness.analysis.leaderboard.reports import Scored
+from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, groups
+from harness.errors import shown
+from harness.store.files import runs
+
+MOST = 10
+"""Runs or reports that a sentence names."""
+
+
+def notes(printed: Sequence[MetricTable]) -> list[str]:
+    """What a reader of these tables must know, of what occurs in them."""
+    said = [*_incomplete(printed)]
+    averaged = {table.benchmark: len(table.layout.subsets) for table in printed if AVERAGE in table.columns}
+    said += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
+    if any(table.places for table in printed):
+        said.append(
+            f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
+            f"{_differing(printed)}; the command compare tells what is more than chance."
+        )
+    said += _invalid(printed)
+    rows = [row for table in printed for row in table.rows if not row.is_published]
+    names = dict.fromkeys(row.name for row in rows)
+    synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
+    if synthetic:
+        which = "All runs" if len(synthetic) == len(names) else ", ".join(synthetic)
+        said.append(f"{which}: synthetic tasks, which say nothing of real users.")
+    return said + list(dict.fromkeys(table.source.note for table in printed if table.source))
+
+
+def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Of how many users the marked figures are, those of the fewest first."""
+    figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
+    found = {
+        (report.run, report.subset): report
+        for report in (figure.report for figure in figures if not figure.complete)
+        if report is not None
+    }
+    alike: dict[tuple[str, int, int], list[str]] = {}
+    for report in sorted(found.values(), key=lambda report: report.scored / max(report.in_tasks, 1)):
+        alike.setdefault((report.run, report.scored, report.in_tasks), []).append(report.subset)
+    told = [f"{run} on {', '.join(subsets)} {scored} of {users}" for (run, scored, users), subsets in alike.items()]
+    if told:
+        yield f"*: not all users of the tasks file are scored: {bounded(told, '; ')}."
+
+
+def _differing(printed: Sequence[MetricTable]) -> str:
+    """The settings of runs that are ranked among unlike ones."""
+    found: dict[str, str] = {}
+    for table in printed:
+        for _, group in groups(table.rows, table.layout) if table.places else ():
+            of = {table.rows[number].name: figure.report.settings for number, figure in group.items() if figure.report}
+            if len(set(of.values())) > 1:
+                found |= {name: f"{name}: {', '.join(settings)}" for name, settings in of.items() if settings}
+    return f", though not all with the same settings ({bounded(found.values(), '; ')})" if found else ""
+
+
+def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """How many answers of each run were invalid, on all its platforms together, the largest share first."""
+    for layout in {table.benchmark: table.layout for table in printed}.values():
+        of = [table for table in printed if table.benchmark == layout.benchmark]
+        rows = {row.name: row for table in of for row in table.rows if row.reports}
+        found = {run: _answers(row) for run, row in rows.items()}
+        ranked = sorted(found, key=lambda run: -found[run][0] / max(found[run][1], 1))
+        told = [f"{run} {found[run][0]} of {found[run][1]}" for run in ranked if found[run][0]]
+        if told:
+            yield f"{layout.invalid}: {bounded(told)}."
+
+
+def _answers(row: Row) -> tuple[int, int]:
+    return sum(report.invalid for report in row.reports), sum(report.answers for report in row.reports)
+
+
+def bounded(entries: Iterable[str], between: str = ", ") -> str:
+    """The first of them, and how many there are besides."""
+    there = list(entries)
+    return between.join(there[:MOST]) + (f" and {len(there) - MOST} more" if len(there) > MOST else "")
+
+
+# What is in no table
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Runs and subsets without a row: of `nobody` a user is scored, and `unfinished` ones have no report yet."""
+
+    nobody: tuple[tuple[str, str], ...]
+    unfinished: tuple[tuple[str, str], ...]
+
+    def told(self) -> list[str]:
+        """A line of each kind that there is."""
+        kinds = (
+            (self.nobody, "nobody is scored"),
+            (self.unfinished, "unfinished: no report yet; resume goes on, reeval scores what is there"),
+        )
+        return [f"Left out: {_by_run(which)} ({why})." for which, why in kinds if which]
+
+    def nothing_else(self, results: Path, names: Sequence[str]) -> str:
+        """Why there is nothing to show of the runs that are named, of all where none is."""
+        number = len(self.unfinished)
+        told = f"{number} unfinished run{'' if number == 1 else 's'}: resume goes on, reeval scores what is there"
+        if self.nobody:
+            return f"nobody is scored in {_by_run(self.nobody)} under {results}{f', and {told}' if number else ''}"
+        of = f" of {bounded(map(shown, dict.fromkeys(names)))}" if names else ""
+        return f"no reports{of} under {results}{f', but {told}' if number else ': run something first'}"
+
+
+def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, names: Sequence[str]) -> LeftOut:
+    """What of the runs that are named, of all where none is, has no place in a table.
+
+    `there` are the files of all reports, also of those that could not be read.
+    """
+    nobody = tuple((report.run, report.subset) for report in reports if not report.scored)
+    unfinished = tuple(
+        (_text(files.folder.name), _text(files.subset))
+        for files in runs(results)
+        if (not names or files.folder.name in names) and files.report("json") not in there
+    )
+    return LeftOut(nobody, unfinished)
+
+
+def _text(name: str) -> str:
+    """The name of a file as text, which it may not be."""
+    return fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _by_run(which: Iterable[tuple[str, str]]) -> str:
+    of: dict[str, list[str]] = {}
+    for run, subset in which:
+        of.setdefault(run, []).append(subset)
+    return bounded((f"{run} on {', '.join(subsets)}" for run, subsets in of.items()), "; ")

@@ -1,0 +1,218 @@
+"""Reports side by side: of each metric a table, a row a run and a column a subset, with the best marked.
+
+Where figures of different runs may be ranked is decided here: complete ones, of the same prompt in the same version
+(of a prompt or agent of the user's, of files of the same SHA-256), on the same tasks file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from harness.analysis.leaderboard.reports import Declared, Scored, Value, declared_of
+from harness.benchmark import Metric
+from harness.benchmarks import registry
+from harness.benchmarks.derived import declared
+from harness.model import Published
+from harness.report.grid import Place
+
+AVERAGE = "Avg."
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The tables of one benchmark: its subsets as columns, its metrics by name, those of them that are shown where none
+    is named (`main`), and what becomes of invalid answers.
+
+    Every metric has an Excel file. More than one subset have an average. `published` scores are shown beside runs.
+    """
+
+    benchmark: str
+    subsets: tuple[str, ...]
+    metrics: Mapping[str, Metric]
+    main: tuple[str, ...]
+    invalid: str
+    published: Published | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.subsets, AVERAGE) if len(self.subsets) > 1 else self.subsets
+
+
+def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
+    """The tables of every benchmark that reports are of, or that has published scores; those that ship come first."""
+    found: dict[str, list[Declared]] = {name: [] for name in registry.names()}
+    for report in reports:
+        found.setdefault(report.benchmark, []).append(report.declared)
+    made = [_layout(name, of, with_published) for name, of in found.items()]
+    return [layout for layout in made if found[layout.benchmark] or layout.published]
+
+
+def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
+    """Of the reports of one benchmark, which may be of several of its versions."""
+    of = list(reports)
+    cls = registry.find(name) if registry.is_shipped(name) else None
+    if cls is not None and not of:
+        of = [declared_of(declared(cls))]
+    metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
+    order = {metric: metrics[metric] for one in of for metric in one.metrics}
+    subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
+    published = cls.published() if cls is not None and with_published else None
+    return Layout(name, subsets, order, of[0].headline if of else (), of[0].invalid_as if of else "", published)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A value of a table, whether it covers all users of the tasks file, and the report that it is of, if it is of one.
+
+    Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing.
+    """
+
+    value: Value
+    complete: bool
+    alike: tuple[str, ...] | None
+    report: Scored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`figures` has a key for each column; `reports` are those it was made of, none for a published one."""
+
+    name: str
+    figures: Mapping[str, Figure | None]
+    reports: tuple[Scored, ...] = ()
+
+    @property
+    def is_published(self) -> bool:
+        return not self.reports
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} (published)" if self.is_published else self.name
+
+    @property
+    def about(self) -> str:
+        return "; ".join(dict.fromkeys(report.about for report in self.reports))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTable:
+    """`rows` are the runs by name, then what was published; `places` are by row number and column.
+
+    `label` is the metric's name, with its benchmark's where two have one of that name.
+    """
+
+    layout: Layout
+    metric: Metric
+    label: str
+    rows: tuple[Row, ...]
+    places: Mapping[tuple[int, str], Place]
+    source: Published | None = None
+
+    @property
+    def benchmark(self) -> str:
+        return self.layout.benchmark
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.layout.columns
+
+    @property
+    def title(self) -> str:
+        """The metric with its unit; the benchmark, too, where its name alone would not tell."""
+        return self.metric.title.replace(self.metric.name, self.label, 1)
+
+
+def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
+    """Of every benchmark and metric that has any, in the order of `layouts` and of the reports."""
+    of_each = [
+        (layout, metric, [report for report in reports if report.benchmark == layout.benchmark])
+        for layout in layouts(reports, with_published=with_published)
+        for metric in layout.metrics
+    ]
+    made = [(layout, metric, of) for layout, metric, of in of_each if _has(layout, metric, of)]
+    times = Counter(metric for _, metric, _ in made)
+    return [
+        _table(layout, layout.metrics[metric], f"{metric} ({layout.benchmark})" if times[metric] > 1 else metric, of)
+        for layout, metric, of in made
+    ]
+
+
+def _has(layout: Layout, metric: str, reports: Sequence[Scored]) -> bool:
+    published = layout.published is not None and metric in layout.published.figures
+    return published or any(metric in report.values for report in reports)
+
+
+def _table(layout: Layout, metric: Metric, label: str, reports: Sequence[Scored]) -> MetricTable:
+    runs: dict[str, list[Scored]] = {}
+    for report in reports:
+        runs.setdefault(report.run, []).append(report)
+    source = layout.published
+    told = source if source and metric.name in source.figures else None
+    has = {name: of for name, of in runs.items() if any(metric.name in each.values for each in of)}
+    rows = [_row(name, metric.name, layout, of) for name, of in has.items()]
+    rows += _published(told, metric.name, layout) if told else []
+    return MetricTable(layout, metric, label, tuple(rows), _places(rows, layout, metric), told)
+
+
+def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
+    found = {report.subset: _figure(report, metric) for report in reports}
+    figures = {subset: found.get(subset) for subset in layout.subsets}
+    if len(layout.subsets) > 1:
+        figures[AVERAGE] = _average([found.get(subset) for subset in layout.subsets])
+    return Row(name, figures, tuple(reports))
+
+
+def _figure(report: Scored, metric: str) -> Figure | None:
+    value = report.values.get(metric)
+    alike = (report.prompt, report.prompt_version, report.tasks, *report.files) if report.is_prompt_known else None
+    return None if value is None else Figure(value, report.complete, alike, report)
+
+
+def _average(figures: Sequence[Figure | None]) -> Figure | None:
+    """The mean of subsets that are all there and complete; how sure it is cannot be told from theirs."""
+    there = [figure for figure in figures if figure is not None and figure.complete]
+    if len(there) < len(figures):
+        return None
+    mean = sum(figure.value.value for figure in there) / len(there)
+    alike = [figure.alike for figure in there if figure.alike is not None]
+    return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None)
+
+
+def _published(source: Published, metric: str, layout: Layout) -> list[Row]:
+    """In the order of the source; nothing in columns that it does not have."""
+    return [
+        Row(
+            model,
+            {column: Figure(Value(value), True, None) for column, value in figures.items()}
+            | {column: None for column in layout.columns if column not in figures},
+        )
+        for model, figures in source.figures[metric].items()
+    ]
+
+
+def _places(rows: Sequence[Row], layout: Layout, metric: Metric) -> dict[tuple[int, str], Place]:
+    """The best and the second best value of each column."""
+    return {
+        (number, column): place for column, group in groups(rows, layout) for number, place in _ranked(group, metric)
+    }
+
+
+def groups(rows: Sequence[Row], layout: Layout) -> Iterator[tuple[str, dict[int, Figure]]]:
+    """By column the figures that compare, two or more, by the numbers of their rows."""
+    for column in layout.columns:
+        groups: dict[tuple[str, ...], dict[int, Figure]] = {}
+        for number, row in enumerate(rows):
+            figure = row.figures[column]
+            if figure is not None and figure.complete and figure.alike is not None:
+                groups.setdefault(figure.alike, {})[number] = figure
+        yield from ((column, group) for group in groups.values() if len(group) > 1)
+
+
+def _ranked(group: Mapping[int, Figure], metric: Metric) -> list[tuple[int, Place]]:
+    """By values as they are shown: what looks equal is equal."""
+    shown = {number: metric.shown(figure.value.value) for number, figure in group.items()}
+    best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
+    return [(number, best[value]) for number, value in shown.items() if value in best]

@@ -1,0 +1,329 @@
+"""Runs that stand under a results folder: how a command names them, and works on one after the other."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import TypeVar
+
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry, settings
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.template import check_digest
+from harness.chat import Asking
+from harness.config.options import run_name
+from harness.config.origin import check_trust, is_own
+from harness.defaults import PARSE_RETRIES, RETRIES_MOST
+from harness.errors import BadInput, HarnessError, MachineError
+from harness.model import JSON
+from harness.store.manifest import Manifest, differences, load
+from harness.store.run import RunFiles, runs, shown
+from harness.ui.streams import tell
+
+ENDS_ALL = frozenset({4, 130, 143})
+"""Exit codes of a session after which no other is begun: a disk that is full, a signal."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """`manifest` is as it was when the runs were looked up: whoever changes a run reads it again under its lock.
+
+    `trust` says that code of the run's folder may run, and `named` is the benchmark as the command named it again.
+    """
+
+    files: RunFiles
+    manifest: Manifest
+    trust: bool = False
+    named: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.files.folder.name
+
+    @property
+    def benchmark_class(self) -> type[Benchmark]:
+        """The class that the run was made with: one that ships, the one named again, or the folder's copy, whose code
+        is run for this user's own run or with trust alone. Raises `BadInput`."""
+        name = self.manifest.identity["benchmark"]
+        if self.named is not None:
+            found = registry.find(self.named)
+            if found.name != name:
+                raise BadInput(f"{self.name} is a run of {name}, and {self.named} is {found.name}")
+            return found
+        if registry.is_shipped(name):
+            return registry.find(name)
+        if (copy := self._benchmark_copy) is None:
+            raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {shown(name)}")
+        if not self.is_own:
+            check_trust(self.name, self.files.folder, self.manifest.identity["files"], trust=self.trust)
+        return self._kept_class(copy)
+
+    @property
+    def _benchmark_copy(self) -> Path | None:
+        """The folder's copy of the benchmark's file, None for one that ships."""
+        kept = (name for name in self.manifest.identity["files"] if name.startswith(registry.KEPT))
+        return next(map(self.files.folder.joinpath, kept), None)
+
+    def _kept_class(self, copy: Path) -> type[Benchmark]:
+        spec = self.manifest.provenance.get("benchmark") or copy.name
+        if ":" in spec and self.is_own:
+            return registry.find(spec)
+        data = _content(copy)
+        check_digest(copy, data, self.manifest.identity["files"])
+        return registry.of_file(spec, copy.name.removeprefix(registry.KEPT), data)
+
+    def _folder(self, folder: Path | None) -> Path:
+        """The tasks folder: the one named, else where it was."""
+        if folder is not None:
+            return folder
+        below = Path(self._tasks_file)
+        above = Path(self.manifest.tasks["path"]).parents
+        if len(above) < len(below.parts):
+            raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
+        return above[len(below.parts) - 1]
+
+    @property
+    def _tasks_file(self) -> str:
+        subsets = self.benchmark_class.subsets
+        if self.files.subset not in subsets:
+            raise BadInput(f"{self.files.manifest}: {self.manifest.identity['benchmark']} has no such subset")
+        return subsets[self.files.subset]
+
+    def tasks(self, folder: Path | None) -> Path:
+        """Its tasks file, in another folder where one is named. Raises `BadInput` where it is not there."""
+        path = self._folder(folder) / self._tasks_file
+        if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
+            raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
+        return path
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user made the run on this machine."""
+        return is_own(self.manifest, os.environ)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether playing the run runs code that it was given: a file of Python, or what its benchmark says is code.
+
+        The benchmark makes its settings of the same identity, so a manifest that lies makes it run nothing else.
+        """
+        names = [*self._prompt_files, self.manifest.provenance.get("source") or ""]
+        is_python = any(Path(name).suffix == ".py" for name in names)
+        return is_python or self.benchmark_class.runs_code(self.manifest.identity["settings"])
+
+    @property
+    def _prompt_files(self) -> list[str]:
+        """The names of the kept files of prompt or agent, the main one first."""
+        return [name for name in self.manifest.identity["files"] if not name.startswith(registry.KEPT)]
+
+    def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
+        """The benchmark with the settings of this run; its tasks may be in another folder.
+
+        `allowed` names the files of benchmark, prompt or agent that may be taken as they are now. One that is not to
+        `play` only measures saved answers, and runs no code of a prompt or agent; nor is any run that came with the
+        folder, without trust.
+        """
+        cls, identity = self.benchmark_class, self.manifest.identity
+        if allowed.intersection(self.changed_benchmark):
+            cls = registry.find(self.manifest.provenance["benchmark"])
+        self.tasks(folder)
+        source = self.source(allowed) if play else None
+        if play and self.has_code and not self.is_own:
+            check_trust(self.name, self.files.folder, identity["files"], trust=self.trust)
+        is_copy = source is not None and source.resolve() in [copy.resolve() for copy in self._kept]
+        return cls(
+            cls.settings_from(identity["settings"], self._named_files(cls, source)),
+            asking=_asking(identity["settings"]),
+            folder=self._folder(folder),
+            recorded=None if play else identity["settings"],
+            digests=identity["files"] if is_copy else None,
+        )
+
+    def measuring(self, folder: Path | None) -> Benchmark:
+        """The benchmark for saved answers alone; its tasks need not be there, unless it measures with other files."""
+        cls = self.benchmark_class
+        if cls.data_files:
+            return self.benchmark(folder, play=False)
+        identity = self.manifest.identity["settings"]
+        return cls(cls.settings_from(identity, {}), asking=_asking(identity), recorded=identity)
+
+    def _named_files(self, cls: type[Benchmark], source: Path | None) -> dict[str, Path]:
+        """The files that settings name, by field: the main one as `source` has it, others as the folder keeps them."""
+        if source is None:
+            return {}
+        fields = settings.file_fields(cls.Settings)
+        found: dict[str, Path] = {}
+        for copy in reversed(self._kept):
+            found |= {field: copy for field in fields if copy.name.startswith(f"{field}_")}
+        main = next((name for name in fields if self._prompt_files[0].startswith(f"{name}_")), fields[0])
+        return {**found, main: source}
+
+    def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
+        """The benchmark on the very data of the run. Raises `BadInput` where these have become others."""
+        made = self.benchmark(folder, play=play)
+        found = differences(self.manifest.identity["settings"], made.identity())
+        if found:
+            told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+            raise BadInput(f"the run was made with other data ({told}): put those back, or name them with --tasks-dir")
+        if (of := made.origin) is not None and self.manifest.identity["files"].get(of.kept) != of.digest:
+            raise BadInput(f"{of.spec} is not what the run was made with: it was changed since")
+        return made
+
+    def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
+        """The prompt or agent that the run was given: the folder's copy, or where it was.
+
+        The latter is taken for this user's own run alone, where there is no copy, or what changed is `allowed`.
+        """
+        named = self.manifest.provenance.get("source")
+        if not named:
+            return None
+        copies = [copy for copy in self._kept if _is_copy(copy, Path(named))]
+        if self.is_own and (not copies or allowed.issuperset(self.changed)):
+            return Path(named)
+        if not copies:
+            raise BadInput(f"{self.files.folder} has no copy of the run's prompt or agent {Path(named).name}: add it")
+        for copy in self._kept:
+            check_digest(copy, _content(copy), self.manifest.identity["files"])
+        return copies[0]
+
+    @property
+    def changed(self) -> list[str]:
+        """The files of prompt or agent, as identity names them, that are no longer what the run was given.
+
+        None of a run that is not this user's own, whose manifest names no file of theirs.
+        """
+        named = self.manifest.provenance.get("source")
+        if not named or not self.is_own:
+            return []
+        return [f"files.{copy.name}" for copy in self._kept if not _same(copy, _original(copy, Path(named)))]
+
+    @property
+    def changed_benchmark(self) -> list[str]:
+        """The benchmark's file, as identity names it, where it is no longer what the run was given; as `changed`."""
+        named, copy = self.manifest.provenance.get("benchmark"), self._benchmark_copy
+        if not named or ":" in named or copy is None or self.named or not self.is_own or _same(copy, Path(named)):
+            return []
+        return [f"files.{copy.name}"]
+
+    @property
+    def _kept(self) -> list[Path]:
+        """The copies of prompt or agent in the run's folder, the main file's first."""
+        return [path for path in map(self.files.folder.joinpath, self._prompt_files) if path.is_file()]
+
+
+def _asking(identity: JSON) -> Asking:
+    """How an earlier run asked; runs of before these settings have the defaults."""
+    made = {name: settings.checked(identity, name, kind) for name, kind in ASKED.items() if name in identity}
+    structured, retries = made.get("structured", "json_object"), made.get("parse_retries", PARSE_RETRIES)
+    if not 0 <= retries <= RETRIES_MOST:  # each is paid for
+        raise BadInput(
+            f"the run's manifest: field identity.settings.parse_retries: expected a number from 0 to {RETRIES_MOST}"
+        )
+    return Asking(structured == "json_object", retries)
+
+
+ASKED: dict[str, type] = {"structured": str, "parse_retries": int}
+
+
+def _is_copy(copy: Path, named: Path) -> bool:
+    """Whether a copy is of the file named; copies have the name of their setting in front."""
+    return copy.name == named.name or copy.name.endswith(f"_{named.name}")
+
+
+def _original(copy: Path, named: Path) -> Path:
+    """The file that a copy was made of, which lay beside the one named."""
+    return named if _is_copy(copy, named) else named.with_name(copy.name.partition("_")[2])
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return content(path, DOCUMENT_MOST)
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return content(one, DOCUMENT_MOST) == content(other, DOCUMENT_MOST)
+    except OSError:  # it has gone, or may not be read any more
+        return False
+
+
+def find(args: Namespace) -> list[SavedRun]:
+    """The runs that `--name`, `--model` and `--platform` name; all where they name none.
+
+    One whose manifest cannot be used is told, keeps no other from being found, and makes the command's exit code
+    that of a bad input at least (`args.least_code`, which the command line takes up).
+    """
+    platforms = {name.lower() for name in args.platform or ()}
+    found = []
+    for files in runs(args.results_dir):
+        if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
+            continue
+        if not has_name(files.folder, args):
+            continue
+        try:
+            manifest = load(files.manifest)
+        except HarnessError as error:
+            tell(str(error))
+            args.least_code = max(error.exit_code, getattr(args, "least_code", 0))
+            continue
+        if manifest is not None and (not args.model or args.model in _names(manifest)):
+            found.append(SavedRun(files, manifest, getattr(args, "trust", False), getattr(args, "benchmark", None)))
+    return found
+
+
+def has_name(folder: Path, args: Namespace) -> bool:
+    """Whether the name of a folder is text, which reports and manifests can hold; told where it is not, as `find`
+    tells of manifests."""
+    try:
+        folder.name.encode()
+    except UnicodeEncodeError:
+        tell(f"{folder}: the name of this folder is not text in UTF-8: give it another")
+        args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
+        return False
+    return True
+
+
+def _names(manifest: Manifest) -> tuple[str, str]:
+    """What a run's model is called, without and with its provider."""
+    model = manifest.identity["model"]
+    return model, f"{manifest.provenance.get('provider')}:{model}"
+
+
+def folder_named(args: Namespace) -> str | None:
+    """The folder that a command is about, as a pattern for `glob` that fits it alone; None for all."""
+    name = args.name or (run_name(None, args.model) if args.model else None)
+    return None if name is None else escape(name)
+
+
+def nothing_found(args: Namespace) -> BadInput:
+    named = [f"--name {args.name}"] if args.name else []
+    named += [f"--model {args.model}"] if args.model else []
+    named += [f"--platform {platform}" for platform in args.platform or ()]
+    return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
+
+
+def each(items: Sequence[T], work: Callable[[T], int], name: Callable[[T], str]) -> int:
+    """Works on one after the other and returns the worst exit code.
+
+    An error that is one run's own is told and keeps no other from its turn; what ends a session ends them all.
+    """
+    worst = 0
+    for item in items:
+        try:
+            code = work(item)
+        except HarnessError as error:
+            tell(f"{name(item)}: {error}")
+            worst = max(worst, error.exit_code)
+            continue
+        worst = max(worst, code)
+        if code in ENDS_ALL:
+            break
+    return worst

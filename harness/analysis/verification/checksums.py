@@ -1,0 +1,94 @@
+"""Lines of a run's files: each as it was written, none twice. What can be told without the tasks, and no more.
+
+That no user is missing, and that metrics and report are what the answers give, takes the tasks (`proof`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from harness.analysis.verification.replayed import TORN, Replies, kept, opened
+from harness.model import JSON
+from harness.store.log import lines
+from harness.store.manifest import COMPLETE, Manifest
+from harness.store.run import RunFiles
+
+Beat = Callable[[], None]
+ALONE = "lines alone were checked: not that no user is missing, nor that metrics and report are what the answers give"
+
+
+class LinesCheck:
+    """The checks of one run without its tasks; nothing is changed. `records` are of different users."""
+
+    def __init__(self, files: RunFiles, manifest: Manifest, beat: Beat) -> None:
+        self.records = 0
+        self._files = files
+        self._manifest = manifest
+        self._beat = beat
+
+    def findings(self) -> Iterator[str]:
+        if self._manifest.subset != self._files.subset:
+            yield f"{self._files.manifest.name} is of {self._manifest.subset}"
+        yield from kept_files(self._files, self._manifest)
+        yield from torn(self._files.events, self._beat)
+        yield from failures(self._files.failures, self._beat, lambda data: None)
+        yield from Replies(self._files.responses, lambda user: None, self._beat).findings()
+        yield from self._results()
+        told = self._manifest.counts.get("done")
+        if self._manifest.state == COMPLETE and told != self.records:
+            yield f"{self._files.manifest.name}: counts.done is {told}, and there are {self.records}"
+
+    def _results(self) -> Iterator[str]:
+        """A user whose task has changed has a record of each until the run ends."""
+        path, whole, seen = self._files.results, hashlib.sha256(), set[tuple[str, str]]()
+        for number, line in enumerate(lines(path), 1):
+            self._beat()
+            whole.update(line.text + b"\n")
+            data = opened(line)
+            if data is None:
+                yield f"{path.name}, line {number}: {TORN}"
+            elif (made := (str(data.get("user_id")), str(data.get("task")))) in seen:
+                yield f"{path.name}, line {number}: user {made[0]} stands there twice"
+            else:
+                seen.add(made)
+        self.records = len({user for user, _ in seen})
+        yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
+
+
+def unlike_manifest(files: RunFiles, manifest: Manifest, sha256: str) -> Iterator[str]:
+    """Whether a results file with this hash is the one that the manifest names, if it names one."""
+    complete = manifest.state == COMPLETE
+    if complete and sha256 != manifest.results_sha256:
+        yield f"{files.results.name} is not the file that the manifest names (SHA-256 differs)"
+    if not complete and manifest.results_sha256 is not None:
+        yield f"{files.manifest.name} names a finished results file, and says {manifest.state}"
+
+
+def kept_files(files: RunFiles, manifest: Manifest) -> Iterator[str]:
+    for name, path in kept(files, manifest.identity["files"]).items():
+        if path is None:
+            yield f"{name} is not the file that this run was made with, or has gone"
+
+
+def torn(path: Path, beat: Beat) -> Iterator[str]:
+    for number, line in enumerate(lines(path), 1):
+        beat()
+        if opened(line) is None:
+            yield f"{path.name}, line {number}: {TORN}"
+
+
+def failures(path: Path, beat: Beat, saw: Callable[[JSON], None]) -> Iterator[str]:
+    """Unsound and doubled lines (each tells its time); `saw` gets the others."""
+    seen = set()
+    for number, line in enumerate(lines(path), 1):
+        beat()
+        data = opened(line)
+        if data is None:
+            yield f"{path.name}, line {number}: {TORN}"
+            continue
+        if line.text in seen:
+            yield f"{path.name}, line {number}: this failure stands there twice"
+        seen.add(line.text)
+        saw(data)

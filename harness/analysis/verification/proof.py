@@ -1,0 +1,296 @@
+"""Proves a run's folder. Every line sound, every input user exactly once, metrics equal to a re-score,
+records what the saved responses give, manifest and report in accord with the results.
+
+What it cannot notice: that a line is missing which is owed again anyway (responses of users that are not done, records
+of a run that died); that events are missing in the log, or one of a user's failures; a change to what a manifest alone
+tells (packages, tuning, moments); digits of a report's figures beyond the twelfth, which differ between machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.analysis.verification.checksums import failures, kept_files, torn, unlike_manifest
+from harness.analysis.verification.replayed import MISSHAPEN, TORN, Player, Replies, counted, opened, unlike
+from harness.benchmark import Benchmark
+from harness.benchmarks.derived import upgraded
+from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
+from harness.benchmarks.tasks import parse
+from harness.config.plan import sampling_again
+from harness.engine.finish import ReportScores, facts
+from harness.engine.job import Job
+from harness.engine.play import rescored
+from harness.errors import MachineError, shown
+from harness.model import JSON, Record, Report
+from harness.report import text
+from harness.store.log import line_at, lines, unseal
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
+from harness.store.run import RECORD_FORMAT, RunFiles, RunStore
+from harness.store.tasks import TaskIndex
+
+ANEW = "what the results give (make it again with `reeval`)"
+
+
+class Check:
+    """The checks of one run, over its files as they lie there; nothing is changed."""
+
+    def __init__(
+        self,
+        files: RunFiles,
+        manifest: Manifest,
+        benchmark: Benchmark,
+        index: TaskIndex,
+        replies: Replies,
+        player: Player | None,
+        beat: Callable[[], None],
+    ) -> None:
+        selection = manifest.selection
+        self.expected = index.select(selection["ratio"], selection["sample_seed"])
+        self.notes: list[str] = []
+        self._files = files
+        self._manifest = manifest
+        self._benchmark = benchmark
+        self._index = index
+        self._replies = replies
+        self._player = player
+        self._beat = beat
+        self._offsets = np.full(len(index), -1, np.int64)
+        self._numbers = np.zeros(len(index), np.int64)
+        self._failed = np.zeros(len(index), np.bool_)
+        self._scores: ReportScores | None = ReportScores(benchmark, files.subset)
+        self._diverged = 0
+        self._last = -1
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """A mask of the tasks that have a record."""
+        return self._offsets >= 0
+
+    def findings(self) -> Iterator[str]:
+        yield from self._tasks()
+        yield from kept_files(self._files, self._manifest)
+        yield from torn(self._files.events, self._beat)
+        yield from failures(self._files.failures, self._beat, self._saw_failure)
+        yield from self._replies.findings()
+        yield from self._results()
+        yield from self._records()
+        yield from self._users()
+        if self._manifest.state != RUNNING:
+            yield from self._counts()
+            yield from self._report()
+
+    def _tasks(self) -> Iterator[str]:
+        manifest, index = self._manifest, self._index
+        if manifest.subset != self._files.subset:
+            yield f"{self._files.manifest.name} is of {manifest.subset}"
+        if manifest.identity["benchmark"] != self._benchmark.name:
+            yield f"{self._files.manifest.name}: identity.benchmark is {manifest.identity['benchmark']}"
+        if manifest.tasks["sha256"] != index.sha256:
+            yield f"{index.path} is not the tasks file that this run was made with"
+        elif manifest.tasks["users"] != len(index):
+            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {len(index)}"
+        if manifest.tasks.get("truth", "") != self._benchmark.truth:
+            yield "the ground truth is not the one that the report was made with: make it again with `reeval`"
+
+    def _saw_failure(self, data: JSON) -> None:
+        """Takes up who has failed, as their tasks now stand."""
+        position = self._position(data)
+        if position is not None:
+            self._failed[position] = True
+
+    def _position(self, data: JSON) -> int | None:
+        """Of the task that a line is about, None where that is not there or has another content by now."""
+        position = self._index.find(str(data.get("user_id")))
+        return position if position is not None and self._index.digest(position) == data.get("task") else None
+
+    def _results(self) -> Iterator[str]:
+        """Lines that are torn, doubled, foreign or in another order; takes up where each user's record is."""
+        whole, path, outside = hashlib.sha256(), self._files.results, 0
+        complete = self._manifest.state == COMPLETE
+        for number, line in enumerate(lines(path), 1):
+            self._beat()
+            whole.update(line.text + b"\n")
+            data = opened(line)
+            position = None if data is None else self._position(data)
+            if data is None:
+                yield f"{path.name}, line {number}: {TORN}"
+            elif position is not None:
+                if wrong := self._misplaced(position, complete):
+                    yield f"{path.name}, line {number}: user {data['user_id']} {wrong}"
+                self._offsets[position], self._numbers[position] = line.offset, number
+            elif complete:
+                yield f"{path.name}, line {number}: user {data.get('user_id')} has no such task"
+            else:
+                outside += 1
+        if outside:
+            self.notes.append(f"{outside} records are of users or contents that the tasks file does not have")
+        yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
+
+    def _misplaced(self, position: int, complete: bool) -> str | None:
+        in_order, self._last = position > self._last, position
+        if self._offsets[position] >= 0:
+            return "stands there twice"
+        return "is not in the order of the tasks file" if complete and not in_order else None
+
+    def _records(self) -> Iterator[str]:
+        """Records that are not what their answers or responses give; takes up their scores, in the tasks' order."""
+        path = self._files.results
+        if not self.done.any():
+            return
+        with open_regular(path) as file:
+            for position in map(int, np.flatnonzero(self.done)):
+                self._beat()
+                data = unseal(line_at(file, int(self._offsets[position])))
+                if wrong := self._record(position, data):
+                    self._scores = None
+                    yield f"{path.name}, line {self._numbers[position]}: {wrong}"
+
+    def _record(self, position: int, data: JSON) -> str | None:
+        """What is wrong with a record, None for nothing."""
+        who = f"user {data['user_id']}"
+        task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
+        try:
+            again = orjson.loads(orjson.dumps(rescored(self._benchmark, task, data)))
+            if data.get("format") != RECORD_FORMAT:
+                return f"the record of {who} is of format {shown(data.get('format'))}, not {RECORD_FORMAT}"
+            if again != data:
+                return f"the metrics of {who} differ from a re-score"
+            if wrong := self._unlike_responses(task, position, data):
+                return f"the record of {who} {wrong}"
+            if self._scores is not None:
+                self._scores.add(Record(str(data["user_id"]), data))
+        except MISSHAPEN as error:
+            return f"the record of {who} cannot be scored again ({error})"
+        return None
+
+    def _unlike_responses(self, task: Any, position: int, data: JSON) -> str | None:
+        if data.get("reparse") == "diverged":  # `reeval` has said so, and kept it
+            self._diverged += 1
+            return None
+        try:
+            saved = self._replies.of(position)
+        except MISSHAPEN:
+            return "has a saved response that is none"
+        return counted(data, saved) if self._player is None else self._player.wrong(task, data, saved)
+
+    def _users(self) -> Iterator[str]:
+        """Input users that are neither recorded nor failed, where the run says that all have been played."""
+        state = self._manifest.state
+        if state not in (COMPLETE, INCOMPLETE):
+            return
+        there = self.done if state == COMPLETE else self.done | self._failed
+        for position in np.flatnonzero(self.expected & ~there):
+            yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
+
+    def _counts(self) -> Iterator[str]:
+        """Numbers of the manifest that the files do not bear out."""
+        expected = self.expected | self.done
+        real = {"users": int(expected.sum()), "done": int(self.done.sum()), "failed": self._failed_users()}
+        for name, count in real.items():
+            if self._manifest.counts.get(name) != count:
+                told = self._manifest.counts.get(name)
+                yield f"{self._files.manifest.name}: counts.{name} is {told}, and there are {count}"
+
+    def _failed_users(self) -> int:
+        return int((self._failed & self.expected & ~self.done).sum())
+
+    # The report
+
+    def _report(self) -> Iterator[str]:
+        """Files of the report that are not what the results give."""
+        if self._scores is None:
+            self.notes.append("the report was not compared with results that are not sound")
+            return
+        path = self._files.report("json")
+        content = _content(path)
+        try:
+            made = self._made(self._scores, *self._told_elsewhere(content))
+        except MISSHAPEN as error:
+            yield f"{self._files.manifest.name}: no report can be made of what it says ({error!r})"
+            return
+        if _dumped(made) == content:
+            others = {self._files.report("txt").name: text.render(made).encode(), **made.files}
+            for name, expected in others.items():
+                if wrong := _unlike(self._files.folder / name, expected):
+                    yield f"{name} {wrong} {ANEW}"
+        elif wrong := _report_unlike(content, made):
+            yield f"{path.name} {wrong}, is not {ANEW}"
+        else:
+            self.notes.append(
+                "the report was made on another machine or by another version: its figures agree, its text was not "
+                "compared"
+            )
+
+    def _told_elsewhere(self, content: bytes) -> tuple[str, tuple[str, ...]]:
+        """What a report alone tells: the folder's name at that time, which may be another one by now, and what the
+        last `reeval --reparse` said of users that kept their records."""
+        folder, diverged = self._files.folder.name, f"{self._diverged} users could not be played again"
+        try:
+            found = orjson.loads(content)
+            name, notes = str(found["name"]), found["notes"] if self._diverged else ()
+            if name != folder:
+                self.notes.append(f"the report was made when this folder was called {name}")
+            return name, tuple([note for note in notes if note.startswith(diverged)])
+        except MISSHAPEN:
+            return folder, ()
+
+    def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> Report:
+        """The report of what is there, as `run` and `reeval` make it."""
+        job = Job(
+            self._benchmark,
+            self._files.subset,
+            sampling_again(self._manifest),
+            self._manifest.provenance["endpoint"],
+            self._index,
+            cast(RunStore, None),  # a writer, and nothing is written here
+            self.expected | self.done,
+        )
+        about = facts(job, self._manifest, name, self._failed_users())
+        return scores.report(replace(about, notes=(*about.notes, *notes)))
+
+
+def _dumped(report: Report) -> bytes:
+    return orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def _unlike(path: Path, expected: bytes) -> str | None:
+    """Whether a file is there and is what is expected, in words; None where it is."""
+    try:
+        return None if holds(path, expected) else "is not"
+    except FileNotFoundError:
+        return "has gone: it was"
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _content(path: Path) -> bytes:
+    """Nothing of a file that is not there."""
+    try:
+        return content(path, DOCUMENT_MOST)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _report_unlike(content: bytes, made: Report) -> str | None:
+    """What a report has otherwise, but for the last digits of another machine; None for nothing."""
+    try:
+        found = orjson.loads(content)
+    except ValueError:
+        return "is not JSON" if content else "has gone"
+    if orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n" != content:
+        return "was changed since it was written"
+    try:
+        name = unlike(upgraded(found), orjson.loads(orjson.dumps(made.data)))
+    except MISSHAPEN:
+        return "is no report"
+    return None if name is None else f"differs in {name}"

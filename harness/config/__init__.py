@@ -1,0 +1,1 @@
+"""What a command's words mean: options, models, providers, endpoints and keys."""

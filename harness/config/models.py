@@ -1,0 +1,163 @@
+"""From the models that a command names to what is asked of whom: names, providers, addresses, sampling, pace."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness import defaults
+from harness.config import address, config_file, options, providers
+from harness.config.providers import Book, Provider, QueuedModel
+from harness.endpoint import quirks
+from harness.endpoint.address import Address
+from harness.endpoint.connect import usable
+from harness.endpoint.request_body import Sampling
+from harness.errors import BadInput
+from harness.model import JSON, Message, Request
+from harness.ui.streams import tell
+
+OWN_MEMBERS = frozenset({"model", "messages"})
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of a command: its run's name, what its requests carry, where they go, what is known of the pace."""
+
+    name: str
+    sampling: Sampling
+    found: address.Found | None
+    pace: JSON
+
+
+def resolve(
+    entry: QueuedModel, given: config_file.Config | None, book: Book, args: Namespace, missing: list[str]
+) -> Model | None:
+    """What an entry stands for; what it lacks is added to `missing`."""
+    name, model = named(entry, args, book)
+    run_name = options.new_run_name(args.name or entry.name, model)
+    provider = provider_named(name, book)
+    _check_adapt(provider)
+    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or given or provider)
+    found = None
+    try:
+        if not baseline:
+            found = _found(given, args) if given else address.find(args, os.environ, provider)
+        for one in found.addresses if found else ():
+            usable(one)
+    except BadInput as error:
+        missing.append(str(error))
+        return None
+    if found is None and not baseline:
+        missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
+    elif found and not (args.provider or args.config) and providers.is_taken_for_provider(entry.model, book):
+        whose = providers.unknown_provider(entry.model, book)
+        tell(f"{entry.model} as a whole is taken for a model of {found.shown}: {whose}")
+    extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
+    sampling = Sampling(
+        model,
+        _first(args.temperature, entry.temperature, defaults.TEMPERATURE),
+        _first(args.top_p, entry.top_p),
+        _first(args.seed, entry.seed),
+        _first(args.max_tokens, entry.max_tokens),
+        extra,
+    )
+    _check_encodable(sampling)
+    pace = pace_of(provider) if provider else given.tuning if given else {}
+    return Model(run_name, sampling, found, pace)
+
+
+def check_keys(args: Namespace, models: Sequence[Model]) -> None:
+    """A key or header of the command itself goes to one place only. Raises `BadInput`."""
+    places = {model.found.hosts for model in models if model.found}
+    given = [
+        name
+        for name, value in (
+            ("--api-key", args.api_key),
+            ("--api-key-file", args.api_key_file),
+            ("--extra-header", args.extra_header),
+        )
+        if value
+    ]
+    if given and len(places) > 1:
+        raise BadInput(
+            f"{given[0]} is for one endpoint, and these models have {len(places)}: put it into the providers file "
+            "(key_env, extra_headers), or run them one by one"
+        )
+
+
+def _check_adapt(provider: Provider | None) -> None:
+    try:
+        quirks.checked(provider.adapt if provider else ())
+    except BadInput as error:
+        assert provider is not None
+        raise BadInput(f"{provider.source}: providers.{provider.name}.adapt: {error}") from None
+
+
+def named(entry: QueuedModel, args: Namespace, book: Book) -> tuple[str | None, str]:
+    """Provider and model of an entry. With `--provider` or `--config` a name is taken as it stands, colons and all."""
+    if args.provider or args.config:
+        return args.provider, entry.model
+    return providers.split_model(entry.model, book)
+
+
+def entries(args: Namespace, book: Book) -> list[QueuedModel]:
+    """The models of the command, those of its queue after those it names itself."""
+    found = [QueuedModel(model) for model in args.model]
+    if args.queue is not None:
+        if args.queue not in book.queues:
+            known = ", ".join(book.queues) or "none"
+            raise BadInput(f"there is no queue {args.queue} in {book.files[-1]}: known are {known}")
+        found += book.queues[args.queue]
+    if args.name and len(found) > 1:
+        raise BadInput("--name is for one model: in a queue of the providers file each entry can have a name")
+    names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice and not args.name:
+        raise BadInput(
+            f"{names[twice[0]]} of the models would share the folder {twice[0]}: give each a name, in a queue of the "
+            "providers file"
+        )
+    return found
+
+
+def provider_named(name: str | None, book: Book) -> Provider | None:
+    if name is None:
+        return None
+    if name not in book.providers:
+        raise BadInput(f"unknown provider {name}: known are {', '.join(book.providers)}")
+    return book.providers[name]
+
+
+def pace_of(provider: Provider) -> JSON:
+    """What the providers file says of the pace, by the names of `Tuning`."""
+    told = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
+    pace = {name: value for name, value in told.items() if value is not None}
+    if provider.concurrency is not None:
+        pace["concurrency"] = None if provider.concurrency == defaults.AUTO else provider.concurrency
+    return pace
+
+
+def _first(*values: Any) -> Any:
+    """The first that is given."""
+    return next((value for value in values if value is not None), None)
+
+
+def _found(given: config_file.Config, args: Namespace) -> address.Found:
+    return address.Found(
+        (Address(given.url, given.key, address.insecure(os.environ), dict(args.extra_header), args.ca_file),),
+        given.key_from,
+    )
+
+
+def _check_encodable(sampling: Sampling) -> None:
+    """Refuses values that no JSON body can carry before anything else is done."""
+    if own := OWN_MEMBERS & sampling.extra_body.keys():
+        raise BadInput(f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body")
+    try:
+        sampling.encode(Request((Message("user", ""),)))
+    except TypeError as error:
+        raise BadInput(f"a request with these parameters cannot be written as JSON: {error}") from None

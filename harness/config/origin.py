@@ -1,0 +1,140 @@
+"""Whether a run is this user's own, and whether its code may be run (docs/design.md, section 7).
+
+A run's folder may come from somebody else, who wrote every byte of it. So each manifest that `run` or `resume` writes
+has a seal: HMAC-SHA256 with a secret of this user's own, over what decides where requests, keys and trust go and which
+code is run. The secret is outside the results, in `$XDG_STATE_HOME` (or `~/.local/state`) `/behavior-harness/key`.
+
+- A run whose seal fits was made, or gone on with, by this user; a copy of its folder on the same machine, too.
+- A run without a seal, with one of another secret, or with anything changed that the seal covers, is not.
+- The cached indexes of tasks files are known by the secret, too (`harness/store/tasks.py`).
+- Not covered: tuning, counts, times and the place of the tasks; replies and records, of which `verify` speaks.
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+
+from harness.config.providers import APPLICATION
+from harness.errors import BadInput
+from harness.store.manifest import Manifest
+from harness.ui.streams import can_ask, tell
+
+SEALED = (
+    "endpoint",
+    "address_from",
+    "provider",
+    "providers_file",
+    "key_from",
+    "key_check",
+    "headers",
+    "ca_file",
+    "source",
+    "benchmark",
+)
+"""Parts of the provenance that a seal covers, with subset, identity and selection."""
+
+SECRET_BYTES = 32
+UNKNOWN = "nothing shows that this run was made by you on this machine"
+
+
+def seal(manifest: Manifest, environment: Mapping[str, str]) -> str | None:
+    """The seal of a manifest, None where this user's secret can be neither read nor made."""
+    own = secret(environment)
+    return _sealed(manifest, own) if own else None
+
+
+def secret(environment: Mapping[str, str]) -> bytes | None:
+    """This user's secret, None where it can be neither read nor made."""
+    path = _path(environment)
+    return (_read(path) or _made(path)) if path else None
+
+
+def is_own(manifest: Manifest, environment: Mapping[str, str]) -> bool:
+    """Whether a manifest has the seal that this user's secret gives it."""
+    path, found = _path(environment), manifest.provenance.get("origin")
+    own = _read(path) if path and found else None
+    return bool(own and hmac.compare_digest(_sealed(manifest, own).encode(), str(found).encode()))
+
+
+def where_secret_is_missing(environment: Mapping[str, str]) -> str:
+    """What to say of a run that could not be sealed."""
+    return (
+        f"no secret of yours can be kept in {_path(environment) or '~/.local/state'}, so this run is not known as "
+        "yours later: `resume` wants --name, --api-url where the address was one of the command, and --trust for code"
+    )
+
+
+def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool) -> None:
+    """Ask once, on a terminal, whether the code in a run's folder may be run. Raise `BadInput` where it may not."""
+    if trust:
+        return
+    why = f"its prompt or agent in {folder} is code, and {UNKNOWN}"
+    if not can_ask():
+        raise BadInput(f"{why}: read it, and give --trust to run it")
+    if not _agreed(f"{run}: {why}. Run it? [y/N]", tuple(files.items())):
+        raise BadInput(f"{why}: it was not run")
+
+
+@functools.lru_cache
+def _agreed(question: str, files: tuple[tuple[str, str], ...]) -> bool:
+    """The answer of the user, who is asked once for the same `files` of a folder."""
+    tell(question)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _sealed(manifest: Manifest, own: bytes) -> str:
+    provenance = {name: manifest.provenance.get(name) for name in SEALED}
+    covered = [manifest.subset, manifest.identity, provenance, manifest.selection]
+    return hmac.new(own, orjson.dumps(covered, option=orjson.OPT_SORT_KEYS), "sha256").hexdigest()
+
+
+def _path(environment: Mapping[str, str]) -> Path | None:
+    """The secret's file, by the XDG base directory specification, which ignores relative folders."""
+    state, home = Path(environment.get("XDG_STATE_HOME") or ""), Path(environment.get("HOME") or "")
+    if state.is_absolute():
+        return state / APPLICATION / "key"
+    return home / ".local" / "state" / APPLICATION / "key" if home.is_absolute() else None
+
+
+def _read(path: Path) -> bytes | None:
+    """The secret, None where the file is none that only this user can have written and read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        return os.read(fd, SECRET_BYTES) if private and found.st_size == SECRET_BYTES else None
+    finally:
+        os.close(fd)
+
+
+def _made(path: Path) -> bytes | None:
+    """A new secret in a whole file, or that of another process which was first; never in place of a file."""
+    mine = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(fd, "wb") as file:
+                file.write(secrets.token_bytes(SECRET_BYTES))
+                file.flush()
+                os.fsync(fd)
+            with suppress(FileExistsError):
+                os.link(mine, path)
+        finally:
+            mine.unlink()
+    except OSError:
+        return None
+    return _read(path)

@@ -1,0 +1,138 @@
+"""From options, or from an earlier run's manifest, to what a command is going to run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from harness import __version__, defaults
+from harness.benchmark import Benchmark
+from harness.config.address import Found, key_check
+from harness.endpoint.request_body import Sampling
+from harness.model import JSON
+from harness.store.manifest import Manifest
+
+PACKAGES = (
+    "aiohttp",
+    "anyio",
+    "tenacity",
+    "orjson",
+    "numpy",
+    "scipy",
+    "rich",
+    "json-repair",
+    "uvloop",
+    "pycityproto",
+    "shapely",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
+
+    `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy.
+    What the command itself gave is kept for a resume: the names of its `headers`, its `providers_file` and `ca_file`,
+    and in `address_from` the option that gave the address, None where that is the provider's or the environment's.
+    """
+
+    name: str
+    benchmark: Benchmark
+    sampling: Sampling
+    tasks: Mapping[str, Path]
+    results: Path
+    found: Found | None
+    tuning: defaults.Tuning
+    ratio: float = 1.0
+    sample_seed: int = defaults.SAMPLE_SEED
+    allowed: frozenset[str] = frozenset()
+    restart: bool = False
+    source: str | None = None
+    providers_file: str | None = None
+    headers: tuple[str, ...] = ()
+    address_from: str | None = None
+    ca_file: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.results / self.name
+
+    @property
+    def endpoint(self) -> str:
+        """The address as files and displays show it."""
+        return self.found.shown if self.found else defaults.EMBEDDED
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The servers of its requests."""
+        return self.found.hosts if self.found else frozenset({defaults.EMBEDDED})
+
+    def shares_with(self, other: Plan) -> bool:
+        """Whether both have a server and its key in common, and so the limits of one account."""
+        key = self.found.addresses[0].key if self.found else None
+        others = other.found.addresses[0].key if other.found else None
+        return key == others and not self.hosts.isdisjoint(other.hosts)
+
+    def identity(self) -> JSON:
+        """Everything that can change a prompt, a request's meaning or an answer."""
+        sampling = asdict(self.sampling)
+        model = sampling.pop("model")
+        return {
+            "benchmark": self.benchmark.name,
+            "prompt_version": self.benchmark.version,
+            "model": model,
+            "sampling": sampling,
+            "settings": self.benchmark.identity(),
+            "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
+        }
+
+    def provenance(self) -> JSON:
+        """Recorded; changes are told, not refused."""
+        own = self.benchmark.source
+        return {
+            "endpoint": self.endpoint,
+            "key_from": self.found.key_from if self.found else None,
+            "provider": self.found.provider.name if self.found and self.found.provider else None,
+            "providers_file": self.providers_file,
+            "headers": list(self.headers),
+            "address_from": self.address_from,
+            "key_check": key_check(self.found.addresses[0].key) if self.found else None,
+            "ca_file": self.ca_file,
+            "benchmark": self.benchmark.origin.spec if self.benchmark.origin else None,
+            "source": self.source or (str(own.resolve()) if own else None),
+            "harness": __version__,
+            "parser_version": self.benchmark.parser_version,
+            "python": platform.python_version(),
+            "packages": {name: found for name in PACKAGES if (found := _version(name))},
+            "git": _commit(),
+        }
+
+
+def sampling_again(manifest: Manifest) -> Sampling:
+    return Sampling(model=manifest.identity["model"], **manifest.identity["sampling"])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the harness's own checkout, None outside one."""
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,249 @@
+"""The providers file: who serves models, where, with whose key, and which models a queue runs (docs/providers.md).
+
+The shipped `providers.toml` beside this module, and the user's own over it, field by field within a provider. Keys
+never stand in such a file: it names the variables that hold them. No message shows a value of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness.benchmarks.files import content
+from harness.config.fields import PLACE, PROVIDER_FIELDS, QUEUE_FIELDS, fields, is_address, is_header_value
+from harness.errors import BadInput
+from harness.model import JSON
+
+FILE = "providers.toml"
+LARGEST = 1 << 20
+"""Bytes of a file."""
+SHIPPED = Path(__file__).with_name(FILE)
+APPLICATION = "behavior-harness"
+"""The folder of the user's own file, below the one that the XDG base directory specification names."""
+
+NAME = re.compile(r"[\w.-]+")
+ALIKE = 0.85
+"""Likeness from which a name is a slip of the pen; `llama3` and `ollama`, `deepseek-r1` and `deepseek` are below."""
+
+"""Checks a field's value and gives it as it is kept; hears where it stands, for the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One place that serves models: an account of a hosted API, or servers of one's own.
+
+    `base_url` are replicas of one service, empty where only the variable `url_env` can tell; where that is set, it
+    tells. `key_env` is the variable of the key, None where requests go without one; `key_required` says whether a
+    missing key is an error. `rpm` and `tpm` are requests and tokens a minute, `timeout` is in seconds, `concurrency`
+    a number or `auto`; None leaves each to the command. `adapt` are quirks that need not be learned. `source` is the
+    file that it is from, for messages.
+    """
+
+    name: str
+    base_url: tuple[str, ...] = ()
+    url_env: str | None = None
+    key_env: str | None = None
+    key_required: bool = True
+    rpm: float | None = None
+    tpm: float | None = None
+    concurrency: int | str | None = None
+    timeout: float | None = None
+    extra_body: JSON = field(default_factory=dict)
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stream: str = "auto"
+    adapt: tuple[str, ...] = ()
+    ca_file: str | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedModel:
+    """An entry of a queue. `model` is as the command line takes it; None is as the command says."""
+
+    model: str
+    name: str | None = None
+    extra_body: JSON = field(default_factory=dict)
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """All that the files say; `files` in the order in which they were read."""
+
+    providers: Mapping[str, Provider]
+    queues: Mapping[str, tuple[QueuedModel, ...]]
+    files: tuple[Path, ...]
+
+
+def read(named: Path | None, environment: Mapping[str, str]) -> Book:
+    """The shipped file, and over it the one that is `named`, else that of this folder, else the user's own.
+
+    Raises `BadInput` with file and field.
+    """
+    book = shipped()
+    own = named or _of_user(environment)
+    return book if own is None else over(book, own)
+
+
+def shipped() -> Book:
+    """What the harness itself knows."""
+    return over(Book({}, {}, ()), SHIPPED)
+
+
+def split_model(text: str, book: Book) -> tuple[str | None, str]:
+    """Provider and model of `deepseek:deepseek-chat`; None and all of it where no provider stands before a colon.
+
+    The part before the first colon counts where it is a known provider's name, so that `qwen2.5:7b` and
+    `deepseek/deepseek-r1:free` stay models. Raises `BadInput` for a provider without a model.
+    """
+    provider, colon, model = text.partition(":")
+    if not colon or provider not in book.providers:
+        return None, text
+    if not model.strip():
+        raise BadInput(f"{text} names a provider without a model: expected {provider}:MODEL")
+    return provider, model
+
+
+def unknown_provider(text: str, book: Book) -> str | None:
+    """That what stands before a model's first colon is no provider; None where nothing there could be one's name."""
+    name, colon, _ = text.partition(":")
+    if not colon or name in book.providers or not NAME.fullmatch(name):
+        return None
+    return f"{name} is no provider of {book.files[-1]}: known are {', '.join(book.providers)}"
+
+
+def is_taken_for_provider(text: str, book: Book) -> bool:
+    """Whether what stands before a model's first colon is meant for a provider, and none is called so: spelt nearly
+    like a known one, or before a name with a slash, which no tag of a model has (`llama3:8b`)."""
+    name, _, model = text.partition(":")
+    if unknown_provider(text, book) is None:
+        return False
+    return "/" in model or bool(get_close_matches(name.lower(), map(str.lower, book.providers), 1, ALIKE))
+
+
+def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where its replicas are now: as the variable `url_env` says, parted by spaces or commas, else as the file says.
+
+    Raises `BadInput` where neither does, or the variable holds no address.
+    """
+    told = environment.get(provider.url_env, "") if provider.url_env else ""
+    found = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", told))))
+    if not found and not provider.base_url:
+        raise BadInput(
+            f"provider {provider.name}: {provider.url_env} is not set: set it to the address, http(s)://HOST[:PORT]/v1"
+        )
+    if not all(map(is_address, found)):
+        raise BadInput(
+            f"provider {provider.name}: {provider.url_env}: expected an address of the form "
+            "http(s)://HOST[:PORT]/v1, or several parted by spaces or commas"
+        )
+    return found or provider.base_url
+
+
+def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str]:
+    """Its extra headers with the variables in them filled in. Raises `BadInput` for one that is not set."""
+    return {name: _filled(provider, name, value, environment) for name, value in provider.extra_headers.items()}
+
+
+def _filled(provider: Provider, name: str, value: str, environment: Mapping[str, str]) -> str:
+    where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
+    for variable in PLACE.findall(value):
+        if not environment.get(variable):
+            raise BadInput(f"{where} takes the variable {variable}, which is not set: set it")
+    filled = PLACE.sub(lambda place: environment[place[1]], value)
+    if not is_header_value(filled):
+        raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
+    return filled
+
+
+def _of_user(environment: Mapping[str, str]) -> Path | None:
+    """The user's file where the command names none."""
+    configured = Path(environment.get("XDG_CONFIG_HOME") or "")
+    home = Path(environment.get("HOME") or "")
+    candidates = [Path(FILE)]
+    if configured.is_absolute():  # the specification ignores others
+        candidates.append(configured / APPLICATION / FILE)
+    elif home.is_absolute():
+        candidates.append(home / ".config" / APPLICATION / FILE)
+    return next(filter(os.path.isfile, candidates), None)
+
+
+def over(book: Book, path: Path) -> Book:
+    """What a file says over what is known already. Raises `BadInput` with file and field."""
+    document = _document(path)
+    providers = dict(book.providers)
+    for name, told in _entries(document, "providers", path):
+        providers[name] = _provider(providers.get(name, Provider(name)), told, path)
+    queues = dict(book.queues) | {name: _queue(name, told, path) for name, told in _entries(document, "queues", path)}
+    return Book(providers, queues, (*book.files, path))
+
+
+def _document(path: Path) -> JSON:
+    try:
+        document = tomllib.loads(content(path, LARGEST).decode("utf-8-sig"))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        place = re.search(r"\bat (line \d+|end)\b", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
+        raise BadInput(f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8") from None
+    for name in sorted(document.keys() - {"providers", "queues"}):
+        raise BadInput(f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]")
+    return document
+
+
+def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
+    """Name and content of each provider, or of each queue."""
+    entries = document.get(kind, {})
+    if type(entries) is not dict:
+        raise BadInput(f"{path}: field {kind}: expected a table")
+    for name in entries:
+        if not NAME.fullmatch(name):
+            raise BadInput(f"{path}: {kind}: the name {name!r}: expected letters, digits, '-', '_' and '.' only")
+    return list(entries.items())
+
+
+def _provider(below: Provider, told: Any, path: Path) -> Provider:
+    where = f"{path}: providers.{below.name}"
+    given = fields(told, PROVIDER_FIELDS, where)
+    if "ca_file" in given:
+        given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
+    made = replace(below, **given, source=str(path))
+    if not made.base_url and made.url_env is None:
+        raise BadInput(f"{where}.base_url: expected an address, or in url_env the name of the variable that has it")
+    if "key_env" not in given and below.key_required and _moved(below, made):
+        raise BadInput(
+            f"{where} has another address than before, to which the key in {below.key_env} would go: "
+            "say in key_env which variable holds the key for it"
+        )
+    return made
+
+
+def _moved(below: Provider, made: Provider) -> bool:
+    """Whether a key would go to another host than the one that it was named for."""
+    known = {urlsplit(url)[:2] for url in below.base_url}
+    elsewhere = {urlsplit(url)[:2] for url in made.base_url} - known
+    return below.key_env is not None and bool(elsewhere or made.url_env != below.url_env)
+
+
+def _queue(name: str, told: Any, path: Path) -> tuple[QueuedModel, ...]:
+    where = f"{path}: queues.{name}"
+    if type(told) is not list or not told:
+        raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
+    return tuple(_queued(entry, f"{where}[{number}]") for number, entry in enumerate(told))
+
+
+def _queued(told: Any, where: str) -> QueuedModel:
+    given = fields({"model": told} if type(told) is str else told, QUEUE_FIELDS, where)
+    if "model" not in given:
+        raise BadInput(f"{where}.model: expected the name of a model")
+    return QueuedModel(**given)

@@ -1,0 +1,74 @@
+"""Whose user starts next, of the runs that share an account's slots (docs/design.md, section 4)."""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+
+from harness.endpoint.limiter import Slots
+from harness.engine.lane import Lane
+
+
+class Dispatch:
+    """Starts the users of the lanes on one account's slots, as there is room for them.
+
+    As many users are in play as there are slots, and one more for each that backs off, of each lane up to twice the
+    slots: nobody who has begun waits long. Of several lanes each goes in proportion to the users that it has left, so
+    that they end together; a chain that could outlast the rest of them all goes at once. A lane in an outage has room
+    for its probes only, and takes none of the others'.
+    """
+
+    def __init__(self, slots: Slots, lanes: list[Lane], seed: int) -> None:
+        self.lanes = lanes
+        self._slots = slots
+        self._rng = random.Random(seed)
+        self._room = anyio.Event()
+        for lane in lanes:
+            lane.on_room = self.look_again
+
+    def look_again(self) -> None:
+        """There may be room."""
+        self._room.set()
+
+    async def serve(self) -> None:
+        """Returns once every lane has started all its users, or is stopping."""
+        left = list(self.lanes)
+        while left:
+            for lane in left:
+                if not lane.has_more:
+                    lane.starts_no_more()
+            left = [lane for lane in left if lane.has_more]
+            free = self._with_room(left)
+            if free:
+                self._start_one(free)
+            elif left:
+                self._room = anyio.Event()
+                await self._room.wait()
+
+    def _with_room(self, lanes: list[Lane]) -> list[Lane]:
+        """Lanes that may start a user now. Who backs off takes no place of another lane's."""
+        probing = [lane for lane in lanes if lane.in_outage and _is_open(lane, 1, _active(lane))]
+        limit = self._slots.limit
+        active = sum([_active(lane) for lane in self.lanes if not lane.in_outage])
+        return probing + [lane for lane in lanes if not lane.in_outage and _is_open(lane, limit, active)]
+
+    def _start_one(self, free: list[Lane]) -> None:
+        slots = self._slots.limit
+        if len(self.lanes) == 1:
+            return free[0].start_next(slots, 0)
+        remaining = sum([lane.schedule.remaining_steps for lane in self.lanes if lane.ending is None])
+        chosen = max(free, key=lambda lane: lane.schedule.longest())
+        if not chosen.schedule.is_urgent(slots, remaining - chosen.schedule.remaining_steps):
+            [chosen] = self._rng.choices(free, [lane.schedule.left for lane in free])
+        chosen.start_next(slots, remaining - chosen.schedule.remaining_steps)
+
+
+def _active(lane: Lane) -> int:
+    """Users in play that wait for no other try."""
+    return lane.in_play - lane.caller.traffic.backing_off
+
+
+def _is_open(lane: Lane, limit: int, active: int) -> bool:
+    """Whether one more fits in beside `active` users, and into the lane: no crowd where everybody backs off."""
+    return active < limit and lane.in_play < 2 * limit

@@ -1,0 +1,394 @@
+"""Pages of runs: a report with a sample of its users, or all of them, read from the run's folder.
+
+Only the lines of users that are shown are decoded, and of the others no more is held than where they stand, so that a
+page of a million users costs a pass over the files and some bytes of each.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks.cards import cards_of, page_of
+from harness.benchmarks.derived import upgraded
+from harness.benchmarks.files import LINE_MOST, open_regular
+from harness.benchmarks.overview import NONE_OF_OURS
+from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
+from harness.benchmarks.tasks import parse
+from harness.errors import BadInput, HarnessError, MachineError, memory_for
+from harness.model import (
+    JSON,
+    Block,
+    Card,
+    Cards,
+    Completion,
+    Heading,
+    Page,
+    Paragraph,
+    Quote,
+    Record,
+    Table,
+)
+from harness.store import log
+from harness.store.atomic import check_folder, replacing
+from harness.store.files import RunFiles
+from harness.store.run import completion_of
+from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
+
+SAMPLE = 50
+"""Users of a page, where nobody asks for another number."""
+LIMIT = 2_000_000
+"""Bytes of a page at most: it is mailed, and opened on phones."""
+LONG = 20_000
+"""Characters of one text of a card at most."""
+EXAMPLE = 300
+"""Characters of an example."""
+KINDS = 50
+"""Kinds of failures, and of invalid answers, that a page has at most: this harness makes fewer, a folder from somebody
+else has as many as its sender likes."""
+NOT_SHOWN = "no page can show it"
+BLOCK = 1 << 20
+REPLIES_READ = 1 << 30
+"""Bytes of responses that a run's end looks through at most; `report` always does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run's folder, its JSON report, and what else is at hand: without `index` no card has its task."""
+
+    files: RunFiles
+    data: JSON
+    seed: int
+    benchmark: Benchmark | None = None
+    index: TaskIndex | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a page shall show: how many users, whether posts, and replies however long it takes to find them."""
+
+    users: int = SAMPLE
+    posts: bool = False
+    patient: bool = False
+
+
+def attempt(write: Callable[[], object], label: str) -> bool:
+    """Makes a page; what this machine or the run's files keep it from is told, and changes nothing of how the run ends.
+
+    A defect of the harness passes through, as one: the run's own files are written by then.
+    """
+    try:
+        with memory_for("make it", "everything else is written"):
+            write()
+    except HarnessError as error:
+        tell(f"{label}: the page could not be made: {error}; `report` tries again")
+        return False
+    return True
+
+
+def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
+    """The page of a report, with as many of the users as fit; returns where it is."""
+    from harness.report import html  # jinja2, which a command that writes no page need not pay
+
+    made, cards, reader = _opened(source, wish)
+    drawn = reader.drawn(source.seed, wish.users)
+    examples = reader.first(_invalid(source.data))
+    reader.find_replies({str(data["user_id"]) for data in (*drawn, *examples.values())}, wish.patient)
+    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *_together(cards, drawn))
+    bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
+    shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
+    told = _told(source, cards, reader, wish, len(drawn))
+    browser = html.Browser(cards.user, cards.columns, shown, told)
+    place = path or _own_place(source.files.report("html"))
+    _write(
+        place,
+        html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None),
+    )
+    return place
+
+
+def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
+    """A page of every user, of whatever size; each is decoded once they are picked."""
+    from harness.report import html
+
+    made, cards, reader = _opened(source, wish)
+    reader.find_replies(None, patient=True)
+
+    def told(shown: int) -> str:
+        said = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
+        return " ".join(filter(None, said))
+
+    browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), told)
+    place = path or _own_place(source.files.all_users)
+    _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
+    return place
+
+
+def _own_place(path: Path) -> Path:
+    """A page's place in its run's folder. Raises `MachineError` where that leads elsewhere."""
+    check_folder(path.parent)
+    return path
+
+
+def _write(path: Path, pieces: Iterable[str]) -> None:
+    with replacing(path, shared=True) as file:
+        for piece in pieces:
+            file.write(piece.encode("utf-8", "replace"))
+
+
+def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
+    try:
+        data = upgraded(source.data)
+        made = page_of(data)
+        cards = cards_of(source.benchmark, data, wish.posts)
+        marks = {kind: cards.mark(kind) for kind in _invalid(data)}
+    except ODD_SHAPE:
+        raise BadInput(f"{source.files.report('json')} is {NONE_OF_OURS}") from None
+    return made, cards, _Reader(source, marks)
+
+
+def _invalid(data: JSON) -> list[str]:
+    """Kinds of invalid answers that are shown."""
+    return list(data["diagnostics"]["invalid"])[:KINDS]
+
+
+def _told(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
+    """Says which users can be picked, from how many of those that were drawn have found a place."""
+    users, lines = source.data["coverage"]["scored_users"], min(len(reader), wish.users)
+
+    def told(shown: int) -> str:
+        of = f"A sample of {shown} of the {users} {cards.user}s, drawn with seed {source.seed}"
+        whole = lines == len(reader) and shown == drawn
+        said = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
+        said.append(_left_out(lines - drawn))
+        if shown < drawn:
+            said.append(
+                f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB: rather "
+                f"those with much text, and those late in the results, so that what is shown leans to the others."
+            )
+        if reader.impatient:
+            said.append("Their replies were not looked for among so many; `report` does that.")
+        said.append(cards.missing(source.index is not None))
+        return " ".join(filter(None, said))
+
+    return told
+
+
+def _all(source: Source, cards: Cards, shown: int) -> str:
+    users = source.data["coverage"]["scored_users"]
+    return f"All {users} {cards.user}s." if shown == users else f"{shown} {cards.user}s; the report scores {users}."
+
+
+def _left_out(lines: int) -> str:
+    if not lines:
+        return ""
+    which = "1 line of the results is" if lines == 1 else f"{lines} lines of the results are"
+    return f"{which} left out: damaged, or of a task that has changed."
+
+
+def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> list[Card]:
+    kept = []
+    for card in cards:
+        if (needed := size(card)) <= room:
+            kept.append(card)
+            room -= needed
+    return kept
+
+
+def _together(cards: Cards, drawn: Sequence[JSON]) -> tuple[Block, ...]:
+    records = [Record(str(data["user_id"]), data) for data in drawn]
+    return made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
+
+
+def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
+    """Failures and invalid answers by kind, each with an example."""
+    kinds, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
+    for _, line in log.objects(source.files.failures):
+        kind = str(line.get("boundary")), str(line.get("kind"))
+        kinds[kind] += 1
+        first.setdefault(kind, str(line.get("detail"))[:EXAMPLE])
+    yield Heading("Failures and invalid answers, with examples")
+    if not kinds and not _invalid(source.data):
+        yield Paragraph("There are none.")
+    if kinds:
+        yield Paragraph(
+            f"Failures are never scored. These are all that there ever were, also of {cards.user}s who were done later."
+        )
+        rows = [(": ".join(which)[:EXAMPLE], str(count), first[which]) for which, count in kinds.most_common(KINDS)]
+        yield Table(("failure", "times", "example"), tuple(rows))
+        yield from _more(len(kinds), "failures")
+    for name in _invalid(source.data):
+        yield Paragraph(f"Invalid answers of the kind {name}: {source.data['diagnostics']['invalid'][name]}.")
+        data = examples.get(name)
+        text = None if data is None else reader.example(cards, data, name)
+        if text is not None:
+            yield Quote(f"An example of {name}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
+    yield from _more(len(source.data["diagnostics"]["invalid"]), "invalid answers")
+
+
+def _more(kinds: int, of: str) -> Iterator[Block]:
+    if kinds > KINDS:
+        yield Paragraph(f"{kinds - KINDS} more kinds of {of} stand in the run's files.")
+
+
+class _Reader:
+    """Records and replies in a run's folder. `marks` are bytes whose first line is kept, by kind."""
+
+    def __init__(self, source: Source, marks: Mapping[str, bytes]) -> None:
+        self._source = source
+        self._starts, self._first = _scanned(source.files.results, marks)
+        self._keys: NDArray[np.int64] = np.empty(0, np.int64)
+        self._offsets: NDArray[np.int64] = np.empty(0, np.int64)
+        self.impatient = False
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def drawn(self, seed: int, users: int) -> list[JSON]:
+        """The records of some users, in the file's order."""
+        chosen = np.random.default_rng(seed).permutation(len(self))[:users]
+        return list(self._records(np.sort(chosen)))
+
+    def all(self) -> Iterator[JSON]:
+        return self._records(range(len(self)))
+
+    def first(self, kinds: Sequence[str]) -> dict[str, JSON]:
+        """By kind, the first record that has its mark."""
+        lines = {kind: np.searchsorted(self._starts, at, side="right") - 1 for kind, at in self._first.items()}
+        return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
+
+    def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
+        if not len(self):
+            return
+        with _reading(self._source.files.results) as file:
+            for number in numbers:
+                line = log.line_at(file, int(self._starts[number]))
+                if log.sound(line) and "user_id" in (data := log.told(line)) and self._counts(data):
+                    yield data
+
+    def _counts(self, data: JSON) -> bool:
+        """Whether a record is scored: of a task as it now stands, or without the tasks of any that it once had."""
+        index, task = self._source.index, data.get("task")
+        if index is None:
+            return type(task) is str
+        position = index.find(str(data["user_id"]))
+        return position is not None and index.digest(position) == task
+
+    def find_replies(self, users: set[str] | None, patient: bool) -> None:
+        """Finds out where the replies of users stand, of all where none are named."""
+        path = self._source.files.responses
+        if not patient and path.exists() and path.stat().st_size > REPLIES_READ:
+            self.impatient = True
+            return
+        wanted = None if users is None else {_start_of_response(user) for user in users}
+        keys, offsets = array("q"), array("q")
+        for line in log.lines(path):
+            start = line.text[: line.text.find(b',"request"')]
+            if wanted is None or start in wanted:
+                keys.append(hash(start))
+                offsets.append(line.offset)
+        order = np.argsort(np.frombuffer(keys, np.int64), kind="stable")
+        self._keys = np.frombuffer(keys, np.int64)[order]
+        self._offsets = np.frombuffer(offsets, np.int64)[order]
+
+    def replies(self, user: str) -> list[Completion]:
+        """A user's, in the order in which they came; a line that is none is left out."""
+        key = hash(_start_of_response(user))
+        places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
+        if not len(places):
+            return []
+        with _reading(self._source.files.responses) as file:
+            return [one for at in places if (one := _completion(file, int(at), user)) is not None]
+
+    def carded(self, cards: Cards) -> Callable[[JSON], Card]:
+        """Makes cards of records. Raises `BadInput` naming the user whose record is odd."""
+
+        def card(data: JSON) -> Card:
+            user = str(data["user_id"])
+            with read_of(user, NOT_SHOWN):
+                made = cards.card(data, self._task(data), self.replies(user))
+            return replace(made, blocks=tuple(map(_cut, made.blocks)))
+
+        return card
+
+    def example(self, cards: Cards, data: JSON, kind: str) -> str | None:
+        """What a user's model said where its answer was invalid in this way."""
+        user = str(data["user_id"])
+        with read_of(user, NOT_SHOWN):
+            return cards.example(data, self.replies(user), kind)
+
+    def _task(self, data: JSON) -> Task | None:
+        """The task that a record was made of; None where that is not at hand."""
+        index, benchmark = self._source.index, self._source.benchmark
+        position = None if index is None else index.find(str(data["user_id"]))
+        if index is None or benchmark is None or position is None:
+            return None
+        try:
+            return parse(benchmark, index.read(position), index.where(position), self._source.files.subset)
+        except HarnessError:  # the file has changed meanwhile
+            return None
+
+
+def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Where each line begins, and where each mark stands first."""
+    found, ends, offset, tail, start = dict[str, int](), [np.zeros(1, np.int64)], 0, b"", 0
+    with _reading(path) as file:
+        while block := file.read(BLOCK):
+            ends.append(np.flatnonzero(np.frombuffer(block, np.uint8) == 10) + offset + 1)
+            start = int(ends[-1][-1]) if len(ends[-1]) else start
+            if offset - start > LINE_MOST:
+                raise log.too_long(path, start)
+            looked = tail + block
+            for kind, mark in marks.items():
+                if kind not in found and (at := looked.find(mark)) >= 0:
+                    found[kind] = offset - len(tail) + at
+            offset += len(block)
+            tail = looked[-64:]
+    starts = np.concatenate(ends)
+    return starts[starts < offset], found
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO]:
+    """A file of the run, as an empty one where it is not there. Raises `MachineError`."""
+    try:
+        with _opened_if_there(path) as file:
+            yield file
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _opened_if_there(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        return io.BytesIO()
+
+
+def _start_of_response(user: str) -> bytes:
+    return b'{"user_id":' + orjson.dumps(user)
+
+
+def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
+    line = log.line_at(file, at)
+    data = log.told(line) if log.sound(line) else {}
+    return completion_of(data) if data.get("user_id") == user else None
+
+
+def _cut(block: Block) -> Block:
+    if isinstance(block, Quote) and len(block.text) > LONG:
+        more = len(block.text) - LONG
+        return replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters stand in the run's files)")
+    return block
