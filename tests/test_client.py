@@ -524,9 +524,8 @@ async def test_used_up_quota_is_told_with_the_time_until_its_reset(status: int, 
     told: list[float] = []
     async with (
         serving(http(status, GOOD, *headers)) as server,
-        Client(Address(server.url), timeout=HANGS, connections=1) as client,
+        Client(Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append) as client,
     ):
-        client.on_exhausted = told.append
         if status == 200:
             assert (await client.send(b"{}")).completion == Completion("好")
         else:
@@ -544,9 +543,8 @@ async def test_quota_with_something_left_is_not_told() -> None:
             serving(
                 http(200, GOOD, f"x-ratelimit-remaining-requests: {remaining}", f"x-ratelimit-reset-requests: {reset}")
             ) as server,
-            Client(Address(server.url), timeout=HANGS, connections=1) as client,
+            Client(Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append) as client,
         ):
-            client.on_exhausted = told.append
             await client.send(b"{}")
     assert told == []
 
@@ -1485,9 +1483,8 @@ async def test_quota_is_told_by_the_headers_of_a_stream_too() -> None:
     quota = "x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 1m30s"
     async with (
         serving(http(200, STREAM, EVENTS, *quota)) as server,
-        Client(Address(server.url), timeout=HANGS, connections=1) as client,
+        Client(Address(server.url), timeout=HANGS, connections=1, on_exhausted=told.append) as client,
     ):
-        client.on_exhausted = told.append
         assert (await client.send(b"{}")).completion == STREAMED
     assert told == [90.0]
 

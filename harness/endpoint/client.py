@@ -53,7 +53,7 @@ class Client:
     `timeout` bounds a request. Of a reply that streams it bounds the time until the first byte; after that only `stall`
     counts, the time without a single byte, since a long thought that streams is not dead. Ten times `timeout` is the
     end of any stream that keeps on coming. `beside` is a client of the same server, open already, whose connections
-    this one uses, too.
+    this one uses, too. `on_exhausted` is called with the seconds that a used-up quota takes to reset.
     """
 
     _session: aiohttp.ClientSession
@@ -68,6 +68,7 @@ class Client:
         stall: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         beside: Client | None = None,
+        on_exhausted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         check(address)
         parts = urlsplit(address.url)
@@ -96,7 +97,7 @@ class Client:
         self._clock = clock
         self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
-        self.on_exhausted: Callable[[float], None] = lambda seconds: None
+        self._on_exhausted = on_exhausted
         self._connections = connections
         self._beside = beside
 
@@ -144,7 +145,7 @@ class Client:
             if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
                 wait := replies.exhausted(headers)
             ):
-                self.on_exhausted(wait)
+                self._on_exhausted(wait)
         except self._errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
             unwatched = self._deadlines.stood_still(begun)

@@ -37,6 +37,7 @@ class Slots:
         self.rates = rates
         self.limiters: list[Limiter] = []
         self.order = count()
+        self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -48,6 +49,15 @@ class Slots:
     def queued(self) -> bool:
         """Whether anybody waits."""
         return any(limiter.queued for limiter in self.limiters)
+
+    def wake(self) -> None:
+        """Wake who waits in `changed`: there may be room for another user."""
+        self._changed.set()
+
+    async def changed(self) -> None:
+        """Wait until `wake` is called."""
+        self._changed = asyncio.Event()
+        await self._changed.wait()
 
     def delay(self, tokens: float) -> float:
         """Seconds until one more request of so many tokens fits in; infinite where only an answer can tell."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import anyio
-
 from harness.endpoint.limiter import Slots
 from harness.engine.lane import Lane
 
@@ -21,15 +19,8 @@ class Dispatch:
 
     def __init__(self, slots: Slots, lanes: list[Lane], seed: int) -> None:
         self.lanes = lanes
-        self._slots = slots
+        self.slots = slots
         self._rng = random.Random(seed)
-        self._room = anyio.Event()
-        for lane in lanes:
-            lane.on_room = self.look_again
-
-    def look_again(self) -> None:
-        """There may be room."""
-        self._room.set()
 
     async def serve(self) -> None:
         """Returns once every lane has started all its users, or is stopping."""
@@ -43,18 +34,17 @@ class Dispatch:
             if free:
                 self._start_one(free)
             elif left:
-                self._room = anyio.Event()
-                await self._room.wait()
+                await self.slots.changed()
 
     def _with_room(self, lanes: list[Lane]) -> list[Lane]:
         """Lanes that may start a user now. Who backs off takes no place of another lane's."""
         probing = [lane for lane in lanes if lane.in_outage and _is_open(lane, 1, _active(lane))]
-        limit = self._slots.limit
+        limit = self.slots.limit
         active = sum([_active(lane) for lane in self.lanes if not lane.in_outage])
         return probing + [lane for lane in lanes if not lane.in_outage and _is_open(lane, limit, active)]
 
     def _start_one(self, free: list[Lane]) -> None:
-        slots = self._slots.limit
+        slots = self.slots.limit
         if len(self.lanes) == 1:
             return free[0].start_next(slots, 0)
         remaining = sum([lane.schedule.remaining_steps for lane in self.lanes if lane.ending is None])

@@ -69,8 +69,6 @@ class Lane:
         self.schedule = Schedule(self._steps, seed)
         self.progress = Progress(name, self.parts, caller, requested, clock, power)
         self._to_go: dict[int, int] = {}
-        self.on_room: Callable[[], None] = lambda: None
-        self.on_machine_error: Callable[[MachineError], None] = lambda error: self.stop(error, grace=0.0)
         self._commit = GroupCommit([job.store for job in jobs], power)
         self._firsts = [part.first for part in self.parts]
         self._users = anyio.create_task_group()
@@ -111,7 +109,7 @@ class Lane:
             self.ending = reason
         self.caller.limiter.close()
         self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
-        self.on_room()
+        self.caller.limiter.slots.wake()
         if first and not isinstance(reason, MachineError):
             self._note(reason)
 
@@ -156,7 +154,7 @@ class Lane:
         try:
             await work()
         except MachineError as error:
-            self.on_machine_error(error)
+            self.stop(error, grace=0.0)
         except (BadInput, BenchmarkError, EndpointStopped) as error:
             self.stop(error, grace=GRACE_SECONDS)
 
@@ -167,7 +165,7 @@ class Lane:
         finally:
             self.in_play -= 1
             self._to_go.pop(user, None)
-            self.on_room()
+            self.caller.limiter.slots.wake()
 
     async def _play(self, part: Part, user: int) -> None:
         """One user, from its line to its record or failure."""
@@ -255,4 +253,4 @@ class Lane:
             for part in self.parts:
                 part.job.store.event("stopping", reason=str(reason))
         except MachineError as error:
-            self.on_machine_error(error)
+            self.stop(error, grace=0.0)

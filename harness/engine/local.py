@@ -50,8 +50,6 @@ class LocalEngine:
         self._turns = [
             Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
         ]
-        for lane in lanes:
-            lane.on_machine_error = self._stop_all
 
     async def run(self) -> None:
         """Plays every owed user of every lane; why a lane stopped early is in its `ending`."""
@@ -75,18 +73,21 @@ class LocalEngine:
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
+        self._stop_others(lane)
         if any(not other.over for other in self._lanes):
             await self._ended(lane)
+            self._stop_others(lane)
 
     def schedule(self, lane: Lane) -> JSON:
         """How close the runs on a lane's slots came to the shortest time possible; for its report, at the end."""
         [turns] = [turns for turns in self._turns if lane in turns.lanes]
         return lane.progress.schedule([other.progress for other in turns.lanes if other is not lane])
 
-    def _stop_all(self, error: MachineError) -> None:
+    def _stop_others(self, ended: Lane) -> None:
         """What this machine cannot do for one run it cannot do for any."""
-        for lane in self._lanes:
-            lane.stop(error, grace=0.0)
+        if isinstance(ended.ending, MachineError):
+            for lane in self._lanes:
+                lane.stop(ended.ending, grace=0.0)
 
     async def _watch_signals(self) -> None:
         """A signal leaves every lane its grace, also one that was stopping already, while any goes on; else it is the
@@ -109,7 +110,7 @@ class LocalEngine:
             for lane in self._lanes:
                 await lane.guarded(partial(self._look_around, lane, lag, note))
             for turns in self._turns:
-                turns.look_again()  # the limit may have grown
+                turns.slots.wake()  # the limit may have grown
             self._observe(self._snapshots())
 
     async def _look_around(self, lane: Lane, lag: float, note: bool) -> None:

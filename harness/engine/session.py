@@ -195,9 +195,13 @@ async def _lane(work: Work, embedded: _Endpoints, account: _Account, held: Async
     async def client(address: Address) -> Client:
         first = account.clients.get(address)
         made = Client(
-            address, timeout=tuning.timeout, stall=tuning.stall, connections=account.tuning.most, beside=first
+            address,
+            timeout=tuning.timeout,
+            stall=tuning.stall,
+            connections=account.tuning.most,
+            beside=first,
+            on_exhausted=limiter.pause,
         )
-        made.on_exhausted = limiter.pause
         await held.enter_async_context(made)
         account.clients.setdefault(address, made)
         return made
