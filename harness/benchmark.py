@@ -220,7 +220,7 @@ class Benchmark:
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""
 
-    truth = ""
+    truth_sha256 = ""
     """SHA-256 of the ground truth; empty if the tasks contain it."""
 
     def __init__(

@@ -83,15 +83,18 @@ class AdditiveScorer:
         rows = rows_of(benchmark, shard)
         for record in shard:
             usage.update(counted(record.data))
-        values = [record.data["metrics"] for record in shard]
+        values = [record.data.get("metrics") for record in shard]
+        with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
+            outcomes = Counter(text(one) for record in shard for one in benchmark.outcomes(record.data))
+            repairs = Counter(text(one) for record in shard for one in benchmark.repairs(record.data))
         return Totals(
             users=len(shard),
             sums=rows.sum(axis=0, keepdims=True),
             rows=rows,
             defined=_defined(benchmark, values),
             spread=_spread(benchmark, values),
-            outcomes=Counter(text(one) for record in shard for one in benchmark.outcomes(record.data)),
-            repairs=Counter(text(one) for record in shard for one in benchmark.repairs(record.data)),
+            outcomes=outcomes,
+            repairs=repairs,
             usage=usage,
         )
 

@@ -95,7 +95,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
             manifest.state = INCOMPLETE
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
-        manifest.tasks["truth"] = benchmark.truth
+        manifest.tasks["truth"] = benchmark.truth_sha256
         failed = store.failed_users(index, expected)
         manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.derived import declared, scorer
+from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirk_rules import QUIRKS
 from harness.engine.job import Job
@@ -74,12 +75,17 @@ def facts(job: Job, manifest: Manifest, name: str, failed: int) -> RunFacts:
         schedule=manifest.times.get("schedule"),
         run=described(job, manifest),
         notes=(
-            *filter(None, (job.benchmark.remark(job.task(0)),)),
+            *filter(None, (_remark(job),)),
             *_differences_accepted(manifest),
             *_share(job, manifest),
             *_adapted(manifest),
         ),
     )
+
+
+def _remark(job: Job) -> str:
+    with guarded(job.benchmark, "remark"):
+        return job.benchmark.remark(job.task(0))
 
 
 def described(job: Job, manifest: Manifest) -> JSON:

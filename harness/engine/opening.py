@@ -189,7 +189,7 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
             "path": str(plan.tasks[subset]),
             "sha256": index.sha256,
             "users": len(index),
-            "truth": plan.benchmark.truth,
+            "truth": plan.benchmark.truth_sha256,
         },
         selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
         times={"created": now(), "seconds": 0.0},

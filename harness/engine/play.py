@@ -73,7 +73,8 @@ def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
 
 def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
     """Return a saved record with its values measured again. Raise `BadInput` for one of another shape."""
-    own = benchmark.rescore(task, data)
+    with guarded(benchmark, f"user {task.key}, rescore"):
+        own = benchmark.rescore(task, data)
     if own is not None:
         return own
     about = f"user {task.key}"

@@ -128,7 +128,7 @@ def figures(of: Sequence[Subset], tasks: Path | None, trust: bool = False, named
         return Figures(registry.importing(of[0].name)[0]())
     benchmark = runs[0].measuring(tasks)
     for run in runs:
-        if run.manifest.tasks.get("truth", benchmark.truth) != benchmark.truth:
+        if run.manifest.tasks.get("truth", benchmark.truth_sha256) != benchmark.truth_sha256:
             raise BadInput(
                 f"{run.name} was scored with another ground truth than the one that is there now: score it again with "
                 "`reeval`, or name the folder that has it with --tasks-dir"

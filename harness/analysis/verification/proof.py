@@ -97,7 +97,7 @@ class Check:
             yield f"{index.path} is not the tasks file that this run was made with"
         elif manifest.tasks["users"] != len(index):
             yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {len(index)}"
-        if manifest.tasks.get("truth", "") != self._benchmark.truth:
+        if manifest.tasks.get("truth", "") != self._benchmark.truth_sha256:
             yield "the ground truth is not the one that the report was made with: make it again with `reeval`"
 
     def _saw_failure(self, data: JSON) -> None:

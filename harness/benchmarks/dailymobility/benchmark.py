@@ -200,7 +200,7 @@ class DailyMobility(Benchmark):
         folder = self.folder / FOLDER
         self.city = load_city(folder / "beijing.pb")
         self._truth = groundtruth.load(folder)
-        self.truth = self._truth.sha256
+        self.truth_sha256 = self._truth.sha256
         self._mode = self._made_mode()
 
     def _made_mode(self) -> Mode:
