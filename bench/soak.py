@@ -284,10 +284,12 @@ class _Watch:
             for subset in (SEVERAL, SINGLE)
         ]
         self._users = 0
+        self._counted: list[str] = []
 
     def look(self, seconds: float) -> Sample:
         os.kill(self._process, signal.SIGUSR2)  # its counts are read with the next look
-        seen, counts = stats(self._url), self._counts.more().split()[-2:]
+        seen, counts = stats(self._url), self._counts.more().split()[-2:] or self._counted
+        self._counted = counts  # a process that is busy answers later than the next look
         self._users += sum([records.more().count("\n") for records in self._records])
         backing_off = re.findall(r"backing off (\d+)", self._display.more())[-len(MODELS) :]
         late = re.findall(r'"loop_lag_ms":([\d.]+)', self._log.more())

@@ -24,6 +24,10 @@ VALID = "valid"
 """The outcome of a usable answer; every other outcome is the kind of an `InvalidReply`."""
 
 
+ROUNDING = 1e-9
+"""By how much of a bound a value may miss it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """Declare a figure of a report. Without a `unit` it is a share from 0 to 1, shown in percent.
@@ -101,6 +105,14 @@ class Metric:
         if self.unit is None:
             return 0.01
         return None if low is None or high is None else 0.01 * (high - low)
+
+    def within(self, value: float) -> float | None:
+        """Return a value that one user can have, None for any other. One that misses a bound by rounding is at it."""
+        low, high = self.bounds or (None, None)
+        for bound in (low, high):
+            if bound is not None and abs(value - bound) <= ROUNDING * max(1.0, abs(bound)):
+                value = bound
+        return value if self.admits(value) else None
 
     def admits(self, value: float) -> bool:
         """Return whether the value is finite and within `bounds`."""

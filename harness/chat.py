@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import orjson
+
 from harness.benchmarks.parsing import answer_text, json_object
 from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.user_code import described, place
 from harness.defaults import PARSE_RETRIES
 from harness.errors import InvalidReply
 from harness.model import JSON, Ask, Completion, Message, Request, Usage
@@ -85,13 +88,15 @@ class Chat:
     """Send the requests of one user and read the replies.
 
     `usage` counts requests and tokens so far. `repairs` lists the kinds of repairs that replies needed. `failed` is the
-    error of a request without a reply: the user fails with it, even if the benchmark catches it.
+    error of a request without a reply: the user fails with it, even if the benchmark catches it. `odd` says what `read`
+    ended in where it did not raise `InvalidReply`: an odd reply, or a mistake in `read`.
     """
 
     def __init__(self, ask: Ask, asking: Asking = ASKING, language: Literal["en", "zh"] = "en") -> None:
         self.usage = Usage()
         self.repairs: list[str] = []
-        self.failed: Exception | None = None
+        self.odd: list[str] = []
+        self.failed: BaseException | None = None
         self._ask = ask
         self._asking = asking
         self._note = NOTES[language]
@@ -101,7 +106,7 @@ class Chat:
         try:
             completion = await self._ask(request)
             self.usage = self.usage.plus(completion)  # of a saved reply that somebody changed it may be no number
-        except Exception as error:
+        except BaseException as error:  # of a cancelled user too nothing may be made that counts as an answer
             self.failed = error
             raise
         return completion
@@ -115,7 +120,7 @@ class Chat:
 
         def reader(completion: Completion) -> tuple[Any, list[str]]:
             repairs: list[str] = []
-            data = json_object(completion, repairs)
+            data = _storable(json_object(completion, repairs))
             return (data if read is None else read(data)), repairs
 
         made: T = await self._kept(prompt, reader, json=True)
@@ -156,12 +161,23 @@ class Chat:
             except ODD_SHAPE as odd:
                 error = InvalidReply("wrong_shape")
                 error.__cause__ = odd
+                self.odd.append(f"{described(odd)}{place(odd)}")
             if error.final or not retries:
                 raise error
             retries -= 1
             note = self._note.of(error, json=json)
             last = messages[-1]
             request = Request((*messages[:-1], Message(last.role, last.content + note)), wants_object)
+
+
+def _storable(data: JSON) -> JSON:
+    """Return an object that a file can hold. Raise `InvalidReply` for one that was repaired into what none can: half a
+    surrogate pair, or a whole number beyond 64 bits."""
+    try:
+        orjson.dumps(data)
+    except TypeError:
+        raise InvalidReply("no_json") from None
+    return data
 
 
 def _messages(prompt: Prompt) -> tuple[Message, ...]:

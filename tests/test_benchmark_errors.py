@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import pytest
 
+from harness import Benchmark, Chat, Metric, Task
 from harness.cli import main
+from harness.engine.play import play
+from harness.model import Completion, Request
 from harness.store.log import seal, sound_lines, unseal
 from tests.scripted import Server, completion, serving
 
@@ -265,3 +269,61 @@ def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(folder: Folder,
     out = capsys.readouterr().out
     for number, user in ((2, "乙"), (4, "丁")):
         assert f"line {number}: the record of user {user} cannot be scored again (benchmark faulty, user {user}," in out
+
+
+# What a benchmark catches, and what misses a bound by rounding
+
+
+def test_cancelled_user_of_a_benchmark_that_catches_everything_has_no_answer() -> None:
+    """A bare `except` makes no answer of a request that was cancelled on its way."""
+
+    class Catches(Benchmark):
+        name = "catches"
+        subsets: ClassVar = {"a": "a.jsonl"}
+        metrics = (Metric("Right"),)
+
+        async def play(self, given: Any, chat: Chat) -> Any:
+            try:
+                return await chat.text("?")
+            except BaseException:
+                return "right"
+
+    async def ask(request: Request) -> Completion:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(play(Catches(), Task("甲"), ask))
+
+
+def test_sys_exit_of_a_benchmark_is_its_error_and_no_end_of_the_command(folder: Folder) -> None:
+    """The command would end with 0, or with a code of the author's."""
+    folder.write((PLAYED, "raise SystemExit(0)"))
+    with serving(completion("1")) as server:
+        assert folder.run(server) == 2
+    assert {failure["boundary"] for failure in folder.failures()} == {"benchmark"}
+
+
+def test_value_that_misses_a_bound_by_rounding_is_at_it(folder: Folder) -> None:
+    """A cosine of 1.0000000000000002 stops nobody."""
+    folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1.0000000000000002}'))
+    with serving(completion("1")) as server:
+        assert folder.run(server) == 0
+    assert {record["metrics"]["Right"] for record in folder.lines("inference_results_a.jsonl")} == {1.0}
+
+
+def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder: Folder) -> None:
+    """One odd answer keeps no other user from its record."""
+    folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1 / (task.key != "丁")}'))
+    with serving(completion("1")) as server:
+        assert folder.run(server) == 1
+    [failure] = folder.failures()
+    assert (failure["user_id"], failure["boundary"]) == ("丁", "benchmark")
+    assert folder.recorded() == sorted({*USERS} - {"丁"})
+
+
+def test_mistake_in_a_reader_is_shown_with_its_line(folder: Folder, capsys: Told) -> None:
+    """Replies that no reader can read are invalid answers, and the first cause is a warning."""
+    folder.write((PLAYED, "return await chat.text(given, read=lambda text: text.stripp())"))
+    with serving(completion("1")) as server:
+        assert folder.run(server) == 0
+    assert "AttributeError" in capsys.readouterr().out

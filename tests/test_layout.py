@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "benchmarks.parsing": WORDS,
     "benchmarks.settings": WORDS | {"benchmarks.files"},
     "benchmarks.user_code": WORDS,
-    "chat": WORDS | {"benchmarks.records", "benchmarks.parsing"},
+    "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
     "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,

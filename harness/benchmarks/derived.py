@@ -131,7 +131,6 @@ class AdditiveScorer:
     def _data(self, merged: Totals, run: RunFacts) -> JSON:
         benchmark, figures = self.benchmark, self._figures(merged)
         draws, method = self._resampled(merged)
-        units = len(merged.sums) if merged.rows is None else merged.users
         names = [metric.name for metric in benchmark.metrics]
         valid = merged.outcomes[VALID]
         data: JSON = {
@@ -147,7 +146,7 @@ class AdditiveScorer:
             "metrics": {
                 name: {
                     "value": figures[name],
-                    "ci95": _pair(interval(draws[:, place], min(units, merged.defined[name]))),
+                    "ci95": _pair(interval(draws[:, place], self._units(merged, place))),
                     "users": merged.defined[name],
                 }
                 for place, name in enumerate(names)
@@ -170,7 +169,7 @@ class AdditiveScorer:
             "bootstrap": {"method": method, "resamples": RESAMPLES, "seed": SEED},
             "notes": list(run.notes),
         }
-        if not data["coverage"]["complete"] and has_values(benchmark):
+        if not data["coverage"]["complete"] and is_mean(benchmark):
             missing = max(0, run.expected_users - merged.users)
             data["bounds"] = {
                 metric.name: _bounds(metric, figures[metric.name], merged.defined[metric.name], missing)
@@ -182,6 +181,14 @@ class AdditiveScorer:
         scored = Scored(self.subset, merged.users, figures, merged.total[0], merged.rows)
         with guarded(self.benchmark, "sections"):
             return [overview.saved(block) for block in self.benchmark.sections(scored)]
+
+    def _units(self, merged: Totals, place: int) -> int:
+        """How many of what is resampled (users, or blocks of them) have a metric."""
+        if merged.rows is not None:
+            return merged.defined[self.benchmark.metrics[place].name]
+        if not is_mean(self.benchmark):
+            return len(merged.sums)
+        return int((merged.sums[:, len(self.benchmark.metrics) + place] > 0).sum())
 
     def _resampled(self, merged: Totals) -> tuple[Array, str]:
         """The figures of resamples of users, of blocks of them where rows are dropped: resamples x metrics."""
@@ -221,6 +228,11 @@ def upgraded(data: JSON) -> JSON:
         return data
     cls = registry.find(data["benchmark"])
     return {**declared(cls), **data, **cls.upgraded(data)}
+
+
+def is_mean(benchmark: Benchmark) -> bool:
+    """Whether a figure is the mean of its users' values, so that it has bounds while users are missing."""
+    return has_values(benchmark) and type(benchmark).figures is Benchmark.figures
 
 
 def has_values(benchmark: Benchmark) -> bool:

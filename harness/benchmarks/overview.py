@@ -218,9 +218,9 @@ def _blocks(data: JSON) -> Iterator[Block]:
 
 def _pictures(data: JSON) -> Iterator[Block]:
     """Intervals of the metrics that share a unit, and how each metric is distributed over users."""
-    units, by_unit = metrics(data), dict[str, list[str]]()
+    units, by_unit = metrics(data), dict[str | None, list[str]]()
     for name in data["metrics"]:
-        by_unit.setdefault(units[name].shown_unit, []).append(name)
+        by_unit.setdefault(units[name].unit, []).append(name)
     for names in by_unit.values():
         yield intervals(f"{', '.join(names)}, with 95 % intervals", units, data["metrics"], names)
     if data["distribution"]:

@@ -30,18 +30,18 @@ def guarded(benchmark: Named, about: str, *through: type[Exception]) -> Iterator
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, (HarnessError, InvalidReply, *through)):
             raise
-        raise BenchmarkError(f"benchmark {benchmark.name}, {about}: {described(error)}{_place(error)}") from error
+        raise BenchmarkError(f"benchmark {benchmark.name}, {about}: {described(error)}{place(error)}") from error
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     words = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {words[:LONGEST]}' if words else ''}"
 
 
-def _place(error: Exception) -> str:
+def place(error: BaseException) -> str:
     """The innermost line that is not the harness's own, else the innermost."""
     frames = traceback.extract_tb(error.__traceback__)
     own = str(Path(__file__).parents[1])

@@ -194,14 +194,18 @@ class Lane:
             return self._commit.saved() if self._commit.power else None
 
         conversation = Conversation(job.sampling, job.store.responses_of(task.key), task.steps, call, save)
+        played = None
         try:
             played = await play(job.benchmark, task, conversation.ask)
+            made = recorded(job.benchmark, task, played)
         except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
+            if played is not None and not self._completed:
+                raise  # a benchmark that cannot measure its first user stops before others are paid for
             self._fail(part, task.key, position, error)
             self._advance(part, steps - counted)
         else:
             self._completed += 1
-            record = job.store.save_record(recorded(job.benchmark, task, played), job.index, position)
+            record = job.store.save_record(made, job.index, position)
             await self._commit.saved()
             part.live.add(record)
             self._advance(part, steps - counted)
@@ -240,7 +244,7 @@ class Lane:
         fresh, job.benchmark.warnings = job.benchmark.warnings, []
         for warning in fresh:
             job.store.event("warning", detail=warning)
-            job.warnings.append(warning)
+            job.warnings += [warning] if warning not in job.warnings else []
             self.progress.warn(warning)
 
     def _warn(self, job: Job, key: str, fault: TransportFault, number: int) -> None:

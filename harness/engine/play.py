@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Task
+from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.derived import has_values
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
@@ -38,6 +37,8 @@ async def play(benchmark: Benchmark, task: Task, ask: Ask) -> Played:
     except BenchmarkError:
         if chat.failed is None:
             raise
+    for odd in dict.fromkeys(chat.odd):
+        benchmark.warn(f"a reply could not be read, which may be a mistake of the benchmark: {odd}")
     if chat.failed is not None:
         raise chat.failed
     return Played(answer, outcome, chat)
@@ -108,16 +109,16 @@ def checked_values(benchmark: Benchmark, about: str, values: object) -> dict[str
     if not isinstance(values, Mapping) or set(values) != set(names):
         got = ", ".join(map(str, values)) if isinstance(values, Mapping) else shown(values)
         raise BenchmarkError(f"{head}: expected a value of each metric ({', '.join(names)}), got {got or 'none'}")
-    return {metric.name: _value(head, metric.name, metric.admits, values[metric.name]) for metric in benchmark.metrics}
+    return {metric.name: _value(head, metric, values[metric.name]) for metric in benchmark.metrics}
 
 
-def _value(head: str, name: str, admits: Any, value: object) -> float | None:
+def _value(head: str, metric: Metric, value: object) -> float | None:
     if value is None:
         return None
     try:
-        number = float(value)  # type: ignore[arg-type]  # a number of numpy's is one
+        number = metric.within(float(value))  # type: ignore[arg-type]  # a number of numpy's is one
     except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, str) or not admits(number):
-        raise BenchmarkError(f"{head}: {name} is {shown(value)}: expected a number within its bounds, or None")
+        number = None
+    if isinstance(value, str) or number is None:
+        raise BenchmarkError(f"{head}: {metric.name} is {shown(value)}: expected a number within its bounds, or None")
     return number

@@ -214,10 +214,10 @@ def _charts(pair: JSON) -> Iterator[Block]:
 
 def _by_unit(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
     """The metrics that a picture can show on one axis."""
-    found: dict[str, list[Metric]] = {}
+    found: dict[str | None, list[Metric]] = {}
     for metric in metrics:
-        found.setdefault(metric.difference_unit, []).append(metric)
-    return list(found.items())
+        found.setdefault(metric.unit, []).append(metric)
+    return [(of[0].difference_unit, of) for of in found.values()]
 
 
 def _series(name: str, entries: Sequence[JSON]) -> Series:
@@ -280,8 +280,8 @@ def _verdict_sheet(data: JSON) -> Sheet:
 
 
 def _figure_sheet(data: JSON) -> Sheet:
-    units = [metric.shown_unit for pair in data["pairs"] for metric in _units(pair).values()]
-    shown = " (%)" if set(units) == {"%"} else ""
+    units = [metric.unit for pair in data["pairs"] for metric in _units(pair).values()]
+    shown = " (%)" if set(units) == {None} else ""
     columns = ("A", "B", "platform", "metric", f"A{shown}", f"B{shown}", "A - B", "from", "to", "p", "p (Holm)")
     counts = ("users", "A better", "equal", "B better", "users for 1 point", "unit")
     rows = [

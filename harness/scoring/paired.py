@@ -27,7 +27,7 @@ POINT = 0.01
 """One percentage point."""
 
 ROUNDING = 1e-12
-"""Sums in another order differ by less; figures are fractions."""
+"""Sums in another order differ by less, for figures of the size of 1; larger ones are scaled down to it."""
 
 Values = Callable[[Array], Array]
 """Totals of contributions, R x K -> figures, R x M: fractions, NaN where undefined."""
@@ -234,7 +234,8 @@ def effects(pair: Pair, values: Values) -> Array:
 
 def alike(pair: Pair, uses: Mask) -> Mask:
     """Whether a user adds the same to a figure on both sides, but for rounding: users x M."""
-    different = (np.abs(pair.a - pair.b) > ROUNDING).astype(np.float64)
+    least = ROUNDING * np.maximum(1.0, np.abs(pair.a))
+    different = (np.abs(pair.a - pair.b) > least).astype(np.float64)
     same: Mask = product(different, uses.T.astype(np.float64)) == 0
     return same
 

@@ -56,7 +56,8 @@ class Stratum:
         users = common(a, b)
         pair = Pair(*(side.contributions[side.places(users)] for side in (a, b)))
         parts = effects(pair, figures.values)
-        same = alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < ROUNDING)
+        sizes = np.array([_size(*sides) for sides in zip(*pair.figures(figures.values), strict=True)])
+        same = alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < ROUNDING * sizes)
         return cls(a.of.name, users, pair, parts, same)
 
 
@@ -98,8 +99,9 @@ def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Se
     same = [draws.strata[place].same[:, column] for place in there]
     users = {draws.strata[place].subset: int((~np.isnan(part)).sum()) for place, part in zip(there, parts, strict=True)}
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
-    span = interval(draws.resampled[there, :, column], observed, list(users.values())) if there else None
-    swaps = draws.swapped.differences[there, :, column].mean(axis=0) if there else np.empty(0)
+    size = _size(a[there], b[there])
+    span = interval(draws.resampled[there, :, column] / size, observed / size, list(users.values())) if there else None
+    swaps = draws.swapped.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
     error, notable = standard_error(parts), metric.notable
     needed = None if notable is None else users_needed(sum(users.values()), error, notable)
     return {
@@ -113,13 +115,18 @@ def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Se
         "a": number(np.mean(a[there])) if there else None,
         "b": number(np.mean(b[there])) if there else None,
         "difference": number(observed),
-        "ci95": list(span) if span else None,
-        "p": p_value(swaps, observed, draws.swapped.whole),
+        "ci95": [size * bound for bound in span] if span else None,
+        "p": p_value(swaps, observed / size, draws.swapped.whole),
         "p_holm": None,
         "standard_error": error,
         "users_needed": needed,
         **_agreement(parts, same, metric.lower_is_better),
     }
+
+
+def _size(*figures: Array | float) -> float:
+    """The size of the largest of some figures, at least 1: what rounding is in proportion to."""
+    return float(max(1.0, *(np.nan_to_num(np.abs(one)).max(initial=0.0) for one in map(np.asarray, figures))))
 
 
 def _agreement(parts: Sequence[Array], same: Sequence[Mask], lower: bool) -> JSON:

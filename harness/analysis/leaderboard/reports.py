@@ -26,8 +26,8 @@ DEFAULTS = {"temperature": defaults.TEMPERATURE, "top_p": None, "seed": None, "m
 """Sampling that needs no word."""
 LONGEST = 60
 """Characters of `extra_body` that are shown."""
-LARGEST = 1e9
-"""What no fraction or share comes near: beyond it sums and percents have no end."""
+LARGEST = 1e150
+"""Beyond it sums and percents have no end."""
 
 
 @dataclass(frozen=True, slots=True)
