@@ -373,7 +373,7 @@ class Snapshot:
     nobody can tell. `latency` is the median and the 95th percentile of a reply. `faults` are the tries that failed and
     `failures` the users given up on, by kind, the most frequent first. Tokens are those of this session, and
     `projected_tokens` what they may come to by its end. `warnings` are the last ones, the newest first. `over` says
-    that the run has ended, one way or another. `beside` are the requests of other runs on the same slots.
+    that the run has ended, one way or another. `others_in_flight` are the requests of other runs on the same slots.
     """
 
     name: str
@@ -407,7 +407,7 @@ class Snapshot:
     at_risk: AtRisk = AtRisk()
     silence: float = 0.0
     over: bool = False
-    beside: int = 0
+    others_in_flight: int = 0
 
 
 Snapshots = tuple[Snapshot, ...]

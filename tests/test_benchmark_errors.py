@@ -107,7 +107,7 @@ def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(folder
         assert folder.run(server) == 2
     assert len(server.bodies) == 3 and len(folder.failures()) == 3
     out = capsys.readouterr().out
-    assert "stopped: benchmark faulty, user " in out and f"(faulty.py, line {PLAY_LINE}); 5 users still owed" in out
+    assert "stopped: benchmark faulty, user " in out and f"(faulty.py, line {PLAY_LINE}); 5 users remaining" in out
 
 
 def test_failures_of_play_after_a_complete_user_stop_nothing(folder: Folder) -> None:
@@ -172,7 +172,7 @@ def test_wrong_values_stop_the_run_before_another_user_is_paid_for(
     assert len(server.bodies) == 1 and len(folder.lines("responses_a.jsonl")) == 1
     assert folder.failures() == [] and folder.recorded() == []
     user = orjson.loads(server.bodies[0])["messages"][0]["content"]
-    assert f"stopped: benchmark faulty, user {user}, measure: {said}; 5 users still owed" in capsys.readouterr().out
+    assert f"stopped: benchmark faulty, user {user}, measure: {said}; 5 users remaining" in capsys.readouterr().out
 
 
 def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
