@@ -37,7 +37,7 @@ from harness.model import (
 BLOCKS = {kind.__name__: kind for kind in (Heading, Paragraph, Table, Verbatim, Quote, Tags, Chart, Series, Sketch)}
 """What `sections` may be made of, by the name under which a report keeps it."""
 
-NONE_OF_OURS = "not a report that this version reads: make it again with `reeval`"
+NONE_OF_OURS = "not a report that this version reads: regenerate it with `reeval`"
 """Of a file that is no report."""
 
 RUN_FACTS = frozenset(
