@@ -589,7 +589,7 @@ SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "repeated id": (
         "profiles.json",
         profiles(lambda all: all[3].update(id=2)),
-        ", line 35: field id: this user stands already in line 13",
+        ", line 35: field id: duplicate user, first in line 13",
     ),
     "no work": ("profiles.json", profiles(lambda all: all[4].pop("work") and None), ", line 46: field work: expected"),
     "truncated map": ("beijing.pb", lambda content: content[: len(content) // 2], ": expected a map of a city"),

@@ -374,7 +374,7 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     assert path.stat().st_size < pages.LIMIT
     assert 20 < shown < 50
     text = path.read_text(encoding="utf-8")
-    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: rather those" in text
+    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: mostly those" in text
 
 
 def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
@@ -386,13 +386,13 @@ def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> No
 def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of very many users costs no more than a look for line ends."""
     found, decoded = source(records(tmp_path / "a", 400), 400), list[bytes]()
-    told = log.told
+    parsed = log.parsed
 
     def counted(line: bytes) -> Any:
         decoded.append(line)
-        return told(line)
+        return parsed(line)
 
-    monkeypatch.setattr(log, "told", counted)
+    monkeypatch.setattr(log, "parsed", counted)
     write_page(found, Wish(users=5))
     assert len(decoded) == 5
 

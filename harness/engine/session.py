@@ -181,7 +181,7 @@ def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
 
 def _tuning(group: Sequence[Plan]) -> defaults.Tuning:
     """Return the lower limits where plans on one account differ."""
-    return functools.reduce(defaults.Tuning.beside, [plan.tuning for plan in group])
+    return functools.reduce(defaults.Tuning.combined, [plan.tuning for plan in group])
 
 
 async def _lane(work: Work, embedded: _Endpoints, account: _Account, held: AsyncExitStack) -> Lane:

@@ -275,7 +275,7 @@ class _Reader:
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
-                if log.sound(line) and "user_id" in (data := log.told(line)) and self._counts(data):
+                if log.sound(line) and "user_id" in (data := log.parsed(line)) and self._counts(data):
                     yield data
 
     def _counts(self, data: JSON) -> bool:
@@ -383,7 +383,7 @@ def _start_of_response(user: str) -> bytes:
 
 def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
     line = log.line_at(file, at)
-    data = log.told(line) if log.sound(line) else {}
+    data = log.parsed(line) if log.sound(line) else {}
     return completion_of(data) if data.get("user_id") == user else None
 
 

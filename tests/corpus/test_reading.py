@@ -228,7 +228,7 @@ def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind:
 
 
 def test_counts_that_no_endpoint_tells_overflow_nothing(command: Commands) -> None:
-    """A response that says so is none of ours, and is owed again."""
+    """A response that says so is none of ours, and is requested again."""
     WEIBO.make(command)
     first_line(WEIBO.folder / "responses_weibo.jsonl", "completion.prompt_tokens", 2**63, every=True)
     assert command("reeval", "--reparse", "--name", "random") == 0, command.said

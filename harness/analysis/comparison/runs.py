@@ -20,7 +20,7 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.errors import BadInput
 from harness.model import Record
 from harness.scoring.bootstrap import Array
-from harness.store.log import lines, sound, told
+from harness.store.log import lines, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
 
@@ -174,7 +174,7 @@ def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
     """Records with their task's hash; lines that are not sound are counted in `skipped`."""
     path = of.files.results
     for number, line in enumerate(lines(path), 1):
-        data = told(line.text) if sound(line.text) else {}
+        data = parsed(line.text) if sound(line.text) else {}
         if not data and of.manifest is None and line.text.strip():
             raise BadInput(f"{path}, line {number}: not scored by this harness: {SCORE_AGAIN}")
         user, task = data.get("user_id"), data.get("task")

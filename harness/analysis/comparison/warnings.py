@@ -133,7 +133,7 @@ def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
 def _invalid_of(counts: Mapping[str, int]) -> str:
     wrong = {kind: times for kind, times in counts.items() if kind != VALID}
     answers = sum(counts.values())
-    return invalid.told(wrong, answers, "answers") or f"none of {answers}"
+    return invalid.sentence(wrong, answers, "answers") or f"none of {answers}"
 
 
 def _unlike(a: Subset, b: Subset) -> Iterator[str]:
