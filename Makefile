@@ -65,13 +65,13 @@ help: ## this list
 run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= CONCURRENCY= BENCHMARK=; with none a demo
 	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
 
-resume: .venv/run.made ## go on with unfinished runs, all or one: NAME= MODEL= PLATFORM= PROVIDER= CONCURRENCY=
+resume: .venv/run.made ## continue unfinished runs, all or one: NAME= MODEL= PLATFORM= PROVIDER= CONCURRENCY=
 	$(strip $(HARNESS) resume $(WHICH_RUN) $(PROVIDED) $(PACE) $(MORE))
 
 reeval: .venv/run.made ## score saved answers again, without any request: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) reeval $(WHICH_RUN) $(MORE))
 
-status: .venv/run.made ## where every run stands, all or one: NAME= MODEL= PLATFORM=
+status: .venv/run.made ## the state of every run, all or one: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) status $(WHICH_RUN) $(MORE))
 
 verify: .venv/run.made ## prove runs sound: every user once, every line whole, metrics as a re-score: NAME= MODEL= PLATFORM=

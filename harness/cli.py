@@ -27,15 +27,15 @@ from harness.printable import in_lines, on_one_line
 from harness.ui import process_list, streams
 
 COMMANDS = {
-    "run": "run a benchmark against a model; goes on where the same run stands unfinished",
-    "resume": "go on with unfinished runs, each with its own endpoint",
+    "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
+    "resume": "continue unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any call",
     "stats": "Excel tables of all runs, one per metric",
-    "compare": "tell whether one run is better than another, on the users that both have",
+    "compare": "compare runs on the users that they share, with significance tests",
     "report": "make pages again from a results folder: of one run, or one over all runs",
     "sample": "write a nested share of a tasks file",
     "synth": "write synthetic tasks of any size",
-    "status": "show where every run stands",
+    "status": "show the state of every run",
     "verify": "prove a run's folder sound",
     "check-benchmark": "prove that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},
@@ -79,7 +79,7 @@ def _told(arguments: list[str]) -> int:
     """A command's exit code; its errors become sentences and codes."""
     try:
         return _main(arguments)
-    except SystemExit as left:  # argparse has said what is wrong, or printed the help
+    except SystemExit as left:  # argparse has printed the error or the help
         return left.code if isinstance(left.code, int) else 0
     except HarnessError as error:
         for sentence in error.args:
@@ -148,7 +148,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _flushed(code: int) -> int:
-    """The exit code once all output is written: what cannot be written is dropped, and told where it is missed."""
+    """Return the exit code once all output is written; output that cannot be written is dropped and reported."""
     unwritten = streams.flush(sys.stdout)
     streams.flush(sys.stderr)
     if unwritten is None or isinstance(unwritten, BrokenPipeError):
@@ -177,7 +177,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def _command(name: str) -> Any:
-    """The module of a command, or what stands for it where one benchmark alone has it."""
+    """Return the module of a command, or an `Extra` for a command of one benchmark."""
     if name in registry.COMMANDS:
         return import_module("harness.commands.extra").Extra(name)
     return import_module(f"harness.commands.{name.replace('-', '_')}")
@@ -213,7 +213,7 @@ def _top_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="harness",
         description="An inference harness for benchmarks of user behaviour.",
-        epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` tells the options of one.",
+        epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` lists the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -228,9 +228,9 @@ def _internal_error(error: Exception, arguments: list[str]) -> int:
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
     details = _details(_scrubbed("".join(traceback.format_exception(error)), arguments))
-    said = _scrubbed(str(inner), arguments)
+    detail = _scrubbed(str(inner), arguments)
     streams.tell(
-        f"a defect of the harness itself ({type(inner).__name__}: {said}); everything saved is intact, "
+        f"a defect of the harness itself ({type(inner).__name__}: {detail}); everything saved is intact, "
         f"the details are {details}"
     )
     return INTERNAL_ERROR

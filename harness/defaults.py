@@ -52,7 +52,7 @@ AUTO_START, AUTO_FLOOR, AUTO_CEILING = 16, 1, 1024
 """Requests at once that `--concurrency auto` begins with, and between which it stays."""
 
 OTHER_FILES = 64
-"""Open files that a run needs beside its connections, about."""
+"""Open files that a run needs in addition to its connections, about."""
 
 MAX_OUTAGE_SECONDS = 15 * 60.0
 
@@ -87,7 +87,7 @@ class Tuning:
         """Requests that can be on the wire at once."""
         return self.ceiling if self.concurrency is None else self.concurrency
 
-    def beside(self, other: Tuning) -> Tuning:
+    def combined(self, other: Tuning) -> Tuning:
         """Both on one account: the lower of each limit that shares its slots."""
         numbers = [each.concurrency for each in (self, other) if each.concurrency is not None]
         return replace(

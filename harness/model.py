@@ -58,7 +58,7 @@ LARGEST_COUNT = 2**40
 """Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
 
 NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
-"""Finish reasons of requests that no model may have seen, so that no tokens are missing from what is told."""
+"""Finish reasons of requests that no model may have seen, so that no tokens are missing from the reported usage."""
 
 Ask = Callable[[Request], Awaitable[Completion]]
 Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
@@ -69,7 +69,7 @@ Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
 class Usage:
     """Tokens and requests that one user's completions cost; retries of failed sends are not in it.
 
-    `untold` are the requests of which the endpoint told no tokens, though it answered them.
+    `untold` are the answered requests for which the endpoint reported no usage.
     """
 
     prompt_tokens: int = 0
@@ -88,12 +88,12 @@ class Usage:
     @property
     def data(self) -> JSON:
         """As records have it; `untold` only where there is any."""
-        told = {
+        counts = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "requests": self.requests,
         }
-        return told | {"untold": self.untold} if self.untold else told
+        return counts | {"untold": self.untold} if self.untold else counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What somebody said, with its own line ends and of any length; pages fold it away unless it is `open`."""
+    """A quoted text of any length, with its own line ends; pages fold it unless it is `open`."""
 
     label: str
     text: str
@@ -199,7 +199,7 @@ Block = Heading | Paragraph | Table | Verbatim | Quote | Tags | Chart | Sketch
 
 
 class Tile(NamedTuple):
-    """A figure that stands large at the top of a page, as text; `within` is what bounds it, or what it covers."""
+    """A large figure at the top of a page, as text; `within` is its bounds, or what it covers."""
 
     name: str
     value: str
@@ -247,7 +247,7 @@ class Cards(Protocol):
         ...
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        """A reply that made an invalid answer of this kind; None where it cannot be told."""
+        """Return a reply that made an invalid answer of this kind, None if unknown."""
         ...
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
@@ -259,7 +259,7 @@ class Cards(Protocol):
 class Report:
     """One subset's report: `data` is the JSON report, `blocks` the same for people, in order.
 
-    `headline` is what one line has room for. `files` are written beside the report, by name.
+    `headline` is what one line has room for. `files` are written next to the report, by name.
     """
 
     data: JSON
@@ -288,7 +288,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Scores that were published: data to be shown beside runs, never ranked with them.
+    """Scores that were published: data to be shown with runs, never ranked with them.
 
     `figures` is metric -> model -> column (a subset, or `Avg.`) -> value as metrics have it, models in the order of
     the `source`'s table; `note` is what a reader must know of them.
@@ -370,10 +370,10 @@ class Snapshot:
 
     `rate` is in steps, `token_rates` are in tokens of prompts and of completions, a second. `eta` is the seconds to go
     at that rate, or those of the longest user's chain where that takes longer, which `chain_bound` says; None where
-    nobody can tell. `latency` is the median and the 95th percentile of a reply. `faults` are the tries that failed and
+    unknown. `latency` is the median and the 95th percentile of a reply. `faults` are the tries that failed and
     `failures` the users given up on, by kind, the most frequent first. Tokens are those of this session, and
     `projected_tokens` what they may come to by its end. `warnings` are the last ones, the newest first. `over` says
-    that the run has ended, one way or another. `beside` are the requests of other runs on the same slots.
+    that the run has ended, one way or another. `others_in_flight` are the requests of other runs on the same slots.
     """
 
     name: str
@@ -407,7 +407,7 @@ class Snapshot:
     at_risk: AtRisk = AtRisk()
     silence: float = 0.0
     over: bool = False
-    beside: int = 0
+    others_in_flight: int = 0
 
 
 Snapshots = tuple[Snapshot, ...]

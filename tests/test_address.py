@@ -224,7 +224,7 @@ def test_run_does_not_follow_its_provider_to_a_host_that_another_file_names() ->
     """Read from another folder, a shipped provider of the same name must not get what the run's own one got."""
     was = {"endpoint": "https://relay.example/v1", "key_from": "DEEPSEEK_KEY", "provider": "deepseek"}
     environment = {"DEEPSEEK_KEY": "k-123456"}
-    with pytest.raises(BadInput, match=r"ran on deepseek at https://relay\.example/v1, which .* has at https://api\."):
+    with pytest.raises(BadInput, match=r"ran on deepseek at https://relay\.example/v1, and .* has it at https://api\."):
         address.again(options(), was, environment, "r", DEEPSEEK, own=True)
     args = options()
     args.provider = "deepseek"

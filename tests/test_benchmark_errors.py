@@ -111,7 +111,7 @@ def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(folder
         assert folder.run(server) == 2
     assert len(server.bodies) == 3 and len(folder.failures()) == 3
     out = capsys.readouterr().out
-    assert "stopped: benchmark faulty, user " in out and f"(faulty.py, line {PLAY_LINE}); 5 users still owed" in out
+    assert "stopped: benchmark faulty, user " in out and f"(faulty.py, line {PLAY_LINE}); 5 users remaining" in out
 
 
 def test_failures_of_play_after_a_complete_user_stop_nothing(folder: Folder) -> None:
@@ -176,7 +176,7 @@ def test_wrong_values_stop_the_run_before_another_user_is_paid_for(
     assert len(server.bodies) == 1 and len(folder.lines("responses_a.jsonl")) == 1
     assert folder.failures() == [] and folder.recorded() == []
     user = orjson.loads(server.bodies[0])["messages"][0]["content"]
-    assert f"stopped: benchmark faulty, user {user}, measure: {said}; 5 users still owed" in capsys.readouterr().out
+    assert f"stopped: benchmark faulty, user {user}, measure: {said}; 5 users remaining" in capsys.readouterr().out
 
 
 def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
@@ -298,7 +298,7 @@ def test_cancelled_user_of_a_benchmark_that_catches_everything_has_no_answer() -
 def test_sys_exit_of_a_benchmark_is_its_error_and_no_end_of_the_command(folder: Folder) -> None:
     """The command would end with 0, or with a code of the author's."""
     folder.write((PLAYED, "raise SystemExit(0)"))
-    with serving(completion("1")) as server:
+    with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 2
     assert {failure["boundary"] for failure in folder.failures()} == {"benchmark"}
 
@@ -306,7 +306,7 @@ def test_sys_exit_of_a_benchmark_is_its_error_and_no_end_of_the_command(folder: 
 def test_value_that_misses_a_bound_by_rounding_is_at_it(folder: Folder) -> None:
     """A cosine of 1.0000000000000002 stops nobody."""
     folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1.0000000000000002}'))
-    with serving(completion("1")) as server:
+    with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
     assert {record["metrics"]["Right"] for record in folder.lines("inference_results_a.jsonl")} == {1.0}
 
@@ -314,7 +314,7 @@ def test_value_that_misses_a_bound_by_rounding_is_at_it(folder: Folder) -> None:
 def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder: Folder) -> None:
     """One odd answer keeps no other user from its record."""
     folder.write((MEASURED, 'return {"Points": answer or 0, "Right": 1 / (task.key != "丁")}'))
-    with serving(completion("1")) as server:
+    with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 1
     [failure] = folder.failures()
     assert (failure["user_id"], failure["boundary"]) == ("丁", "benchmark")
@@ -324,6 +324,6 @@ def test_benchmark_that_cannot_measure_a_later_user_gives_that_one_up(folder: Fo
 def test_mistake_in_a_reader_is_shown_with_its_line(folder: Folder, capsys: Told) -> None:
     """Replies that no reader can read are invalid answers, and the first cause is a warning."""
     folder.write((PLAYED, "return await chat.text(given, read=lambda text: text.stripp())"))
-    with serving(completion("1")) as server:
+    with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
     assert "AttributeError" in capsys.readouterr().out

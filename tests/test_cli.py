@@ -168,7 +168,7 @@ def test_console_falls_silent_and_says_so_once(monkeypatch: pytest.MonkeyPatch, 
         for _ in range(3):
             screen.print("x")
         assert not screen.is_terminal
-    assert capsys.readouterr().err.count("nothing more is shown") == 1
+    assert capsys.readouterr().err.count("no further output") == 1
 
 
 class Hung(io.StringIO):
@@ -630,7 +630,7 @@ def test_archive_can_be_looked_at_and_proven(results: Path, capsys: Told) -> Non
         assert main(["verify", "--results-dir", str(results)]) == 0
     shown = capsys.readouterr()
     assert "sound" in shown.out
-    assert shown.err == "harness: whole, weibo: read without a lock, since the folder cannot be written\n"
+    assert shown.err == "harness: whole, weibo: read without a lock: the folder cannot be written\n"
 
 
 def test_archive_that_is_being_written_from_elsewhere_is_not_proven(results: Path, capsys: Told) -> None:

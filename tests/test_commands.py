@@ -191,7 +191,7 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
         server.script = baseline
         assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
-        assert "nothing came of an earlier configuration" in capsys.readouterr().out
+        assert "an earlier configuration has no results" in capsys.readouterr().out
         assert report(tmp_path / "out", "n")["model"] == "m"
         assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
         assert run(tasks, tmp_path / "out", *where, *words, model="another") == 2
@@ -601,7 +601,7 @@ def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     shown = capsys.readouterr().out
     assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
     assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown
-    assert "Left out: empty on weibo (nobody is scored)." in shown
+    assert "Left out: empty on weibo (no user is scored)." in shown
     assert not [line for line in shown.splitlines() if line.startswith("empty")]
     (row,) = [line for line in shown.splitlines() if line.startswith("part ")][:1]
     assert "*" in row

@@ -233,7 +233,7 @@ def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Tol
     """Without its report nobody knows whether a run's tasks are synthetic, and it says so, naming the platform."""
     (own / "results/random-1/eval_report_weibo.json").unlink()
     found = told(own, capsys, "recency", "random-1")["pairs"][0]["warnings"]
-    assert "weibo: random-1: no report tells whether the tasks are synthetic." in found
+    assert "weibo: random-1: no report, so whether the tasks are synthetic is unknown." in found
     assert any(words.startswith("recency: The tasks are synthetic") for words in found)
     assert any(words.startswith("zhihu: random-1: The tasks are synthetic") for words in found)
 
@@ -290,8 +290,8 @@ def test_a_platform_of_one_user_leaves_nothing_to_say(own: Path, capsys: Told) -
     edit(results(own, "random-1", "zhihu"), nothing, slice(1))
     pair = told(own, capsys, "recency", "random-1")["pairs"][0]
     assert entry(pair, "Recall")["ci95"] is None and entry(pair, "Recall", "weibo")["ci95"] is not None
-    assert pair["verdicts"][-1].startswith("Nothing can be said of Recall")
-    assert pair["verdicts"][-1].endswith("of zhihu there is but one.")
+    assert pair["verdicts"][-1].startswith("Nothing can be concluded about Recall")
+    assert pair["verdicts"][-1].endswith("zhihu has only one.")
 
 
 def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> None:
@@ -403,7 +403,7 @@ def test_one_common_user_gives_no_interval_and_no_verdict(own: Path, capsys: Tol
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
     recall = entry(pair, "Recall", "weibo")
     assert (recall["users"], recall["ci95"], recall["p"], recall["users_needed"]) == (1, None, 1.0, None)
-    assert all("Nothing can be said" in words or "not defined" in words for words in pair["verdicts"])
+    assert all("Nothing can be concluded" in words or "not defined" in words for words in pair["verdicts"])
 
 
 def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:

@@ -42,7 +42,7 @@ def test_signal_stops_cleanly_and_resume_goes_on(tmp_path: Path, number: signal.
         process.send_signal(number)
         shown, _ = process.communicate(timeout=30)
         assert process.returncode == code
-        (command,) = [line for line in shown.splitlines() if line.startswith("to go on: ")]
+        (command,) = [line for line in shown.splitlines() if line.startswith("resume with: ")]
         assert orjson.loads((results / "run/run_weibo.json").read_bytes())["state"] == "stopped"
         seen = stats(url)
         assert seen["requests"] == seen["completed"]

@@ -189,13 +189,13 @@ def test_nothing_moves_while_numbers_grow() -> None:
         ({"in_flight": 64, "silence": 22.0, "latency": (1.0, 3.0)}, "no answer for 0:22"),
         ({"lag": 0.25}, "busy loop 250 ms"),
         ({"slowest_write": 0.08}, "slow disk 80 ms"),
-        ({"held_by": "limit", "waiting": 3, "in_flight": 20}, "others have the rest of the slots"),
-        ({"held_by": None, "in_flight": 20, "beside": 10_000}, "others have the rest of the slots"),
+        ({"held_by": "limit", "waiting": 3, "in_flight": 20}, "other runs use the remaining slots"),
+        ({"held_by": None, "in_flight": 20, "others_in_flight": 10_000}, "other runs use the remaining slots"),
         ({"in_flight": 5, "subsets": (replace(SCORED, done=1173, failed=20),)}, "only 7 users left"),
     ],
 )
 def test_why_fewer_are_on_the_wire_is_told(changes: JSON, told: str) -> None:
-    """Each reason in words, beside what is on the wire, admitted and asked for."""
+    """Each reason in words, next to the numbers in flight, the limit and what was requested."""
     assert told in " ".join(shown((snapshot(**changes),), 160))
 
 
@@ -226,7 +226,7 @@ def test_kinds_of_failures_fold() -> None:
 def test_endpoint_without_token_counts_is_said_to_tell_none() -> None:
     """Rather than that a run took no tokens."""
     silent = snapshot(prompt_tokens=0, completion_tokens=0, latency=(1.0, 2.0))
-    assert [part.text for part in words.tokens(silent)] == ["the endpoint tells none"]
+    assert [part.text for part in words.tokens(silent)] == ["the endpoint reports none"]
 
 
 def test_large_counts_keep_six_characters() -> None:
@@ -396,4 +396,4 @@ def test_warnings_that_repeat_are_counted() -> None:
     warnings = Warnings(3)
     for time, text in enumerate(["甲", "乙", "甲", "丙", "丁"]):
         warnings.add(float(time), text)
-    assert warnings.told(10.0) == (Warned("丁", 6.0), Warned("丙", 7.0), Warned("甲", 8.0, 2))
+    assert warnings.recent(10.0) == (Warned("丁", 6.0), Warned("丙", 7.0), Warned("甲", 8.0, 2))

@@ -289,7 +289,7 @@ def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Streams) -> 
         edit(lambda data: data["provenance"].update(ca_file=str(Path("ca.pem").resolve())))
         server.script = baseline
         assert main(["resume", "--name", "m", "--api-url", server.url]) == 0
-    assert "certificates that its manifest names are not trusted: give --ca-file" in capsys.readouterr().out
+    assert "certificates named in its manifest are not trusted: give yours with --ca-file" in capsys.readouterr().out
     assert manifest().provenance["ca_file"] is None
 
 

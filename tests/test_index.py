@@ -104,7 +104,7 @@ def test_bad_line_is_told_with_its_number(opened: Callable[[bytes], TaskIndex]) 
 
 def test_repeated_user_is_told_with_both_lines(opened: Callable[[bytes], TaskIndex]) -> None:
     """A user that stands in the file twice is refused; the error names the second line and the first."""
-    with pytest.raises(BadInput, match=r"line 4: field user_id: this user stands already in line 2$"):
+    with pytest.raises(BadInput, match=r"line 4: field user_id: duplicate user, first in line 2$"):
         opened(b"a 1\nb 2\n\nb 3\nc 1\n")
 
 

@@ -363,7 +363,7 @@ def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_
         asked = len(server.bodies)
         capsys.readouterr()
         assert again("resume", tmp_path / "out") == 1
-        assert "files.agent_raises_at_40.py changed or went since the run began" in capsys.readouterr().out
+        assert "files.agent_raises_at_40.py was changed or deleted since the run began" in capsys.readouterr().out
         assert again("resume", tmp_path / "out", "--allow", "files.agent_raises_at_40.py") == 0
         assert len(server.bodies) == asked + STEPS - 40
 
@@ -589,7 +589,7 @@ SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "repeated id": (
         "profiles.json",
         profiles(lambda all: all[3].update(id=2)),
-        ", line 35: field id: this user stands already in line 13",
+        ", line 35: field id: duplicate user, first in line 13",
     ),
     "no work": ("profiles.json", profiles(lambda all: all[4].pop("work") and None), ", line 46: field work: expected"),
     "truncated map": ("beijing.pb", lambda content: content[: len(content) // 2], ": expected a map of a city"),
@@ -737,7 +737,7 @@ def test_options_without_effect_are_refused(
 
 
 def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_path: Path, capsys: Told) -> None:
-    """Warnings of the agent file, and residents who asked something else than before they were interrupted."""
+    """Warnings of the agent file, and residents who sent different requests after resuming."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
     agent.write_text(
         "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
@@ -750,13 +750,15 @@ def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_pa
         assert on(server, town, out, "--agent", agent) == 0
         told = capsys.readouterr().out
         assert "warning: asker.py: atext_request(temperature=...) is not followed" in told
-        assert "asked something else" not in told
+        assert "sent different requests" not in told
         asked = len(server.bodies)
         results = out / "m" / RESULTS
         results.write_bytes(b"")  # as if none had been written before the process died
         agent.write_text(agent.read_text(encoding="utf-8").replace("现在", "此刻"), encoding="utf-8")
         assert on(server, town, out, "--agent", agent, "--allow", "files.agent_asker.py") == 0
-        assert f"{FEW} users asked something else than before they were interrupted" in capsys.readouterr().out
+        assert (
+            f"{FEW} users sent different requests after resuming; the new ones were billed" in capsys.readouterr().out
+        )
         assert len(server.bodies) == 2 * asked
 
 

@@ -66,7 +66,7 @@ def test_signal_is_no_failure_that_an_agent_could_catch(tmp_path: Path, number: 
         process.send_signal(number)
         shown, _ = process.communicate(timeout=60)
         assert process.returncode == code
-        (resume,) = [line for line in shown.splitlines() if line.startswith("to go on: ")]
+        (resume,) = [line for line in shown.splitlines() if line.startswith("resume with: ")]
         made = orjson.loads((results / "run/run_beijing.json").read_bytes())
         assert (made["state"], made["counts"]["failed"]) == ("stopped", 0)
         again = [*HARNESS, *resume.partition(" -m harness ")[2].split()]

@@ -374,25 +374,25 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     assert path.stat().st_size < pages.LIMIT
     assert 20 < shown < 50
     text = path.read_text(encoding="utf-8")
-    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: rather those" in text
+    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: mostly those" in text
 
 
 def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
     """A persona of 100,000 characters does not take a page for itself."""
     found = source(records(tmp_path / "a", 1, "长" * 100_000), 1)
-    assert "80000 more characters stand in the run's files" in write_page(found, Wish()).read_text()
+    assert "80000 more characters are in the run's files" in write_page(found, Wish()).read_text()
 
 
 def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of very many users costs no more than a look for line ends."""
     found, decoded = source(records(tmp_path / "a", 400), 400), list[bytes]()
-    told = log.told
+    parsed = log.parsed
 
     def counted(line: bytes) -> Any:
         decoded.append(line)
-        return told(line)
+        return parsed(line)
 
-    monkeypatch.setattr(log, "told", counted)
+    monkeypatch.setattr(log, "parsed", counted)
     write_page(found, Wish(users=5))
     assert len(decoded) == 5
 
@@ -761,11 +761,11 @@ def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
     shutil.copytree(own / "recency", own / "killed")
     (own / "killed/eval_report_weibo.json").unlink()
     assert again(own) == 0
-    told = "Left out: killed on weibo (unfinished: no report yet; resume goes on, reeval scores what is there)."
+    told = "Left out: killed on weibo (unfinished: no report yet; resume continues, reeval scores what exists)."
     assert told in " ".join(read(own / "index.html").texts)
     (own / "recency/eval_report_weibo.json").unlink()
     assert again(own) == 2
-    assert "but 2 unfinished runs: resume goes on" in capsys.readouterr().err
+    assert "but 2 unfinished runs: resume continues" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--users", "all"], ["--users", "50"], ["--with-posts"]])
@@ -788,7 +788,7 @@ def test_a_report_that_is_none_is_named_once(
     assert again(own, *options) == 2
     told = capsys.readouterr().err
     assert told.count("recency/eval_report_weibo.json") == 1
-    assert "is not a report that this version reads: make it again with `reeval`" in told
+    assert "is not a report that this version reads: regenerate it with `reeval`" in told
     assert "Error" not in told
 
 
@@ -797,7 +797,7 @@ def test_a_report_that_is_none_is_named_once(
     [
         (["--name", "nobody"], None, "no run under"),
         (["--name", "recency"], b"[1", "not a report that this version reads"),
-        (["--name", "recency"], b'{"benchmark": "streamprofile"}', "make it again with `reeval`"),
+        (["--name", "recency"], b'{"benchmark": "streamprofile"}', "regenerate it with `reeval`"),
         ([], b'{"benchmark": "streamprofile"}', "not a report that this version reads"),
         (["--users", "many"], None, "whole number"),
     ],

@@ -213,7 +213,10 @@ def test_a_changed_file_is_another_configuration(harness: Commands, tasks: Path,
     assert "files.benchmark_visits.py" in harness.refused(*words)
     assert "files.benchmark_visits.py" in refused_to_resume(harness, "--benchmark", file)
     finished(harness)
-    assert "files.benchmark_visits.py changed or went since the run began: it goes on with its own copy" in harness.out
+    assert (
+        "files.benchmark_visits.py was changed or deleted since the run began: resuming with the run's own copy"
+        in harness.out
+    )
     assert "Which ones?" in harness.text("m", "benchmark_visits.py")
     harness("verify")
     assert "changed since" in harness.refused("verify", "--benchmark", file)

@@ -234,7 +234,7 @@ def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
     one = own(file, 'extra_headers = {api-key = "${RELAY_KEY}", X-Team = "a ${TEAM}-$ ü"}')
     assert headers(one, {"RELAY_KEY": SECRET, "TEAM": "${x}"}) == {"api-key": SECRET, "X-Team": "a ${x}-$ ü"}
     assert "RELAY_KEY" not in repr(one)
-    with pytest.raises(BadInput, match=r"extra_headers\.X-Team takes the variable TEAM, which is not set"):
+    with pytest.raises(BadInput, match=r"extra_headers\.X-Team uses the variable TEAM, which is not set"):
         headers(one, {"RELAY_KEY": SECRET})
     with pytest.raises(BadInput, match=r"extra_headers\.api-key: its variable holds line ends") as raised:
         headers(one, {"RELAY_KEY": f"{SECRET}\r\nX-Other: 1", "TEAM": "x"})

@@ -257,7 +257,7 @@ def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> 
         (("--queue", "three", "--extra-header", "X-A: b"), "--extra-header is for one endpoint"),
         (("--model", "oa:m", "--extra-header", "Authorization: x"), "Authorization"),
         (("--model", "oa:m", "--extra-header", "no colon"), "header"),
-        (("--model", "oa:m", "--ca-file", "/nowhere/ca.pem"), "no file '/nowhere/ca.pem'"),
+        (("--model", "oa:m", "--ca-file", "/nowhere/ca.pem"), "no such file: '/nowhere/ca.pem'"),
     ],
 )
 def test_what_a_queue_cannot_be_is_one_sentence(
@@ -297,7 +297,9 @@ def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
         assert run(tmp_path / "results", "--model", "goood:baseline/recency", "--model", "qwen3:8b", users=0.05) == 0
         assert {orjson.loads(body)["model"] for body in server.bodies} == {"goood:baseline/recency", "qwen3:8b"}
     (note,) = capsys.readouterr().err.splitlines()
-    assert note.startswith(f"harness: goood:baseline/recency as a whole is taken for a model of {server.url}: goood is")
+    assert note.startswith(
+        f"harness: goood:baseline/recency as a whole is used as the name of a model of {server.url}: goood is"
+    )
 
 
 def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> None:

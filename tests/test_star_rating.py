@@ -82,7 +82,7 @@ def test_run_again_says_that_it_is_complete_and_a_larger_share_goes_on(harness: 
     run(harness, "--ratio", "0.25")
     assert "yelp: 5 of 5 users" in harness.out
     run(harness)
-    assert "goes on: 5 of 20 users are done" in harness.out and DONE in harness.out
+    assert "resuming: 5 of 20 users are done" in harness.out and DONE in harness.out
     run(harness)
     assert "yelp: complete" in harness.out
 
@@ -137,7 +137,7 @@ def test_two_benchmarks_with_a_metric_of_one_name_are_told_apart(floor: Commands
     assert "MAE (scores), stars (lower is better)" in shown and "MAE (stars), stars (lower is better)" in shown
     names = sorted(path.name for path in (floor.results / "metric_excels").glob("*MAE*.xlsx"))
     assert len(names) == 2
-    assert "nothing of them compares" in floor.refused("compare", "four-stars", "b")
+    assert "they cannot be compared" in floor.refused("compare", "four-stars", "b")
 
 
 def test_compare_says_who_is_better_by_how_many_stars(floor: Commands, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_verify_plays_every_user_again_and_finds_what_was_changed(floor: Command
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[1:]))
     floor("verify", code=1)
-    assert "was made of a response that is not there" in floor.out
+    assert "was made of a missing response" in floor.out
 
 
 def test_status_sample_and_synth(floor: Commands, tmp_path: Path) -> None:

@@ -300,8 +300,8 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         shown = capsys.readouterr()
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
-            "not a report that this version reads: make it again with `reeval`",
-            *(f"a report of format {odd!r}, not 1: make it again with `reeval`" for odd in ODD),
+            "not a report that this version reads: regenerate it with `reeval`",
+            *(f"a report of format {odd!r}, not 1: regenerate it with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
             *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
@@ -312,7 +312,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 2}, "a report of format 2, not 1: make it again with `reeval`"),
+        ({"format": 2}, "a report of format 2, not 1: regenerate it with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
@@ -368,14 +368,14 @@ NOBODY: dict[str, Any] = {
 
 
 def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: Told) -> None:
-    """Those of which nobody is scored, and those without a report yet; among named runs only these."""
+    """Those of which no user is scored, and those without a report yet; among named runs only these."""
     write(tmp_path, "one")
     write(tmp_path, "坏", NOBODY)
     unfinished(tmp_path, "one", "weibo", "zhihu")
     unfinished(tmp_path, "b", "douban")
     nobody, why = (
-        "Left out: 坏 on weibo (nobody is scored).",
-        "(unfinished: no report yet; resume goes on, reeval scores",
+        "Left out: 坏 on weibo (no user is scored).",
+        "(unfinished: no report yet; resume continues, reeval scores",
     )
     shown = beneath(tmp_path, capsys)
     assert nobody in shown and f"Left out: b on douban; one on zhihu {why}" in shown and "| 坏" not in shown
@@ -417,14 +417,14 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("runs", "names", "told"),
     [
-        ("b", (), "no reports under {0}, but 2 unfinished runs: resume goes on, reeval scores what is there"),
+        ("b", (), "no reports under {0}, but 2 unfinished runs: resume continues, reeval scores what exists"),
         (
             "b",
             ("b",),
-            "no reports of 'b' under {0}, but 2 unfinished runs: resume goes on",
+            "no reports of 'b' under {0}, but 2 unfinished runs: resume continues",
         ),
-        ("坏", (), "nobody is scored in 坏 on weibo under {0}"),
-        ("坏b", (), "nobody is scored in 坏 on weibo under {0}, and 2 unfinished runs: resume goes on"),
+        ("坏", (), "no user is scored in 坏 on weibo under {0}"),
+        ("坏b", (), "no user is scored in 坏 on weibo under {0}, and 2 unfinished runs: resume continues"),
         ("", (), "no reports under {0}: run something first"),
     ],
 )

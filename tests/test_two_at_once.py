@@ -386,7 +386,7 @@ def test_tasks_that_were_moved_are_asked_for_by_name(
     before = contents(Path("results/m"))
     for words in ("verify", "reeval"):
         assert command(words, Path("results")) == 2
-        assert "is not there: name the folder that has it with --tasks-dir" in capsys.readouterr().err
+        assert "does not exist: name the folder that has it with --tasks-dir" in capsys.readouterr().err
         assert contents(Path("results/m")) == before
         assert command(words, Path("results"), "--tasks-dir", "here/tasks") == 0
 

@@ -187,7 +187,7 @@ def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, cap
 def test_user_that_could_not_be_played_again_stays_sound_once_that_was_said(complete: Path, capsys: Told) -> None:
     """`verify` finds the missing response; after `reeval --reparse` the record and the report say so themselves."""
     write(complete / RESPONSES, lines(complete / RESPONSES)[1:])
-    assert "a response that is not there" in proof(complete, capsys)["findings"][0]
+    assert "a missing response" in proof(complete, capsys)["findings"][0]
     assert main(["reeval", "--reparse", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
     assert proof(complete, capsys)["findings"] == []
     assert main(["reeval", "--name", "complete", "--results-dir", str(complete.parent)]) == 0
@@ -431,26 +431,26 @@ def failed_earlier(data: dict[str, Any]) -> None:
 
 
 PLANTED: dict[str, tuple[str, Spoil, str]] = {
-    "record doubled": ("complete", doubled(RECORDS), "stands there twice"),
-    "record doubled, unfinished": ("incomplete", doubled(RECORDS), "stands there twice"),
-    "response doubled": ("complete", doubled(RESPONSES), "this response stands there twice"),
-    "failure doubled": ("incomplete", doubled(FAILURES), "this failure stands there twice"),
+    "record doubled": ("complete", doubled(RECORDS), "has a duplicate record"),
+    "record doubled, unfinished": ("incomplete", doubled(RECORDS), "has a duplicate record"),
+    "response doubled": ("complete", doubled(RESPONSES), "duplicate response"),
+    "failure doubled": ("incomplete", doubled(FAILURES), "duplicate failure"),
     "record left out": ("complete", left_out(RECORDS, 1), "neither a record nor a failure"),
     "record left out, unfinished": ("incomplete", left_out(RECORDS), "neither a record nor a failure"),
-    "response left out": ("complete", left_out(RESPONSES), "a response that is not there"),
+    "response left out": ("complete", left_out(RESPONSES), "a missing response"),
     "failure left out": ("incomplete", left_out(FAILURES), "neither a record nor a failure"),
     "failure of another task": ("incomplete", with_line(FAILURES, failed_earlier), "neither a record nor a failure"),
     "records swapped": ("complete", swapped, "not in the order of the tasks file"),
     "record of another run": ("complete", from_another_run(RECORDS), "is not what the saved responses give"),
     "record of another run, unfinished": ("incomplete", from_another_run(RECORDS), "is not what the saved responses"),
-    "response of another run": ("complete", from_another_run(RESPONSES), "a response that is not there"),
+    "response of another run": ("complete", from_another_run(RESPONSES), "a missing response"),
     "results cut within a line": ("complete", cut(RECORDS, 5), "torn or changed"),
     "results without their last line end": ("complete", cut(RECORDS, 1), "torn or changed"),
     "responses cut within a line": ("complete", cut(RESPONSES, 5), "torn or changed"),
     "no results": ("complete", gone(RECORDS), "is not the file that the manifest names"),
-    "no responses": ("complete", gone(RESPONSES), "a response that is not there"),
-    "no report": ("complete", gone(REPORT), f"{REPORT} has gone"),
-    "no text of the report": ("complete", gone("eval_report_weibo.txt"), "eval_report_weibo.txt has gone"),
+    "no responses": ("complete", gone(RESPONSES), "a missing response"),
+    "no report": ("complete", gone(REPORT), f"{REPORT} is missing"),
+    "no text of the report": ("complete", gone("eval_report_weibo.txt"), "eval_report_weibo.txt is missing"),
     "no prompt": ("complete", gone("prompt_own.txt"), "prompt_own.txt is not the file"),
     "metrics edited": ("complete", with_line(RECORDS, better_metrics), "differ from a re-score"),
     "answer edited": ("complete", with_line(RECORDS, better_answer), "differ"),
@@ -458,7 +458,7 @@ PLANTED: dict[str, tuple[str, Spoil, str]] = {
     "usage edited": ("complete", with_line(RECORDS, another_usage), "usage.prompt_tokens differs"),
     "user of no tasks file": ("complete", with_line(RECORDS, another_user), "has no such task"),
     "reply edited": ("complete", with_line(RESPONSES, another_reply), "steps.0."),
-    "response that is none": ("complete", with_line(RESPONSES, no_reply), "a saved response that is none"),
+    "response that is none": ("complete", with_line(RESPONSES, no_reply), "a malformed saved response"),
     "events cut within a line": ("incomplete", cut(EVENTS, 3), "torn or changed"),
 }
 """What is planted in which run, and what the finding says."""
@@ -491,7 +491,7 @@ def test_user_of_no_tasks_file_in_an_unfinished_run_is_noted(incomplete: Path, c
     found = proof(incomplete, capsys)
     assert (found["code"], found["notes"]) == (
         0,
-        ["1 records are of users or contents that the tasks file does not have"],
+        ["1 records are of users or tasks that are not in the tasks file"],
     )
 
 
@@ -540,7 +540,7 @@ def test_lines_alone_can_be_checked_where_the_tasks_are_not(
     records = len(lines(results / name / RECORDS))
     assert (found["code"], found["state"], found["findings"]) == (0, state, [])
     assert (found["users"], found["records"]) == (None, records)
-    assert "not that no user is missing" in found["notes"][0]
+    assert "not whether users are missing" in found["notes"][0]
     assert f"{name}, weibo: {records} users, {state}: sound lines" in capsys.readouterr().out
 
 
@@ -628,7 +628,7 @@ def test_code_that_a_folder_names_is_not_run(complete: Path, tmp_path: Path, cap
     data["provenance"]["source"] = str(code)
     data["identity"]["files"] = {}
     path.write_bytes(orjson.dumps(data))
-    assert "would run code" in proof(complete, capsys)["notes"][0]
+    assert "would run the run's own code" in proof(complete, capsys)["notes"][0]
     assert not (tmp_path / "was run").exists()
 
 

@@ -141,13 +141,13 @@ class WholeRun:
     def _run(self, store: RunStore, index: TaskIndex, disk: Disk, benchmark: Chains, endpoint: Endpoint) -> Manifest:
         files, old = self.files, store.manifest()
         if old is None and files.results.exists() and files.results.stat().st_size:
-            raise BadInput(f"{files.results} is there without a manifest")
+            raise BadInput(f"{files.results} has no manifest")
         made = old or self._manifest(index)
         if old is None:
             made.save(files.manifest, disk)
         store.open_logs(index)
         job = Job(benchmark, "weibo", Sampling("m"), "http://x", index, store, np.ones(len(index), np.bool_))
-        if len(job.owed):
+        if len(job.remaining):
             made.state = RUNNING
             store.set_aside_report()
             store.keep_files(benchmark.files)

@@ -1,4 +1,4 @@
-"""Runs that stand under a results folder: how a command names them, and works on one after the other."""
+"""Runs under a results folder: how a command selects them, and processes one after the other."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from harness.store.run import RunFiles, runs, shown
 from harness.ui.streams import tell
 
 ENDS_ALL = frozenset({4, 130, 143})
-"""Exit codes of a session after which no other is begun: a disk that is full, a signal."""
+"""Exit codes of a session after which no other starts: a full disk, a signal."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """`manifest` is as it was when the runs were looked up: whoever changes a run reads it again under its lock.
+    """`manifest` is as read when the runs were found; to change a run, read it again under its lock.
 
     `trust` says that code of the run's folder may run, and `named` is the benchmark as the command named it again.
     """
@@ -48,8 +48,8 @@ class SavedRun:
 
     @property
     def benchmark_class(self) -> type[Benchmark]:
-        """The class that the run was made with: one that ships, the one named again, or the folder's copy, whose code
-        is run for this user's own run or with trust alone. Raises `BadInput`."""
+        """Return the class that the run was made with: a shipped one, the one named again, or the folder's copy, whose
+        code is run only for this user's own run or with trust. Raise `BadInput`."""
         name = self.manifest.identity["benchmark"]
         if self.named is not None:
             found = registry.find(self.named)
@@ -66,7 +66,7 @@ class SavedRun:
 
     @property
     def _benchmark_copy(self) -> Path | None:
-        """The folder's copy of the benchmark's file, None for one that ships."""
+        """Return the folder's copy of the benchmark's file, None for a shipped one."""
         kept = (name for name in self.manifest.identity["files"] if name.startswith(registry.KEPT))
         return next(map(self.files.folder.joinpath, kept), None)
 
@@ -79,7 +79,7 @@ class SavedRun:
         return registry.of_file(spec, copy.name.removeprefix(registry.KEPT), data)
 
     def _folder(self, folder: Path | None) -> Path:
-        """The tasks folder: the one named, else where it was."""
+        """Return the tasks folder: the named one, else the original one."""
         if folder is not None:
             return folder
         below = Path(self._tasks_file)
@@ -96,20 +96,20 @@ class SavedRun:
         return subsets[self.files.subset]
 
     def tasks(self, folder: Path | None) -> Path:
-        """Its tasks file, in another folder where one is named. Raises `BadInput` where it is not there."""
+        """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not exist."""
         path = self._folder(folder) / self._tasks_file
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
-            raise BadInput(f"its tasks file {path} is not there: name the folder that has it with --tasks-dir")
+            raise BadInput(f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir")
         return path
 
     @property
     def is_own(self) -> bool:
-        """Whether this user made the run on this machine."""
+        """Return whether this user made the run on this machine."""
         return is_own(self.manifest, os.environ)
 
     @property
     def has_code(self) -> bool:
-        """Whether playing the run runs code that it was given: a file of Python, or what its benchmark says is code.
+        """Return whether playing the run runs code from its folder: a Python file, or what its benchmark declares.
 
         The benchmark makes its settings of the same identity, so a manifest that lies makes it run nothing else.
         """
@@ -146,7 +146,7 @@ class SavedRun:
         )
 
     def measuring(self, folder: Path | None) -> Benchmark:
-        """The benchmark for saved answers alone; its tasks need not be there, unless it measures with other files."""
+        """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with other files."""
         cls = self.benchmark_class
         if cls.data_files:
             return self.benchmark(folder, play=False)
@@ -165,18 +165,18 @@ class SavedRun:
         return {**found, main: source}
 
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
-        """The benchmark on the very data of the run. Raises `BadInput` where these have become others."""
+        """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
         found = differences(self.manifest.identity["settings"], made.identity())
         if found:
-            told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
-            raise BadInput(f"the run was made with other data ({told}): put those back, or name them with --tasks-dir")
+            changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+            raise BadInput(f"the run was made with other data ({changes}): restore it, or name it with --tasks-dir")
         if (of := made.origin) is not None and self.manifest.identity["files"].get(of.kept) != of.digest:
             raise BadInput(f"{of.spec} is not what the run was made with: it was changed since")
         return made
 
     def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
-        """The prompt or agent that the run was given: the folder's copy, or where it was.
+        """Return the run's prompt or agent: the folder's copy, or the original file.
 
         The latter is taken for this user's own run alone, where there is no copy, or what changed is `allowed`.
         """
@@ -237,7 +237,7 @@ def _is_copy(copy: Path, named: Path) -> bool:
 
 
 def _original(copy: Path, named: Path) -> Path:
-    """The file that a copy was made of, which lay beside the one named."""
+    """Return the file that a copy was made of, in the folder of the named one."""
     return named if _is_copy(copy, named) else named.with_name(copy.name.partition("_")[2])
 
 
@@ -251,15 +251,15 @@ def _content(path: Path) -> bytes:
 def _same(one: Path, other: Path) -> bool:
     try:
         return content(one, DOCUMENT_MOST) == content(other, DOCUMENT_MOST)
-    except OSError:  # it has gone, or may not be read any more
+    except OSError:  # it is missing or unreadable
         return False
 
 
 def find(args: Namespace) -> list[SavedRun]:
     """The runs that `--name`, `--model` and `--platform` name; all where they name none.
 
-    One whose manifest cannot be used is told, keeps no other from being found, and makes the command's exit code
-    that of a bad input at least (`args.least_code`, which the command line takes up).
+    A run with an unusable manifest is reported and skipped, and makes the command's exit code at least that of a bad
+    input (`args.least_code`, which the command line takes up).
     """
     platforms = {name.lower() for name in args.platform or ()}
     found = []
@@ -280,8 +280,8 @@ def find(args: Namespace) -> list[SavedRun]:
 
 
 def has_name(folder: Path, args: Namespace) -> bool:
-    """Whether the name of a folder is text, which reports and manifests can hold; told where it is not, as `find`
-    tells of manifests."""
+    """Return whether the name of a folder is text, which reports and manifests can hold. If not, it is reported
+    like an unusable manifest in `find`."""
     try:
         folder.name.encode()
     except UnicodeEncodeError:
@@ -292,13 +292,13 @@ def has_name(folder: Path, args: Namespace) -> bool:
 
 
 def _names(manifest: Manifest) -> tuple[str, str]:
-    """What a run's model is called, without and with its provider."""
+    """Return the name of a run's model, without and with its provider."""
     model = manifest.identity["model"]
     return model, f"{manifest.provenance.get('provider')}:{model}"
 
 
 def folder_named(args: Namespace) -> str | None:
-    """The folder that a command is about, as a pattern for `glob` that fits it alone; None for all."""
+    """Return the folder that a command is about, as a `glob` pattern for it alone; None for all."""
     name = args.name or (run_name(None, args.model) if args.model else None)
     return None if name is None else escape(name)
 
@@ -311,9 +311,9 @@ def nothing_found(args: Namespace) -> BadInput:
 
 
 def each(items: Sequence[T], work: Callable[[T], int], name: Callable[[T], str]) -> int:
-    """Works on one after the other and returns the worst exit code.
+    """Process one after the other and return the worst exit code.
 
-    An error that is one run's own is told and keeps no other from its turn; what ends a session ends them all.
+    An error of one run is reported, and the others go on; what ends a session ends all.
     """
     worst = 0
     for item in items:

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import overview, registry
-from harness.benchmarks.rendering import said
+from harness.benchmarks.rendering import reply_text
 from harness.benchmarks.user_code import guarded
 from harness.model import JSON, Block, Card, Cards, Completion, Page
 
@@ -66,7 +66,7 @@ class DerivedCards:
         return "Cards are plain, without what the benchmark's own code may show: it was not run."
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        return said(replies[-1]) if replies and data["outcome"] == kind else None
+        return reply_text(replies[-1]) if replies and data["outcome"] == kind else None
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
         return ()

@@ -29,7 +29,7 @@ from harness.model import JSON, Ask, Completion, Record, Request, RunFacts, Wher
 
 AGREE = 1e-9
 FEW = 3
-"""Lines that are changed field by field, and findings that are told of one check."""
+"""Lines that are changed field by field, and findings reported for one check."""
 
 GARBAGE = ("", "I cannot help with that.", "[]", "{}", '{"x": 1}', '{"x"', "<think>hm</think> {}", "null")
 
@@ -147,7 +147,7 @@ def unmade(subject: Subject) -> str | None:
     try:
         if any(VALID in subject.benchmark.outcomes(record.data) for record in subject.records):
             return None
-    except HarnessError:  # which the checks have told
+    except HarnessError:  # which the checks have reported
         return None
     return (
         "no reply made a valid answer: values, statistics and saved answers were checked of invalid ones alone; "

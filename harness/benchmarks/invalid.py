@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def told(invalid: Mapping[str, int], answers: int, noun: str) -> str:
+def sentence(invalid: Mapping[str, int], answers: int, noun: str) -> str:
     """`12 of 100 days are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty where none is."""
     total = sum(invalid.values())
     if not total:

@@ -37,7 +37,7 @@ from harness.model import (
 BLOCKS = {kind.__name__: kind for kind in (Heading, Paragraph, Table, Verbatim, Quote, Tags, Chart, Series, Sketch)}
 """What `sections` may be made of, by the name under which a report keeps it."""
 
-NONE_OF_OURS = "not a report that this version reads: make it again with `reeval`"
+NONE_OF_OURS = "not a report that this version reads: regenerate it with `reeval`"
 """Of a file that is no report."""
 
 RUN_FACTS = frozenset(
@@ -70,7 +70,7 @@ def with_unit(metric: Metric, value: float | None) -> str:
 
 def told_invalid(data: JSON) -> str:
     of = data["diagnostics"]
-    return invalid.told(of["invalid"], of["answers"], "answers")
+    return invalid.sentence(of["invalid"], of["answers"], "answers")
 
 
 def report_blocks(data: JSON) -> Iterator[Block]:
@@ -179,8 +179,8 @@ def footing(data: JSON) -> Iterator[Block]:
     )
     yield Heading("Usage")
     yield Paragraph(spent.tokens(data["usage"]))
-    if told := spent.session(data["schedule"], data["user"]):
-        yield Paragraph(told)
+    if session := spent.session(data["schedule"], data["user"]):
+        yield Paragraph(session)
 
 
 # Pages
@@ -249,8 +249,8 @@ def own_card(data: JSON, replies: Sequence[Completion], units: Mapping[str, Metr
     """What a card shows where the benchmark does not say: values, answer, replies."""
     if data["outcome"] != "valid":
         yield Paragraph(f"Invalid answer ({data['outcome']}).")
-    told = " · ".join(f"{name} {with_unit(units[name], value)}" for name, value in data["metrics"].items())
-    yield Paragraph(f"{told}.")
+    figures = " · ".join(f"{name} {with_unit(units[name], value)}" for name, value in data["metrics"].items())
+    yield Paragraph(f"{figures}.")
     if data["answer"] is not None:
         answer = orjson.dumps(data["answer"], option=orjson.OPT_INDENT_2).decode()
         yield Quote("Answer", answer, open=True)

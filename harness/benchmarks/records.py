@@ -12,9 +12,9 @@ from harness.model import LARGEST_COUNT, Record
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What code that relies on a record's shape ends in where it has another."""
 
-OWED = "take its line out of the results file, and the user is owed again"
-TOLD = 120
-"""Characters of an error in a sentence."""
+REMEDY = "take its line out of the results file, and the user will be played again"
+LONGEST = 120
+"""Longest text of an error in a message, in characters."""
 
 LARGEST_SUM = 1000 * LARGEST_COUNT
 """Of a user, who has fewer replies than a thousand."""
@@ -39,23 +39,23 @@ def count(value: object) -> int:
 
 
 @contextmanager
-def read_of(key: str, so: str = OWED) -> Iterator[None]:
+def read_of(key: str, so: str = REMEDY) -> Iterator[None]:
     """What reads the record of a user: an odd shape of it becomes `BadInput`. `so` is what follows from that."""
     try:
         yield
     except ODD_SHAPE as error:
         raise BadInput(
-            f"user {key}: the saved record has another shape than this harness gives it ({_told(error)}): {so}"
+            f"user {key}: the saved record has another shape than this harness gives it ({_described(error)}): {so}"
         ) from None
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """The error, which may hold a value of any length from the record."""
     words = "".join(filter(str.isprintable, " ".join(str(error).split())))
-    return f"{type(error).__name__}: {words if len(words) <= TOLD else words[:TOLD] + '…'}"
+    return f"{type(error).__name__}: {words if len(words) <= LONGEST else words[:LONGEST] + '…'}"
 
 
-def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = OWED) -> Made:
+def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = REMEDY) -> Made:
     """What is made of several records, as the scores of a shard.
 
     Raises `BadInput` naming the first user whose record is odd.

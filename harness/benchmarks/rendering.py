@@ -13,7 +13,7 @@ def called(data: JSON) -> str:
     return model if name == model.rstrip("/").rsplit("/", 1)[-1] else f"{name}: {model}"
 
 
-def said(completion: Completion) -> str:
+def reply_text(completion: Completion) -> str:
     """The text of a completion, or what there is instead."""
     return completion.text or completion.refusal or f"(no text; finish_reason {completion.finish_reason})"
 
@@ -23,4 +23,4 @@ def quotes(completion: Completion, label: str) -> Iterator[Quote]:
     ended = "" if completion.finish_reason in (None, "stop") else f" (ended by {completion.finish_reason})"
     if completion.reasoning:
         yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)
-    yield Quote(f"{label}{ended}", said(completion))
+    yield Quote(f"{label}{ended}", reply_text(completion))

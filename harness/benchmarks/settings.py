@@ -93,11 +93,11 @@ def flag(field: Field[Any]) -> str:
 
 
 def _add_flag(group: Any, field: Field[Any], kind: Any) -> None:
-    told = field.metadata.get("help")
-    told = _escaped(str(told)) if told else None
+    explanation = field.metadata.get("help")
+    explanation = _escaped(str(explanation)) if explanation else None
     if kind is bool:
         action = "store_false" if field.default is True else "store_true"
-        group.add_argument(flag(field), dest=DEST + field.name, action=action, default=field.default, help=told)
+        group.add_argument(flag(field), dest=DEST + field.name, action=action, default=field.default, help=explanation)
         return
     if kind is Path:
         shape: JSON = {"type": Path, "metavar": "FILE"}
@@ -106,7 +106,7 @@ def _add_flag(group: Any, field: Field[Any], kind: Any) -> None:
     else:
         shape = {"type": PARSERS[kind], "metavar": "TEXT" if kind is str else "N"}
     default = _escaped(f"default: {field.default}") if field.default not in (None, "") else None
-    words = "; ".join(filter(None, (told, default))) or None
+    words = "; ".join(filter(None, (explanation, default))) or None
     group.add_argument(flag(field), dest=DEST + field.name, default=field.default, help=words, **shape)
 
 

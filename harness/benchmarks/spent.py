@@ -16,13 +16,13 @@ def counted(record: JSON) -> dict[str, int]:
 
 
 def tokens(usage: JSON) -> str:
-    told = (
+    counts = (
         f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, "
         f"{usage['completion_tokens']} completion tokens"
     )
     if not usage["untold"]:
-        return f"{told}."
-    return f"{told}, without those of {usage['untold']} requests for which the endpoint told none."
+        return f"{counts}."
+    return f"{counts}, without those of {usage['untold']} requests for which the endpoint told none."
 
 
 def session(took: JSON | None, user: str) -> str | None:

@@ -25,7 +25,7 @@ OWN, AUTHORS = "own", "authors"
 class Template:
     """The template of a file, or `own`, the one that ships.
 
-    `source` tells whose it is (`own` or a file's name); `files` are the bytes that define it, by name. Raises
+    `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name. Raises
     `BadInput` for a file that cannot be read, another place than those `known`, or one missing that is `needed`.
     """
 

@@ -1,4 +1,4 @@
-"""`check-benchmark`: proves that a benchmark keeps its contract; the checks are those of `benchmarks.checking`."""
+"""`check-benchmark`: check that a benchmark keeps its contract; the checks are in `benchmarks.checking`."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def execute(args: argparse.Namespace) -> int:
     models = models_of(cls, _replies(args.replies) if args.replies else [])
     absent = {subset: _absent(cls, subset, folder) for subset in cls.subsets}
     if all(absent.values()):
-        raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name the folder that has them: --tasks-dir")
+        raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name their folder with --tasks-dir")
     code = 0
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"
         if missing:
-            _say(f"{label}: not checked, since {missing} is not there")
+            _say(f"{label}: not checked: {missing} does not exist")
             continue
         subject = subject_of(cls, subset, folder, models)
         for name, wrong in checking.results(subject):
@@ -73,7 +73,7 @@ def _say(words: str) -> None:
 
 
 def _absent(cls: type[Benchmark], subset: str, folder: Path) -> Path | None:
-    """The first file of a subset that is not there."""
+    """Return the first missing file of a subset."""
     return next((folder / name for name in cls.files_needed(subset) if not (folder / name).exists()), None)
 
 
@@ -88,7 +88,7 @@ def _replies(path: Path) -> list[str]:
 
 
 def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
-    """What answers: the benchmark's baselines (of one that ships, all that the harness serves), replies, garbage."""
+    """Return the models: the benchmark's baselines (all baselines for a shipped one), replies, garbage."""
     found: dict[str, Model] = {"garbage": checking.garbage}
     found |= {name: checking.of_baseline(answer) for name, answer in cls.baselines.items()}
     if registry.is_shipped(cls.name):
@@ -97,7 +97,7 @@ def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
 
 
 def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str, Model]) -> Subject:
-    """A subset with its first users. Raise `BadInput` for tasks that cannot be used."""
+    """Return a subset with its first users. Raise `BadInput` for unusable tasks."""
     benchmark, path = cls(folder=folder), folder / cls.subsets[subset]
     with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
         lines = [index.read(position) for position in range(min(USERS, len(index)))]

@@ -27,11 +27,11 @@ from harness.ui.streams import show_json
 FORMAT = 1
 WIDTH_MOST = 120
 FEWEST, MOST = 1000, 1_000_000
-"""Resamples: fewer would let chance into the second digit of an interval."""
+"""Resamples: with fewer, the second digit of an interval would be random."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of runs, two at least, or their folders")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of at least two runs, or their folders")
     options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
     options.add_folders(parser, of_earlier_runs=True)
     options.add_trust(parser)
@@ -80,7 +80,7 @@ class _Pair(NamedTuple):
 
 
 def _data(args: argparse.Namespace) -> JSON:
-    """All that is told; raises `BadInput` where no two runs have anything in common."""
+    """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
     folders = runs.folders(args.runs, args.results_dir)
     found = {run: runs.subsets(run, folder, args.platform) for run, folder in folders.items()}
     for run, subsets in found.items():
@@ -88,12 +88,12 @@ def _data(args: argparse.Namespace) -> JSON:
             raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
     pairs = _pairs(found, args)
     permutations = max(args.resamples, FOR_EACH_TEST * sum(len(pair.a) * len(pair.figures.names) for pair in pairs))
-    told = [_told(pair, args.resamples, permutations) for pair in pairs]
-    if not any(pair["figures"] for pair in told):
-        raise BadInput(" ".join(dict.fromkeys(words for pair in told for words in pair["left_out"])))
-    for benchmark in dict.fromkeys(pair["benchmark"] for pair in told):
-        correct([pair["figures"] for pair in told if pair["benchmark"] == benchmark])
-    for one, pair in zip(told, pairs, strict=True):
+    reports = [_report(pair, args.resamples, permutations) for pair in pairs]
+    if not any(pair["figures"] for pair in reports):
+        raise BadInput(" ".join(dict.fromkeys(words for pair in reports for words in pair["left_out"])))
+    for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
+        correct([pair["figures"] for pair in reports if pair["benchmark"] == benchmark])
+    for one, pair in zip(reports, pairs, strict=True):
         one["verdicts"] = verdicts(one["figures"], one, pair.figures)
     return {
         "format": FORMAT,
@@ -101,7 +101,7 @@ def _data(args: argparse.Namespace) -> JSON:
         "resamples": args.resamples,
         "permutations": permutations,
         "seed": SEED,
-        "pairs": told,
+        "pairs": reports,
     }
 
 
@@ -120,7 +120,7 @@ def _run(run: str, subsets: Sequence[Subset]) -> JSON:
 
 
 def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) -> list[_Pair]:
-    """Every two runs, for each benchmark that they have in common; what is read is read once."""
+    """Return every pair of runs, for each benchmark that both have; each file is read once."""
     by_subset: dict[str, list[Subset]] = {}
     for subsets in found.values():
         for name, subset in subsets.items():
@@ -149,8 +149,8 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
     return pairs
 
 
-def _told(pair: _Pair, resamples: int, permutations: int) -> JSON:
-    """Everything about two runs but what depends on the other pairs: corrected p-values and verdicts."""
+def _report(pair: _Pair, resamples: int, permutations: int) -> JSON:
+    """Return everything about two runs except what depends on the other pairs: corrected p-values and verdicts."""
     a, b = pair.a[0].of, pair.b[0].of
     strata = [Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)]
     there = [stratum for stratum in strata if stratum.users]
@@ -173,7 +173,7 @@ def _alone(subsets: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _nobody(pair: _Pair) -> list[str]:
-    """Why a subset that both have gives nothing to compare."""
+    """Return why a subset that both have gives nothing to compare."""
     found = []
     for a, b in zip(pair.a, pair.b, strict=True):
         empty = [side.of.run for side in (a, b) if not side.tasks]

@@ -1,4 +1,4 @@
-"""`reeval`: scores saved answers again, without any call. Also results that another program wrote."""
+"""`reeval`: score saved answers again, without any call. Also results that another program wrote."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         closing(RunStore(run.files, time.time, stamp())) as store,
         asyncio.Runner() as loop,
     ):
-        manifest = store.manifest()  # as it stands now that nobody else writes it
+        manifest = store.manifest()  # read again under the lock
         if manifest is None:
             raise BadInput(f"{run.files.manifest} has gone")
         done, selection = store.open_logs(index), manifest.selection
@@ -82,16 +82,16 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
         again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark, job.subset)
         state, manifest.state = manifest.state, RUNNING
-        manifest.save(run.files.manifest)  # a death from here on leaves no hash of results that have gone
+        manifest.save(run.files.manifest)  # if the process dies from here on, no outdated hash remains
         records = _scored(again.records(), scores)
         try:
             sha256 = replace_results(run.files.results, records, stamp(), shown_by=run.files.pages)
-        except BadInput:  # the old results stand as they did
+        except BadInput:  # the old results are unchanged
             manifest.state = state
             manifest.save(run.files.manifest)
             raise
         manifest.state = state
-        if manifest.state == COMPLETE and len(job.owed):
+        if manifest.state == COMPLETE and len(job.remaining):
             manifest.state = INCOMPLETE
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
@@ -109,7 +109,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
 
 
 class _Again:
-    """The records of a run, measured again, from its saved answers or (`reparse`) its saved responses."""
+    """Measure the records of a run again, from its saved answers or (`reparse`) its saved responses."""
 
     def __init__(self, job: Job, reparse: bool, loop: asyncio.Runner) -> None:
         self._job = job
@@ -146,10 +146,10 @@ class _Again:
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
-    """The records on their way to a file, scored as they will be read from it: all of them before it is in place."""
+    """Yield the records on their way to a file, scored as they will be read from it, before the file is in place."""
     for data in records:
         key = str(data["user_id"])
-        with read_of(key):  # what can be read may be nested too deep to be written
+        with read_of(key):  # a readable record may be nested too deeply to be written
             again = orjson.loads(orjson.dumps(data))
         scores.add(Record(key, again))
         yield data
@@ -157,7 +157,7 @@ def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
 
 
 def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
-    """Results without a manifest: those of another program."""
+    """Return results without a manifest, which another program wrote."""
     platforms = {name.lower() for name in args.platform or ()}
     found = []
     for path in sorted(args.results_dir.glob(f"{saved_runs.folder_named(args) or '*'}/inference_results_*.jsonl")):
@@ -174,7 +174,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
     benchmark = cls()
     tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / benchmark.subsets[files.subset]
     if not tasks.exists():
-        raise BadInput(f"it can be scored with its tasks file only, and {tasks} is not there (see --tasks-dir)")
+        raise BadInput(f"its tasks file {tasks} does not exist: name its folder with --tasks-dir")
     lock = RunLock(files.lock, time.time)
     try:
         with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
@@ -207,7 +207,7 @@ class _Theirs:
         self._outcomes: Counter[str] = Counter()
 
     def records(self, scores: ReportScores) -> Iterator[JSON]:
-        """Known users' records with the metrics measured again, and scored; unknown and incomplete ones without."""
+        """Yield known users' records measured again and scored; unknown and incomplete ones unchanged."""
         seen = np.zeros(len(self._index), np.bool_)
         for number, line in enumerate(lines(self._files.results), 1):
             self._lock.beat()
@@ -221,7 +221,7 @@ class _Theirs:
                 yield data
                 continue
             if seen[position]:
-                raise BadInput(f"{where}: field user_id: this user stands there twice")
+                raise BadInput(f"{where}: field user_id: duplicate user")
             seen[position] = True
             task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
             if self._importer.is_partial(task, data):
@@ -242,8 +242,8 @@ class _Theirs:
             (self._unknown, "are not in the tasks file and are not scored."),
             (self._cut, "lack steps of their tasks, or have one twice, and are not scored."),
         )
-        said = (f"{number} of its users {why}" for number, why in left_out if number)
-        return (*self._importer.notes(self._outcomes), *said)
+        excluded = (f"{number} of its users {why}" for number, why in left_out if number)
+        return (*self._importer.notes(self._outcomes), *excluded)
 
     def _measured(self, task: Task, data: JSON, position: int) -> JSON:
         again = rescored(self._benchmark, task, data)

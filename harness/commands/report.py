@@ -1,4 +1,4 @@
-"""`report`: pages made again from a results folder: of one run, or one over all runs."""
+"""`report`: regenerate pages from a results folder: of one run, or one over all runs."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_folders(parser, of_earlier_runs=True)
     options.add_trust(parser)
-    parser.add_argument("--with-posts", action="store_true", help="show users' posts too: think before you share it")
+    parser.add_argument(
+        "--with-posts", action="store_true", help="show users' posts too: private data, share with care"
+    )
     parser.add_argument(
         "--users",
         type=users,
         metavar="N",
-        help=f"users to be looked at singly (default: {SAMPLE}); `all` writes a second page with every user",
+        help=f"users to show one by one (default: {SAMPLE}); `all` writes a second page with every user",
     )
     parser.add_argument(
         "--out",
@@ -80,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _label(files: RunFiles) -> str:
-    """A run's name on pages and in messages; a folder's name may be no text."""
+    """Return a run's name for pages and messages; a folder's name may be no text."""
     return f"{_shown(files.folder.name)}, {files.subset}"
 
 
@@ -89,7 +91,7 @@ def _shown(name: str) -> str:
 
 
 def _reports(results: Path) -> list[RunFiles]:
-    """Every report below a results folder; results of another program have one too, once they are scored."""
+    """Return every report below a results folder, including those of scored results of another program."""
     paths = sorted(results.glob("*/eval_report_*.json"))
     return [RunFiles(path.parent, path.stem.removeprefix("eval_report_")) for path in paths]
 
@@ -100,14 +102,14 @@ def _is_named(files: RunFiles, args: argparse.Namespace) -> bool:
         return False
     try:
         return not args.model or args.model in (_data(files).get("model"), files.folder.name)
-    except BadInput as error:  # one that cannot be read keeps no other from its turn
+    except BadInput as error:  # an unreadable report does not stop the others
         tell(str(error))
         args.least_code = error.exit_code
         return False
 
 
 def _data(files: RunFiles) -> JSON:
-    """Its report. Raises `BadInput` for one that `stats` could not take either."""
+    """Return its report. Raise `BadInput` for one that `stats` could not read either."""
     path = files.report("json")
     try:
         data: JSON = orjson.loads(content(path, DOCUMENT_MOST))
@@ -143,7 +145,7 @@ def _again(files: RunFiles, args: argparse.Namespace) -> int:
 
 
 def _at_hand(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
-    """A run's benchmark and tasks. Raises `BadInput` where they are gone or others by now."""
+    """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
     if manifest is not None:
         run = SavedRun(files, manifest, args.trust, args.benchmark)
         benchmark = run.as_it_was(args.tasks_dir, play=False)
@@ -178,7 +180,7 @@ class _Run:
 
     @property
     def address(self) -> str:
-        """Of its page, or of the text where that was never made; relative to the results folder."""
+        """Return the path of its page, else of its text; relative to the results folder."""
         made = next(
             (path for path in map(self.files.report, ("html", "txt")) if path.exists()), self.files.report("json")
         )
@@ -197,7 +199,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
     names = dict.fromkeys(run.data["benchmark"] for run in runs)
     blocks = [
-        *map(Paragraph, left.told()),
+        *map(Paragraph, left.sentences()),
         *(block for name in names for block in _blocks(name, [run for run in runs if run.data["benchmark"] == name])),
     ]
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
@@ -218,10 +220,10 @@ def _add(files: RunFiles, runs: list[_Run]) -> int:
 def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
     yield Heading(benchmark)
     incomplete = sum(1 for run in runs if run.page.warning)
-    told = f", {incomplete} of them INCOMPLETE" if incomplete else ""
+    how_many = f", {incomplete} of them INCOMPLETE" if incomplete else ""
     yield Paragraph(
-        f"{len(runs)} report{'' if len(runs) == 1 else 's'}{told}. Only runs with the same prompt, tasks and settings "
-        "compare; intervals are over the choice of users."
+        f"{len(runs)} report{'' if len(runs) == 1 else 's'}{how_many}. Only runs with the same prompt, tasks and "
+        "settings compare; intervals are over the choice of users."
     )
     declared = runs[0].scored.declared
     metrics = [declared.metrics[name] for name in declared.headline]
@@ -233,7 +235,7 @@ def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
 
 
 def _table(metrics: Sequence[Metric], runs: Sequence[_Run]) -> Table:
-    """A row a report, a column a metric; what runs are is told as in the tables of `stats`."""
+    """Return a row per report and a column per metric; runs are described as in the tables of `stats`."""
     rows = []
     for run in runs:
         of = run.scored
@@ -247,14 +249,14 @@ def _table(metrics: Sequence[Metric], runs: Sequence[_Run]) -> Table:
 
 
 def _figure(metric: Metric, of: Value | None) -> str:
-    """A value with its interval."""
+    """Return a value with its interval."""
     if of is None:
         return "n/a"
     return f"{metric.text(of.value)}{f' {metric.span(of.interval)}' if of.interval else ''}"
 
 
 def _chart(metric: Metric, runs: Sequence[_Run]) -> Chart:
-    """A row a run, a dot a subset; a run of which anything is incomplete has a star."""
+    """Return a row per run and a dot per subset; an incomplete run has a star."""
     names = tuple(dict.fromkeys(run.name for run in runs))
     starred = {run.name for run in runs if run.page.warning}
     rows = tuple(f"{name} *" if name in starred else name for name in names)

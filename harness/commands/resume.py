@@ -1,4 +1,4 @@
-"""`resume`: goes on with unfinished runs, each with its own endpoint and its own key variable."""
+"""`resume`: continue unfinished runs, each with its own endpoint and its own key variable."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ALIKE = ("endpoint", "key_from", "source", "provider", "providers_file", "header
 
 
 def _together(run: SavedRun) -> bytes:
-    """Runs of one folder with one configuration and endpoint share a schedule."""
+    """Return a key: runs of one folder with the same configuration and endpoint share a schedule."""
     manifest = run.manifest
     where = {name: manifest.provenance.get(name) for name in ALIKE}
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
@@ -72,17 +72,18 @@ def _together(run: SavedRun) -> bytes:
 def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
     own = all(run.is_own for run in group)
     if not own and not args.name:
-        raise BadInput(f"{UNKNOWN}: `resume` goes on with it where it is named, --name {shlex.quote(group[0].name)}")
+        raise BadInput(f"{UNKNOWN}: resume it by name: --name {shlex.quote(group[0].name)}")
     allowed = frozenset(args.allow)
     if changed := [name for name in (*group[0].changed, *group[0].changed_benchmark) if name not in allowed]:
         screen.print(
-            f"{group[0].name}: {', '.join(changed)} changed or went since the run began: it goes on with its own copy "
-            f"(--allow {changed[0]} takes the file as it is now)",
+            f"{group[0].name}: {', '.join(changed)} was changed or deleted since the run began: resuming with "
+            "the run's own copy "
+            f"(--allow {changed[0]} uses the current file)",
             highlight=False,
             soft_wrap=True,
         )
     if not own and group[0].manifest.provenance.get("ca_file") and not args.ca_file:
-        screen.print(f"{group[0].name}: certificates that its manifest names are not trusted: give --ca-file for yours")
+        screen.print(f"{group[0].name}: certificates named in its manifest are not trusted: give yours with --ca-file")
     made = _plan(group, args, own)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
     plans.append(made)
@@ -90,7 +91,7 @@ def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans
 
 
 NOT_FOLLOWED = ("providers_file", "source", "ca_file")
-"""Parts of the provenance that name files of this machine: nothing of a run from elsewhere."""
+"""Parts of the provenance that name files of this machine; ignored for a run from elsewhere."""
 
 
 def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
@@ -124,7 +125,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:
-    """The tuning that the run had, within what the providers file says of the account now."""
+    """Return the run's earlier tuning, within the account's limits in the current providers file."""
     limits = models.pace_of(found.provider) if found and found.provider else {}
     kept = dict(tuning)
     for name in ("rpm", "tpm", "concurrency"):
@@ -135,9 +136,9 @@ def _lower(tuning: JSON, found: address.Found | None) -> JSON:
 
 
 def _provider(run: str, provenance: JSON, args: argparse.Namespace) -> Provider | None:
-    """The provider of a run, as its file describes it now.
+    """Return the provider of a run, from the current providers file.
 
-    A file that only the run's folder names is not read: a folder from somebody else could say where keys go.
+    A file named only in the run's folder is not read: a folder from another user could redirect keys.
     """
     name = args.provider or provenance.get("provider")
     if name is None:
@@ -146,7 +147,7 @@ def _provider(run: str, provenance: JSON, args: argparse.Namespace) -> Provider 
     if name not in book.providers:
         was = provenance.get("providers_file")
         raise BadInput(
-            f"{run} ran on the provider {name}, which {book.files[-1]} does not have: name its file with "
+            f"{run} ran on the provider {name}, which is not in {book.files[-1]}: name its file with "
             f"--providers{f' (it was {was})' if was else ''}"
         )
     return book.providers[name]

@@ -52,10 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", type=options.folder_name, help="name of the run (default: the last part of the model's name)"
     )
-    parser.add_argument("--demo", action="store_true", help="take the synthetic tasks that ship with the harness")
-    parser.add_argument("--ratio", type=options.share, default=1.0, metavar="R", help="share of the users to take")
+    parser.add_argument("--demo", action="store_true", help="use the synthetic tasks that ship with the harness")
+    parser.add_argument("--ratio", type=options.share, default=1.0, metavar="R", help="share of the users to play")
     options.add_sample_seed(parser, "seed of that share and of the order of users")
-    parser.add_argument("--restart", action="store_true", help="move an earlier run of this name aside and begin anew")
+    parser.add_argument(
+        "--restart", action="store_true", help="move an earlier run of this name to a backup and start over"
+    )
     parser.add_argument(
         "--allow", action="append", default=[], metavar="FIELD", help="accept that this field of an earlier run differs"
     )
@@ -73,14 +75,14 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     named = options.benchmark_named(parser, words)
     cls = registry.find(named)
     try:
-        settings.add_flags(parser, cls.Settings, f"settings of {cls.name} (part of what the run is)")
+        settings.add_flags(parser, cls.Settings, f"settings of {cls.name} (part of the run's identity)")
     except settings.BadSettings as error:
         raise BadInput(f"{cls.name}: {error}") from None
     parser.set_defaults(benchmark_class=cls, settings_of=named)
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("requests (part of what the run is)")
+    group = parser.add_argument_group("requests (part of the run's identity)")
     group.add_argument(
         "--temperature", type=options.not_negative, metavar="T", help=f"default: {defaults.TEMPERATURE:g}"
     )
@@ -97,7 +99,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         "--parse-retries",
         type=options.retries,
         metavar="N",
-        help="times that an unusable reply is asked for again (default: 2)",
+        help="times to repeat a request after an unusable reply (default: 2)",
     )
 
 
@@ -119,7 +121,7 @@ def _reeval(args: argparse.Namespace) -> int:
 
 
 def _plans(args: argparse.Namespace) -> list[Plan]:
-    """Everything that is missing is said at once: endpoints first, then tasks."""
+    """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks."""
     cls = args.benchmark_class
     if args.benchmark != args.settings_of:
         raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
@@ -134,14 +136,14 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     absent = [path for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(
-            f"no tasks: missing {', '.join(map(str, absent))}; put them there, or take synthetic ones with --demo"
+            f"no tasks: missing {', '.join(map(str, absent))}; put them there, or use synthetic ones with --demo"
         )
     if missing:
         raise BadInput(*dict.fromkeys(missing))
     models.check_keys(args, [model for model in made if model])
     tasks = {subset: paths[0] for subset, paths in needed.items()}
     return [
-        _plan(model, _benchmark(cls, args, folder), tasks, args)  # each its own, to warn apart
+        _plan(model, _benchmark(cls, args, folder), tasks, args)  # one each, so that warnings stay separate
         for model in filter(None, made)
     ]
 
@@ -168,7 +170,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
 
 
 def _config(args: argparse.Namespace) -> config_file.Config | None:
-    """What `--config` says; it also names the model where the command does not."""
+    """Return what `--config` contains; it also names the model if the command does not."""
     if args.config is None:
         if not args.model and args.queue is None:
             floor = next(iter(args.benchmark_class.baselines), None if args.benchmark_class.origin else "recency")
@@ -176,7 +178,7 @@ def _config(args: argparse.Namespace) -> config_file.Config | None:
             raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
         return None
     if args.api_url or args.api_key or args.api_key_file or args.provider:
-        raise BadInput("--config names an endpoint with its key: give no other address, provider or key beside it")
+        raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")
     given = config_file.read(args.config)
     if given.others:
         tell(f"{given.path}: only the first of its {given.others + 1} endpoints is used")
@@ -192,14 +194,14 @@ def _benchmark(cls: type[Benchmark], args: argparse.Namespace, folder: Path) -> 
 
 
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:
-    """The limit that an earlier process of this run had found out; other tuning is this command's own."""
+    """Return the limit that an earlier process of this run learned; other tuning is this command's own."""
     manifests = [load(RunFiles(folder, subset).manifest) for subset in subsets]
     found = [made.tuning["learned_limit"] for made in manifests if made and "learned_limit" in made.tuning]
     return {"learned_limit": max(found)} if found else {}
 
 
 def _subsets(named: list[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The subsets named, in any case and in the benchmark's order; all where none is."""
+    """Return the named subsets, in any letter case, in the benchmark's order; all if none is named."""
     wanted = {name.lower() for name in named or known}
     if unknown := wanted - set(known):
         raise BadInput(f"unknown platform {', '.join(sorted(unknown))}: known are {', '.join(known)}")

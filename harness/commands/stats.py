@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)",
     )
-    parser.add_argument("--published", action="store_true", help="show the published scores beside the runs")
+    parser.add_argument("--published", action="store_true", help="show the published scores next to the runs")
     parser.add_argument(
         "--out",
         type=options.folder,
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))
-    found, missing = tables(covered, with_published=args.published), left.told()
+    found, missing = tables(covered, with_published=args.published), left.sentences()
     made = Made(_chosen(found, args.metric), found, missing)
     if (args.runs or args.format != "table") and not args.out:
         _print(args, made, None)
@@ -200,7 +200,7 @@ def _columns(table: MetricTable) -> Columns:
 
 
 def _least(columns: Columns) -> int:
-    """The width in which every figure stands whole, names being folded: a narrower terminal breaks the lines."""
+    """Return the width that shows every figure whole, with folded names; a narrower terminal breaks the lines."""
     figures = [column for column in columns.columns if column.no_wrap]
     widest = (max(cell_len(str(text)) for text in (column.header, *column.cells)) for column in figures)
     return NAME_LEAST + sum(GAP + width for width in widest)

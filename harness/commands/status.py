@@ -1,4 +1,4 @@
-"""`status`: where every run stands."""
+"""`status`: the state of every run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.ui.streams import show_json
 NUMBERS = ("users", "done", "failed")
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
 WIDEST = 1_000_000
-"""Columns that no table reaches, so that a table's width is its own."""
+"""More columns than any table has, so that a table gets its natural width."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _print(table: Table) -> None:
-    """Folds where a terminal is too narrow; a file or pipe, which programs read, gets every run on one line."""
+    """Print folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
@@ -68,7 +68,7 @@ def _add(run: SavedRun, rows: list[JSON]) -> int:
 
 
 def _row(run: SavedRun) -> JSON:
-    """What the files say; users done are the lines of the results file, which may be ahead of the manifest."""
+    """Return a run's row; users done are counted in the results file, which may be ahead of the manifest."""
     manifest = run.manifest
     done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
     users = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
@@ -85,7 +85,7 @@ def _row(run: SavedRun) -> JSON:
 
 
 def _state(run: SavedRun) -> str:
-    """A manifest that says `running` while nobody holds the lock is of a run that died."""
+    """Return a run's state; `running` without a held lock means that the process died."""
     if run.manifest.state != RUNNING:
         return run.manifest.state
     return RUNNING if held(run.files.lock, time.time) else "died (resume it)"

@@ -73,7 +73,7 @@ def _free(paths: Iterable[Path]) -> None:
     """Refuses to take the place of tasks that are there, which may be real ones."""
     for path in paths:
         if os.path.lexists(path):
-            raise BadInput(f"{path} is there already: name a folder without tasks with --out, or move it away")
+            raise BadInput(f"{path} already exists: give a folder without tasks with --out, or move it away")
 
 
 def _make(folder: Path) -> None:

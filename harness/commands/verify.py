@@ -1,4 +1,4 @@
-"""`verify`: proves runs' folders, and says of each what is wrong. The checks are those of `proof`."""
+"""`verify`: check runs' folders and report what is wrong in each. The checks are in `proof`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from harness.ui.words import plural
 
 DIED = "died"
 SHOWN = 5
-"""Findings of a run that are printed; the JSON has all."""
+"""Most findings printed for a run; the JSON has all."""
 
 NOT_WRITABLE = "cannot be written"
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -69,12 +69,12 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _prove(run: SavedRun, args: argparse.Namespace, proofs: list[JSON]) -> int:
-    """What was checked of a run, and each thing that is wrong, as a sentence; 1 where something is."""
+    """Check a run and add its proof, with a sentence for each finding; return 1 if there is any."""
     tasks = None if args.without_tasks else _tasks(run, args)
     with _locked(run) as beat:
-        manifest = load(run.files.manifest)  # as it stands now that nobody else writes it
+        manifest = load(run.files.manifest)  # read again under the lock
         if manifest is None:
-            raise BadInput(f"{run.files.manifest} has gone")
+            raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
         proof = _of_lines(now, beat) if tasks is None else _whole(now, tasks, args, beat)
     proofs.append({"name": run.name, "subset": run.files.subset, "state": manifest.state, **proof})
@@ -115,14 +115,13 @@ def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[
 
 @contextmanager
 def _locked(run: SavedRun) -> Iterator[Callable[[], None]]:
-    """Keeps writers out and gives what is to be called now and then for that.
+    """Lock a run and yield a function to call now and then, which keeps the lock.
 
-    Nothing is written into a folder that is an archive's, another user's or elsewhere: it is read without a lock, which
-    is told.
+    A folder that is read-only, another user's or a link is read without a lock, with a message.
     """
     lock, why = _lock(run.files)
     if lock is None:
-        tell(f"{run.name}, {run.files.subset}: read without a lock, since the folder {why}")
+        tell(f"{run.name}, {run.files.subset}: read without a lock: the folder {why}")
         yield lambda: None
         return
     try:
@@ -132,7 +131,7 @@ def _locked(run: SavedRun) -> Iterator[Callable[[], None]]:
 
 
 def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
-    """A run's lock, or why its folder is left alone. Raises `MachineError` where another process holds it."""
+    """Return a run's lock, or why it cannot be locked. Raise `MachineError` if another process holds it."""
     why = _untouchable(files.folder)
     if why and held(files.lock, time.time):
         raise MachineError(f"{files.folder} is in use by another process: wait for it, or end it and try again")
@@ -147,7 +146,7 @@ def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
 
 
 def _untouchable(folder: Path) -> str:
-    """Why nothing is written into a folder, in words; empty where it is this user's own."""
+    """Return why nothing is written into a folder, in words; empty for this user's own."""
     if folder.is_symlink():
         return "is a symbolic link"
     if folder.stat().st_uid != os.geteuid():
@@ -156,7 +155,7 @@ def _untouchable(folder: Path) -> str:
 
 
 def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path) -> TaskIndex:
-    """The index of the tasks, kept under the results folder where that is this user's and can be written."""
+    """Return the index of the tasks, kept under the results folder if that is this user's and writable."""
     try:
         if not any(map(_untouchable, (results.resolve(), *results.glob(".index")))):
             return index_file(benchmark, subset, tasks, results)
@@ -178,9 +177,9 @@ def _show(proofs: list[JSON]) -> None:
         sound = "sound lines" if proof["users"] is None else "sound"
         verdict = plural(len(findings), "finding") if findings else sound
         users = f"{proof['records']}{'' if proof['users'] is None else ' of {users}'.format(**proof)} users"
-        state = DIED if proof["state"] == RUNNING else proof["state"]  # nobody plays it while it is proved
-        told = f"{proof['name']}, {proof['subset']}: {users}, {state}: {verdict}"
+        state = DIED if proof["state"] == RUNNING else proof["state"]  # nobody plays it while it is locked
+        summary = f"{proof['name']}, {proof['subset']}: {users}, {state}: {verdict}"
         more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
         notes = [f"  note: {note}" for note in proof["notes"]]
-        for words in (told, *(f"  {finding}" for finding in findings[:SHOWN]), *more, *notes):
+        for words in (summary, *(f"  {finding}" for finding in findings[:SHOWN]), *more, *notes):
             screen.print(words, soft_wrap=True)

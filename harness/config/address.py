@@ -35,8 +35,8 @@ FROM_FILE = "--api-key-file "
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`addresses` are replicas of one service. `key_from` names the option or variable that held the key, None where
-    no key is sent; `provider` is None where no provider was named."""
+    """`addresses` are replicas of one service. `key_from` names the option or variable that held the key, None if no
+    key is sent; `provider` is None if no provider was named."""
 
     addresses: tuple[Address, ...]
     key_from: str | None
@@ -44,7 +44,7 @@ class Found:
 
     @property
     def shown(self) -> str:
-        """The addresses as files and displays have them."""
+        """Return the addresses as files and displays show them."""
         return " ".join([address.shown for address in self.addresses])
 
     @property
@@ -54,7 +54,7 @@ class Found:
 
 @functools.lru_cache
 def key_check(key: str | None) -> str | None:
-    """A salted trace of a key, by which it is known again, and from which it cannot be had."""
+    """Return a salted hash of a key, which identifies it and does not reveal it."""
     salt = os.urandom(8)
     return f"{salt.hex()}:{_trace(key, salt)}" if key else None
 
@@ -72,7 +72,7 @@ def _trace(key: str, salt: bytes) -> str:
 
 
 def _host(url: str) -> str:
-    """Host and port in one spelling; what is no address is its own."""
+    """Return host and port in one spelling; text that is no address unchanged."""
     try:
         parts = urlsplit(url)
         return f"{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
@@ -82,7 +82,7 @@ def _host(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What all addresses of a command have in common."""
+    """What all addresses of a command share."""
 
     insecure_tls: bool
     ca_file: str | None
@@ -94,9 +94,9 @@ class _Kept:
 
 
 def find(args: Namespace, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
-    """The endpoint of a command, None where options and environment name none.
+    """Return the endpoint of a command, None if options and environment name none.
 
-    Raises `BadInput` where a provider's address, key or headers are not to be had.
+    Raise `BadInput` if a provider's address, key or headers are missing.
     """
     if provider is not None:
         return _at(provider, args, environment, _explicit_key(args))
@@ -117,9 +117,9 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
 def _at(
     provider: Provider, args: Namespace, environment: Mapping[str, str], given: tuple[str | None, str | None]
 ) -> Found:
-    """A provider's own addresses, or those that the command gives instead: its key goes to none of the latter.
+    """Return a provider's own addresses, or those of the command instead, to which its key is never sent.
 
-    `given` is a key that goes before the provider's own, and where it is from.
+    `given` is a key that takes precedence over the provider's own, and its source.
     """
     key, key_from = given
     own = providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
@@ -142,17 +142,17 @@ def _kept(args: Namespace, environment: Mapping[str, str], headers: Mapping[str,
 
 
 def insecure(environment: Mapping[str, str]) -> bool:
-    """Whether certificates that cannot be checked are accepted."""
+    """Return whether certificates that cannot be checked are accepted."""
     return environment.get("LLM_INSECURE_TLS") == "1"
 
 
 def again(
     args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None, *, own: bool
 ) -> Found:
-    """The endpoint of an earlier run. Raises `BadInput` naming the variable that held its key, if that is gone.
+    """Return the endpoint of an earlier run. Raise `BadInput` if the variable of its key is not set.
 
-    A run at a provider's own address follows the provider; one whose address a command gave stays there. Where the run
-    is not this user's `own`, its folder decides nothing of this: somebody else may have written it.
+    A run at a provider's own address follows the provider; one with an address from the command keeps it. If the run is
+    not this user's `own`, its folder decides none of this: another user may have written it.
     """
     missing = [name for name in provenance.get("headers") or () if name not in dict(args.extra_header)]
     if missing:
@@ -169,8 +169,8 @@ def again(
 def _foreign(
     args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
 ) -> Found:
-    """The endpoint of a run from anywhere: an address that this user's files or variables name, with the key that these
-    give it, or with none."""
+    """Return the endpoint of a run from anywhere: an address that this user's files or variables name, with the key
+    that they assign to it, or without one."""
     given = {"--api-key-file": args.api_key_file, "--api-key": args.api_key, "--extra-header": args.extra_header}
     if named := [option for option, value in given.items() if value]:
         raise BadInput(f"{run}: {UNKNOWN}, so give the address for {named[0]} too, with --api-url or --provider")
@@ -190,7 +190,7 @@ def _foreign(
 
 
 def _base_of_environment(was: str, environment: Mapping[str, str], run: str) -> str:
-    """The address of the environment that a run was made on. Raises `BadInput` where it has no such address."""
+    """Return the address of the environment that a run was made on. Raise `BadInput` if there is none."""
     bases = [
         _address_of(key, environment) for key, base in BASES.items() if environment.get(key) or environment.get(base)
     ]
@@ -198,14 +198,15 @@ def _base_of_environment(was: str, environment: Mapping[str, str], run: str) -> 
         if was.split() and {public_url(base)} == {public_url(url) for url in was.split()}:
             return base
     raise BadInput(
-        f"{run}: {UNKNOWN}, and no variable of yours has its address {was}: give --api-url to go on there or elsewhere"
+        f"{run}: {UNKNOWN}, and none of your variables has its address {was}: "
+        "give --api-url to continue there or elsewhere"
     )
 
 
 def _own(
     args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
 ) -> Found:
-    """The endpoint of this user's own run: where it was, with the key that it had."""
+    """Return the endpoint of this user's own run: the same address and key as before."""
     was: str = provenance["endpoint"]
     key, source = _explicit_key(args)
     key_from: str | None = provenance["key_from"]
@@ -215,7 +216,7 @@ def _own(
             key, source = _key_again(key_from, urls, environment, run), key_from
             _check_same(key, key_from, provenance.get("key_check"), urls, environment, run)
         return Found(_kept(args, environment).addresses(urls, key, provider), source, provider)
-    if key is None and key_from is not None and key_from.startswith("--"):  # a variable may be called otherwise by now
+    if key is None and key_from is not None and key_from.startswith("--"):  # the variable may have another name now
         at = providers.addresses(provider, environment)
         key, source = _key_again(key_from, at, environment, run), key_from
         _check_same(key, key_from, provenance.get("key_check"), at, environment, run)
@@ -225,28 +226,28 @@ def _own(
 
 
 def _check_moved(found: Found, provider: Provider, was: str, args: Namespace, run: str) -> None:
-    """A run does not follow its provider to another host because another file, or another variable, is there now.
+    """Raise `BadInput` if another file or variable would move a run to another host of its provider.
 
-    Servers of one's own, which no key is needed for, may have moved.
+    The user's own servers, which need no key, may have moved.
     """
     hosts = set(map(_host, found.shown.split()))
     may_move = args.providers or (provider.url_env and not provider.key_required)
     if not may_move and hosts.isdisjoint(map(_host, was.split())):
         raise BadInput(
-            f"{run} ran on {provider.name} at {was}, which {provider.source} has at {found.shown}: name the file that "
-            f"it is in with --providers, or say --provider {provider.name} to go on there"
+            f"{run} ran on {provider.name} at {was}, and {provider.source} has it at {found.shown}: name the file that "
+            f"it was in with --providers, or give --provider {provider.name} to continue there"
         )
 
 
 def _check_same(
     key: str, key_from: str, check: str | None, urls: Sequence[str], environment: Mapping[str, str], run: str
 ) -> None:
-    """Where only the run's manifest says that a key belongs to an address, it has to be the key that went there.
+    """Raise `BadInput` if only the run's manifest assigns the key to the address, and it is not the key used before.
 
-    The file or variable may hold another key by now.
+    The file or variable may hold another key now.
     """
-    said = key_from.startswith(config_file.FROM_CONFIG) or _address_of(key_from, environment) is not None
-    if not said and not (check and _is_same(key, check)):
+    assigned = key_from.startswith(config_file.FROM_CONFIG) or _address_of(key_from, environment) is not None
+    if not assigned and not (check and _is_same(key, check)):
         shown = " ".join(map(public_url, urls))
         raise BadInput(
             f"the key in {key_from.removeprefix(FROM_FILE)} is not the one that {run} was run with: "
@@ -255,7 +256,7 @@ def _check_same(
 
 
 def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str], run: str) -> str:
-    """The key of an earlier run, from where it was then."""
+    """Return the key of an earlier run, from its source at the time."""
     shown = " ".join(map(public_url, urls))
     if key_from.startswith(FROM_FILE) and not is_descriptor(Path(key_from.removeprefix(FROM_FILE))):
         return _key_of_file(Path(key_from.removeprefix(FROM_FILE)))
@@ -267,7 +268,7 @@ def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str
     if key_from == "--api-key" or key_from.startswith(FROM_FILE):
         raise BadInput(f"{run} was given its key by {key_from}: give it again, for {shown}")
     if key_from not in BASES:
-        raise BadInput(f"{run}: its manifest names {key_from}, where no key is looked for: give --api-key-file")
+        raise BadInput(f"{run}: its manifest names {key_from}, which is no source of keys: give --api-key-file")
     if not environment.get(key_from):
         raise BadInput(f"{run} took its key for {shown} from {key_from}, which is not set: set it, then resume")
     own = _address_of(key_from, environment)
@@ -294,13 +295,13 @@ def _explicit_key(args: Namespace) -> tuple[str | None, str | None]:
 
 
 def key_in(path: Path) -> str:
-    """The key in a file that an option of this command names. Raises `BadInput` where there is none."""
+    """Return the key in a file that an option of this command names. Raise `BadInput` if it has none."""
     return _key_handed_over(path) if is_descriptor(path) else _key_of_file(path)
 
 
 @functools.lru_cache
 def _key_handed_over(path: Path) -> str:
-    """The key in a pipe, which can be read once, for all models of a command."""
+    """Return the key in a pipe, which can be read only once, for all models of a command."""
     return _key_of_file(path, handed_over)
 
 
@@ -315,8 +316,8 @@ def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> st
 
 
 def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> tuple[str | None, str | None]:
-    """The variable's key whose address these are. `LLM_API_KEY` without an address of its own goes with one that
-    the command itself named."""
+    """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an address of its own goes
+    with one that the command named."""
     for key_name in BASES:
         own = _address_of(key_name, environment)
         its_own = named if own is None else all(public_url(own) == public_url(url) for url in urls)
@@ -326,12 +327,12 @@ def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool
 
 
 def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:
-    """The address that a variable's key was given for, None where the environment does not tell."""
+    """Return the address that a variable's key belongs to, None if the environment does not name it."""
     return environment.get(BASES.get(key_name, "")) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else None)
 
 
 def _whole(url: str, environment: Mapping[str, str]) -> str:
-    """A run's address as its files tell it, with the credentials and query that they leave out, if the environment
-    still has them."""
+    """Return a run's address with the credentials and query that its files omit, if the environment still has
+    them."""
     named = [environment.get(base_name) or "" for base_name in BASES.values()]
     return next((base for base in named if public_url(base) == url), url)

@@ -1,7 +1,7 @@
-"""`--config`: a YAML file of another program, as far as it tells of an endpoint.
+"""`--config`: the endpoint in another program's YAML file.
 
-Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`; what else the file
-holds is that program's own. The key in it is a secret like any other, so no message shows a value of it.
+Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`; other fields
+are that program's own. The key in it is a secret like any other, so no message shows a value of it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Config:
 
     @property
     def tuning(self) -> JSON:
-        """What the file says of the pace, by the names of `Tuning`."""
-        told = {"concurrency": self.concurrency, "timeout": self.timeout}
-        return {name: value for name, value in told.items() if value is not None}
+        """Return the pace in the file, by the names of `Tuning`."""
+        pace = {"concurrency": self.concurrency, "timeout": self.timeout}
+        return {name: value for name, value in pace.items() if value is not None}
 
 
 def read(path: Path) -> Config:
-    """The first endpoint of a file. Raises `BadInput` with file and field."""
+    """Return the first endpoint of a file. Raise `BadInput` with file and field."""
     entries = _document(path).get("llm")
     if type(entries) is not list or not entries:
         raise BadInput(f"{path}: field llm: expected a list of at least one endpoint")
@@ -106,7 +106,7 @@ def _url(entry: JSON, path: Path) -> str:
 
 
 def _typed(entry: JSON, name: str, kind: type | tuple[type, ...], expected: str, path: Path) -> Any:
-    """A field of the kind, None where it is absent or null."""
+    """Return a field of this kind, None if it is absent or null."""
     value = entry.get(name)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
         raise BadInput(f"{path}: field llm[0].{name}: expected {expected}")

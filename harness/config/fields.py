@@ -1,4 +1,4 @@
-"""How fields of the providers file are read: each kind checked, each mistake told with its place, no value shown."""
+"""Read the fields of the providers file: check each kind, report each mistake with its place, show no value."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ KEYS = frozenset({"api_key", "api-key", "apikey", "key", "token", "secret"})
 NO_KEYS_HERE = "keys do not belong in this file: put it into a variable, and name that variable with key_env"
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
 OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
-"""What the client says of each request itself."""
+"""Headers that the client sets itself."""
 
 Reader = Callable[[Any, str], Any]
 """From a value and its place in the file to the form in which it is kept."""
 
 
 def header(name: str, value: Any) -> tuple[str, str]:
-    """Both, where they can be sent as a header beside the harness's own. Raises `BadInput`, without the value."""
+    """Return both, if they can be sent with the harness's own headers. Raise `BadInput`, without the value."""
     if not HEADER_NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'")
     if name.lower() in CREDENTIALS:
@@ -46,12 +46,12 @@ def header(name: str, value: Any) -> tuple[str, str]:
     return name, value
 
 
-def fields(told: Any, readers: Mapping[str, Reader], where: str) -> JSON:
-    """The fields of a table in the form in which they are kept."""
-    if type(told) is not dict:
+def fields(table: Any, readers: Mapping[str, Reader], where: str) -> JSON:
+    """Return the fields of a table in the form in which they are kept."""
+    if type(table) is not dict:
         raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(readers)[:3])}")
     found = {}
-    for name, value in told.items():
+    for name, value in table.items():
         if name.lower() in KEYS:
             raise BadInput(f"{where}.{name}: {NO_KEYS_HERE}")
         if name not in readers:

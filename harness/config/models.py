@@ -1,4 +1,4 @@
-"""From the models that a command names to what is asked of whom: names, providers, addresses, sampling, pace."""
+"""Resolve the models that a command names: names, providers, addresses, sampling, pace."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_MEMBERS = frozenset({"model", "messages"})
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model of a command: its run's name, what its requests carry, where they go, what is known of the pace."""
+    """One model of a command: its run's name, its requests' parameters, their endpoint, and the pace."""
 
     name: str
     sampling: Sampling
@@ -36,7 +36,7 @@ class Model:
 def resolve(
     entry: QueuedModel, given: config_file.Config | None, book: Book, args: Namespace, missing: list[str]
 ) -> Model | None:
-    """What an entry stands for; what it lacks is added to `missing`."""
+    """Return the model of an entry, None if something is missing, which is added to `missing`."""
     name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name, model)
     provider = provider_named(name, book)
@@ -55,7 +55,7 @@ def resolve(
         missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
     elif found and not (args.provider or args.config) and providers.is_taken_for_provider(entry.model, book):
         whose = providers.unknown_provider(entry.model, book)
-        tell(f"{entry.model} as a whole is taken for a model of {found.shown}: {whose}")
+        tell(f"{entry.model} as a whole is used as the name of a model of {found.shown}: {whose}")
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     sampling = Sampling(
         model,
@@ -71,7 +71,7 @@ def resolve(
 
 
 def check_keys(args: Namespace, models: Sequence[Model]) -> None:
-    """A key or header of the command itself goes to one place only. Raises `BadInput`."""
+    """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
     places = {model.found.hosts for model in models if model.found}
     given = [
         name
@@ -98,14 +98,14 @@ def _check_adapt(provider: Provider | None) -> None:
 
 
 def named(entry: QueuedModel, args: Namespace, book: Book) -> tuple[str | None, str]:
-    """Provider and model of an entry. With `--provider` or `--config` a name is taken as it stands, colons and all."""
+    """Return provider and model of an entry. With `--provider` or `--config` the whole name is the model."""
     if args.provider or args.config:
         return args.provider, entry.model
     return providers.split_model(entry.model, book)
 
 
 def entries(args: Namespace, book: Book) -> list[QueuedModel]:
-    """The models of the command, those of its queue after those it names itself."""
+    """Return the models of the command: those that it names, then those of its queue."""
     found = [QueuedModel(model) for model in args.model]
     if args.queue is not None:
         if args.queue not in book.queues:
@@ -133,9 +133,9 @@ def provider_named(name: str | None, book: Book) -> Provider | None:
 
 
 def pace_of(provider: Provider) -> JSON:
-    """What the providers file says of the pace, by the names of `Tuning`."""
-    told = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
-    pace = {name: value for name, value in told.items() if value is not None}
+    """Return the pace in the providers file, by the names of `Tuning`."""
+    limits = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
+    pace = {name: value for name, value in limits.items() if value is not None}
     if provider.concurrency is not None:
         pace["concurrency"] = None if provider.concurrency == defaults.AUTO else provider.concurrency
     return pace
@@ -154,7 +154,7 @@ def _found(given: config_file.Config, args: Namespace) -> address.Found:
 
 
 def _check_encodable(sampling: Sampling) -> None:
-    """Refuses values that no JSON body can carry before anything else is done."""
+    """Raise `BadInput` for values that cannot be in a JSON body."""
     if own := OWN_MEMBERS & sampling.extra_body.keys():
         raise BadInput(f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body")
     try:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share, and their meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.errors import BadInput, shown
 from harness.model import JSON
 
 NAME_BYTES = 200
-"""Of a run's name at most: file systems take 255, and files that are set aside add to theirs."""
+"""Longest name of a run: file systems allow 255, and backups append to names."""
 
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
@@ -26,24 +26,24 @@ SEED_MOST = 2**32 - 1
 
 
 def add_folders(parser: argparse.ArgumentParser, *, of_earlier_runs: bool = False) -> None:
-    """An earlier run knows where its tasks were; the option then says where they are now."""
+    """Add the folders of tasks and results; with `of_earlier_runs` the tasks' default is where they were."""
     default = None if of_earlier_runs else defaults.TASKS_FOLDER
-    told = "where the runs' tasks are now (default: where they were)" if of_earlier_runs else "default: tasks"
-    parser.add_argument("--tasks-dir", type=folder, default=default, metavar="DIR", help=told)
+    words = "where the runs' tasks are now (default: where they were)" if of_earlier_runs else "default: tasks"
+    parser.add_argument("--tasks-dir", type=folder, default=default, metavar="DIR", help=words)
     parser.add_argument(
         "--results-dir", type=folder, default=defaults.RESULTS_FOLDER, metavar="DIR", help="default: results"
     )
 
 
 def add_which(parser: argparse.ArgumentParser) -> None:
-    """Which runs a command is about; all where nothing is named."""
+    """Add the options that select runs; without them, all."""
     parser.add_argument("--name", type=folder_name, help="name of the run (its folder under the results)")
     parser.add_argument("--model", type=filled, help="the run of this model")
     add_platform(parser, "one subset; may be repeated")
 
 
-def add_platform(parser: argparse.ArgumentParser, told: str) -> None:
-    parser.add_argument("--platform", "--subset", type=filled, action="append", metavar="P", help=told)
+def add_platform(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("--platform", "--subset", type=filled, action="append", metavar="P", help=words)
 
 
 def add_benchmark(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +58,8 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
 
 
 def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """The benchmark among a command's words, before its own flags are known: the first word that is neither an option
-    nor the value of one. An option that is not known yet may take the next word, unless that is a benchmark."""
+    """Return the benchmark among a command's words, before its own flags are defined: the first word that is neither an
+    option nor its value. An undefined option may take the next word, unless that is a benchmark."""
     known, left = parser._option_string_actions, deque(words)
     while left:
         option, _, value = left.popleft().partition("=")
@@ -72,9 +72,9 @@ def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> st
     return defaults.BENCHMARK
 
 
-def add_sample_seed(parser: argparse.ArgumentParser, told: str) -> None:
+def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
     kind = whole(0, SEED_MOST)
-    parser.add_argument("--sample-seed", type=kind, default=defaults.SAMPLE_SEED, metavar="N", help=told)
+    parser.add_argument("--sample-seed", type=kind, default=defaults.SAMPLE_SEED, metavar="N", help=words)
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,9 @@ def add_key(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:VALUE",
         help="one more header for every request; may be repeated",
     )
-    group.add_argument("--ca-file", type=ca_file, metavar="FILE", help="certificates to trust besides the system's")
+    group.add_argument(
+        "--ca-file", type=ca_file, metavar="FILE", help="certificates to trust in addition to the system's"
+    )
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
@@ -143,25 +145,25 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def add_tuning(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("tuning (free to change on resume)")
 
-    def add(flag: str, kind: Callable[[str], object], metavar: str, told: str) -> None:
-        group.add_argument(flag, type=kind, metavar=metavar, help=told)
+    def add(flag: str, kind: Callable[[str], object], metavar: str, words: str) -> None:
+        group.add_argument(flag, type=kind, metavar=metavar, help=words)
 
-    concurrency = f"requests in flight at most, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
+    concurrency = f"most requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
     add("--concurrency", concurrency_value, "N", concurrency)
-    add("--auto-start", requests, "N", f"what auto begins with (default: what it learned, or {defaults.AUTO_START})")
-    add("--auto-floor", requests, "N", f"the least that auto goes down to (default: {defaults.AUTO_FLOOR})")
-    add("--auto-ceiling", requests, "N", f"the most that auto goes up to (default: {defaults.AUTO_CEILING})")
-    add("--rpm", positive_float, "N", "requests a minute at most")
-    add("--tpm", positive_float, "N", "tokens a minute at most, prompts and completions")
+    add("--auto-start", requests, "N", f"where auto starts (default: what it learned, or {defaults.AUTO_START})")
+    add("--auto-floor", requests, "N", f"lower limit of auto (default: {defaults.AUTO_FLOOR})")
+    add("--auto-ceiling", requests, "N", f"upper limit of auto (default: {defaults.AUTO_CEILING})")
+    add("--rpm", positive_float, "N", "most requests per minute")
+    add("--tpm", positive_float, "N", "most tokens per minute, prompts and completions")
     add("--timeout", seconds, "S", f"seconds for one whole reply (default: {defaults.TIMEOUT_SECONDS:g})")
     stall = f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})"
     add("--stall-timeout", seconds, "S", stall)
     group.add_argument(
         "--stream",
         choices=STREAMS,
-        help="whether replies are streamed (default: auto, only where an endpoint insists)",
+        help="whether replies are streamed (default: auto, only if an endpoint requires it)",
     )
-    add("--max-retries", retries, "N", f"other tries of a request after the first (default: {defaults.MAX_RETRIES})")
+    add("--max-retries", retries, "N", f"retries of a request after the first try (default: {defaults.MAX_RETRIES})")
     outage = f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})"
     add("--max-outage", seconds, "S", outage)
     group.add_argument(
@@ -172,11 +174,11 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
 
 
 PLAIN = ("rpm", "tpm", "timeout", "stream", "max_retries", "max_outage", "durability")
-"""Parts of the tuning that are taken as they are given."""
+"""Parts of the tuning that are used as given."""
 
 
 def tuning(args: argparse.Namespace, earlier: JSON | None = None) -> defaults.Tuning:
-    """The tuning of a command: what its options say, else what an earlier process of the run had, else defaults."""
+    """Return the tuning of a command: from its options, else from an earlier process of the run, else defaults."""
     had = earlier or {}
     default = defaults.Tuning()
 
@@ -282,14 +284,14 @@ def share(text: str) -> float:
 
 
 def filled(text: str) -> str:
-    """Refuses an empty word, which would otherwise count as none at all and so name everything."""
+    """Refuse an empty word, which would otherwise count as missing and so select everything."""
     if not text.strip():
         raise argparse.ArgumentTypeError("expected a name, got nothing (a variable that is not set?)")
     return text
 
 
 def folder(text: str) -> Path:
-    """A folder that is there or may yet be made."""
+    """Parse a folder that exists or can be created."""
     if not text:
         raise argparse.ArgumentTypeError("expected a folder, got nothing (a variable that is not set?)")
     try:
@@ -302,8 +304,8 @@ def folder(text: str) -> Path:
 
 
 def file_of(*endings: str) -> Callable[[str], Path]:
-    """A file to be written, by the endings that its name may have: none of them a record's, a task's or a log's, so
-    that a slip of the pen replaces nothing that cannot be made again."""
+    """Return the type of a file to write, with the endings that its name may have: none of a record, a task or a log,
+    so that a typing error overwrites only what can be made again."""
 
     def path(text: str) -> Path:
         made = Path(filled(text))
@@ -315,7 +317,7 @@ def file_of(*endings: str) -> Callable[[str], Path]:
 
 
 def folder_name(text: str) -> str:
-    """A run's name as options give it."""
+    """Parse a run's name."""
     filled(text)
     try:
         return run_name(text, "")
@@ -324,9 +326,9 @@ def folder_name(text: str) -> str:
 
 
 def header(text: str) -> tuple[str, str]:
-    """A header in the form in which HTTP has it."""
+    """Parse a header in HTTP's form."""
     name, colon, value = (part.strip() for part in text.partition(":"))
-    if not colon:  # what was given may be the value alone, and is not shown
+    if not colon:  # the text may be the value alone, so it is not shown
         raise argparse.ArgumentTypeError("expected NAME:VALUE")
     try:
         return fields.header(name, value)
@@ -335,15 +337,15 @@ def header(text: str) -> tuple[str, str]:
 
 
 def ca_file(text: str) -> str:
-    """The path of a file, as it is found from any folder."""
+    """Return the absolute path of a file."""
     path = Path(filled(text)).absolute()
     if not path.is_file():
-        raise argparse.ArgumentTypeError(f"there is no file {shown(text)}")
+        raise argparse.ArgumentTypeError(f"no such file: {shown(text)}")
     return str(path)
 
 
 def run_name(name: str | None, model: str) -> str:
-    """The folder's name: as given, or the last part of the model's name, as the authors' runner has it."""
+    """Return the folder's name: as given, or the last part of the model's name, like the authors' runner."""
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
     if not chosen.strip() or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
         raise BadInput(f"{shown(chosen)} cannot name a run's folder: give another with --name")
@@ -353,9 +355,9 @@ def run_name(name: str | None, model: str) -> str:
 
 
 def new_run_name(name: str | None, model: str) -> str:
-    """The name of a run that may begin now. Raises `BadInput` for one that the results folder uses itself.
+    """Return the name of a run that may start now. Raise `BadInput` for one that the results folder uses itself.
 
-    Letter case and dots or blanks at the end do not count: some file systems know neither.
+    Letter case and trailing dots or blanks are ignored, as some file systems do.
     """
     chosen = run_name(name, model)
     plain = chosen.casefold().rstrip(". ")

@@ -48,34 +48,34 @@ UNKNOWN = "nothing shows that this run was made by you on this machine"
 
 
 def seal(manifest: Manifest, environment: Mapping[str, str]) -> str | None:
-    """The seal of a manifest, None where this user's secret can be neither read nor made."""
+    """Return the seal of a manifest, None if this user's secret can be neither read nor made."""
     own = secret(environment)
     return _sealed(manifest, own) if own else None
 
 
 def secret(environment: Mapping[str, str]) -> bytes | None:
-    """This user's secret, None where it can be neither read nor made."""
+    """Return this user's secret, None if it can be neither read nor made."""
     path = _path(environment)
     return (_read(path) or _made(path)) if path else None
 
 
 def is_own(manifest: Manifest, environment: Mapping[str, str]) -> bool:
-    """Whether a manifest has the seal that this user's secret gives it."""
+    """Return whether a manifest has the seal that this user's secret gives it."""
     path, found = _path(environment), manifest.provenance.get("origin")
     own = _read(path) if path and found else None
     return bool(own and hmac.compare_digest(_sealed(manifest, own).encode(), str(found).encode()))
 
 
 def where_secret_is_missing(environment: Mapping[str, str]) -> str:
-    """What to say of a run that could not be sealed."""
+    """Return the note for a run that could not be sealed."""
     return (
         f"no secret of yours can be kept in {_path(environment) or '~/.local/state'}, so this run is not known as "
-        "yours later: `resume` wants --name, --api-url where the address was one of the command, and --trust for code"
+        "yours later: `resume` needs --name, --api-url if the address was given by the command, and --trust for code"
     )
 
 
 def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool) -> None:
-    """Ask once, on a terminal, whether the code in a run's folder may be run. Raise `BadInput` where it may not."""
+    """Ask once, on a terminal, whether the code in a run's folder may be run. Raise `BadInput` if it may not."""
     if trust:
         return
     why = f"its prompt or agent in {folder} is code, and {UNKNOWN}"
@@ -87,7 +87,7 @@ def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool
 
 @functools.lru_cache
 def _agreed(question: str, files: tuple[tuple[str, str], ...]) -> bool:
-    """The answer of the user, who is asked once for the same `files` of a folder."""
+    """Return the user's answer; ask only once for the same `files` of a folder."""
     tell(question)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -1,4 +1,4 @@
-"""From options, or from an earlier run's manifest, to what a command is going to run."""
+"""What a command is going to run, from options or from an earlier run's manifest."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ class Plan:
 
     @property
     def endpoint(self) -> str:
-        """The address as files and displays show it."""
+        """Return the address as files and displays show it."""
         return self.found.shown if self.found else defaults.EMBEDDED
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The servers of its requests."""
+        """Return the servers of its requests."""
         return self.found.hosts if self.found else frozenset({defaults.EMBEDDED})
 
     def shares_with(self, other: Plan) -> bool:
-        """Whether both have a server and its key in common, and so the limits of one account."""
+        """Return whether both use the same server and key, and so the limits of one account."""
         key = self.found.addresses[0].key if self.found else None
         others = other.found.addresses[0].key if other.found else None
         return key == others and not self.hosts.isdisjoint(other.hosts)
 
     def identity(self) -> JSON:
-        """Everything that can change a prompt, a request's meaning or an answer."""
+        """Return everything that can change a prompt, a request's meaning or an answer."""
         sampling = asdict(self.sampling)
         model = sampling.pop("model")
         return {
@@ -92,7 +92,7 @@ class Plan:
         }
 
     def provenance(self) -> JSON:
-        """Recorded; changes are told, not refused."""
+        """Return what is recorded; changes are reported, not refused."""
         own = self.benchmark.source
         return {
             "endpoint": self.endpoint,
@@ -125,7 +125,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the harness's own checkout, None outside one."""
+    """Return the commit of the harness's own checkout, None outside one."""
     root = Path(__file__).resolve().parent.parent.parent
     if not (root / ".git").exists():
         return None

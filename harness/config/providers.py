@@ -1,7 +1,7 @@
 """The providers file: who serves models, where, with whose key, and which models a queue runs (docs/providers.md).
 
-The shipped `providers.toml` beside this module, and the user's own over it, field by field within a provider. Keys
-never stand in such a file: it names the variables that hold them. No message shows a value of it.
+The user's own file overrides the shipped `providers.toml` in this folder, field by field within a provider. Such a file
+never contains keys: it names the variables that hold them. No message shows its values.
 """
 
 from __future__ import annotations
@@ -30,20 +30,17 @@ APPLICATION = "behavior-harness"
 
 NAME = re.compile(r"[\w.-]+")
 ALIKE = 0.85
-"""Likeness from which a name is a slip of the pen; `llama3` and `ollama`, `deepseek-r1` and `deepseek` are below."""
-
-"""Checks a field's value and gives it as it is kept; hears where it stands, for the message."""
+"""Similarity from which a name counts as a typing error; `llama3`/`ollama` and `deepseek-r1`/`deepseek` are below."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One place that serves models: an account of a hosted API, or servers of one's own.
+    """One place that serves models: an account of a hosted API, or the user's own servers.
 
-    `base_url` are replicas of one service, empty where only the variable `url_env` can tell; where that is set, it
-    tells. `key_env` is the variable of the key, None where requests go without one; `key_required` says whether a
-    missing key is an error. `rpm` and `tpm` are requests and tokens a minute, `timeout` is in seconds, `concurrency`
-    a number or `auto`; None leaves each to the command. `adapt` are quirks that need not be learned. `source` is the
-    file that it is from, for messages.
+    `base_url` are replicas of one service; the variable `url_env`, if set, overrides it. `key_env` is the variable of
+    the key, None if requests are sent without one; `key_required` means that a missing key is an error.
+    `rpm` and `tpm` are requests and tokens a minute, `timeout` is in seconds, `concurrency` a number or `auto`; None
+    leaves each to the command. `adapt` are quirks that need not be learned. `source` is its file, for messages.
     """
 
     name: str
@@ -78,7 +75,7 @@ class QueuedModel:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """All that the files say; `files` in the order in which they were read."""
+    """The content of the files; `files` are in the order in which they were read."""
 
     providers: Mapping[str, Provider]
     queues: Mapping[str, tuple[QueuedModel, ...]]
@@ -86,9 +83,9 @@ class Book:
 
 
 def read(named: Path | None, environment: Mapping[str, str]) -> Book:
-    """The shipped file, and over it the one that is `named`, else that of this folder, else the user's own.
+    """Return the shipped file, overridden by the `named` one, else by that of this folder, else by the user's own.
 
-    Raises `BadInput` with file and field.
+    Raise `BadInput` with file and field.
     """
     book = shipped()
     own = named or _of_user(environment)
@@ -96,14 +93,14 @@ def read(named: Path | None, environment: Mapping[str, str]) -> Book:
 
 
 def shipped() -> Book:
-    """What the harness itself knows."""
+    """Return the shipped file alone."""
     return over(Book({}, {}, ()), SHIPPED)
 
 
 def split_model(text: str, book: Book) -> tuple[str | None, str]:
-    """Provider and model of `deepseek:deepseek-chat`; None and all of it where no provider stands before a colon.
+    """Return provider and model of `deepseek:deepseek-chat`; None and the whole text without a provider before a colon.
 
-    The part before the first colon counts where it is a known provider's name, so that `qwen2.5:7b` and
+    The part before the first colon counts only if it is a known provider's name, so that `qwen2.5:7b` and
     `deepseek/deepseek-r1:free` stay models. Raises `BadInput` for a provider without a model.
     """
     provider, colon, model = text.partition(":")
@@ -115,7 +112,7 @@ def split_model(text: str, book: Book) -> tuple[str | None, str]:
 
 
 def unknown_provider(text: str, book: Book) -> str | None:
-    """That what stands before a model's first colon is no provider; None where nothing there could be one's name."""
+    """Return a message that the part before the first colon is no provider, None if it cannot be one's name."""
     name, colon, _ = text.partition(":")
     if not colon or name in book.providers or not NAME.fullmatch(name):
         return None
@@ -123,8 +120,8 @@ def unknown_provider(text: str, book: Book) -> str | None:
 
 
 def is_taken_for_provider(text: str, book: Book) -> bool:
-    """Whether what stands before a model's first colon is meant for a provider, and none is called so: spelt nearly
-    like a known one, or before a name with a slash, which no tag of a model has (`llama3:8b`)."""
+    """Return whether the part before the first colon is meant for a provider but unknown: spelt nearly like a known
+    one, or before a name with a slash, which no tag of a model has (`llama3:8b`)."""
     name, _, model = text.partition(":")
     if unknown_provider(text, book) is None:
         return False
@@ -132,12 +129,12 @@ def is_taken_for_provider(text: str, book: Book) -> bool:
 
 
 def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Where its replicas are now: as the variable `url_env` says, parted by spaces or commas, else as the file says.
+    """Return its replicas' addresses: from the variable `url_env` (separated by spaces or commas), else from the file.
 
-    Raises `BadInput` where neither does, or the variable holds no address.
+    Raise `BadInput` if neither has any, or the variable holds no address.
     """
-    told = environment.get(provider.url_env, "") if provider.url_env else ""
-    found = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", told))))
+    value = environment.get(provider.url_env, "") if provider.url_env else ""
+    found = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", value))))
     if not found and not provider.base_url:
         raise BadInput(
             f"provider {provider.name}: {provider.url_env} is not set: set it to the address, http(s)://HOST[:PORT]/v1"
@@ -145,13 +142,13 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
     if not all(map(is_address, found)):
         raise BadInput(
             f"provider {provider.name}: {provider.url_env}: expected an address of the form "
-            "http(s)://HOST[:PORT]/v1, or several parted by spaces or commas"
+            "http(s)://HOST[:PORT]/v1, or several separated by spaces or commas"
         )
     return found or provider.base_url
 
 
 def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str]:
-    """Its extra headers with the variables in them filled in. Raises `BadInput` for one that is not set."""
+    """Return its extra headers with their variables filled in. Raise `BadInput` for one that is not set."""
     return {name: _filled(provider, name, value, environment) for name, value in provider.extra_headers.items()}
 
 
@@ -159,7 +156,7 @@ def _filled(provider: Provider, name: str, value: str, environment: Mapping[str,
     where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
     for variable in PLACE.findall(value):
         if not environment.get(variable):
-            raise BadInput(f"{where} takes the variable {variable}, which is not set: set it")
+            raise BadInput(f"{where} uses the variable {variable}, which is not set: set it")
     filled = PLACE.sub(lambda place: environment[place[1]], value)
     if not is_header_value(filled):
         raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
@@ -167,7 +164,7 @@ def _filled(provider: Provider, name: str, value: str, environment: Mapping[str,
 
 
 def _of_user(environment: Mapping[str, str]) -> Path | None:
-    """The user's file where the command names none."""
+    """Return the user's file, if the command names none."""
     configured = Path(environment.get("XDG_CONFIG_HOME") or "")
     home = Path(environment.get("HOME") or "")
     candidates = [Path(FILE)]
@@ -179,12 +176,12 @@ def _of_user(environment: Mapping[str, str]) -> Path | None:
 
 
 def over(book: Book, path: Path) -> Book:
-    """What a file says over what is known already. Raises `BadInput` with file and field."""
+    """Return a book overridden by a file. Raise `BadInput` with file and field."""
     document = _document(path)
     providers = dict(book.providers)
-    for name, told in _entries(document, "providers", path):
-        providers[name] = _provider(providers.get(name, Provider(name)), told, path)
-    queues = dict(book.queues) | {name: _queue(name, told, path) for name, told in _entries(document, "queues", path)}
+    for name, entry in _entries(document, "providers", path):
+        providers[name] = _provider(providers.get(name, Provider(name)), entry, path)
+    queues = dict(book.queues) | {name: _queue(name, entry, path) for name, entry in _entries(document, "queues", path)}
     return Book(providers, queues, (*book.files, path))
 
 
@@ -202,7 +199,7 @@ def _document(path: Path) -> JSON:
 
 
 def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
-    """Name and content of each provider, or of each queue."""
+    """Return name and content of each provider, or of each queue."""
     entries = document.get(kind, {})
     if type(entries) is not dict:
         raise BadInput(f"{path}: field {kind}: expected a table")
@@ -212,9 +209,9 @@ def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
     return list(entries.items())
 
 
-def _provider(below: Provider, told: Any, path: Path) -> Provider:
+def _provider(below: Provider, entry: Any, path: Path) -> Provider:
     where = f"{path}: providers.{below.name}"
-    given = fields(told, PROVIDER_FIELDS, where)
+    given = fields(entry, PROVIDER_FIELDS, where)
     if "ca_file" in given:
         given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
     made = replace(below, **given, source=str(path))
@@ -229,21 +226,21 @@ def _provider(below: Provider, told: Any, path: Path) -> Provider:
 
 
 def _moved(below: Provider, made: Provider) -> bool:
-    """Whether a key would go to another host than the one that it was named for."""
+    """Return whether a key would go to another host than the one that it was named for."""
     known = {urlsplit(url)[:2] for url in below.base_url}
     elsewhere = {urlsplit(url)[:2] for url in made.base_url} - known
     return below.key_env is not None and bool(elsewhere or made.url_env != below.url_env)
 
 
-def _queue(name: str, told: Any, path: Path) -> tuple[QueuedModel, ...]:
+def _queue(name: str, value: Any, path: Path) -> tuple[QueuedModel, ...]:
     where = f"{path}: queues.{name}"
-    if type(told) is not list or not told:
+    if type(value) is not list or not value:
         raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
-    return tuple(_queued(entry, f"{where}[{number}]") for number, entry in enumerate(told))
+    return tuple(_queued(entry, f"{where}[{number}]") for number, entry in enumerate(value))
 
 
-def _queued(told: Any, where: str) -> QueuedModel:
-    given = fields({"model": told} if type(told) is str else told, QUEUE_FIELDS, where)
+def _queued(value: Any, where: str) -> QueuedModel:
+    given = fields({"model": value} if type(value) is str else value, QUEUE_FIELDS, where)
     if "model" not in given:
         raise BadInput(f"{where}.model: expected the name of a model")
     return QueuedModel(**given)

@@ -60,5 +60,5 @@ def _active(lane: Lane) -> int:
 
 
 def _is_open(lane: Lane, limit: int, active: int) -> bool:
-    """Whether one more fits in beside `active` users, and into the lane: no crowd where everybody backs off."""
+    """Whether one more fits in with `active` users, and into the lane: no crowd where everybody backs off."""
     return active < limit and lane.in_play < 2 * limit

@@ -35,7 +35,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
 def write_report(files: RunFiles, report: Report) -> None:
     """Where it is another one than stood there, the pages of that one are set aside first.
 
-    So no page ever stands beside a report that it is not of, whatever ends the process in between.
+    So a page never belongs to another report than the one in its folder, whenever the process ends.
     """
     path, data = files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
     if not _is_written(path, data):

@@ -16,9 +16,9 @@ from harness.store.tasks import TaskIndex
 
 @dataclass(slots=True)
 class Job:
-    """`expected` and `done` are masks over the tasks; users expected and not done are owed.
+    """`expected` and `done` are masks over the tasks; users expected and not done remain.
 
-    `failed` counts the users given up on in this process, `otherwise` those who asked something else than before they
+    `failed` counts the users given up on in this process, `otherwise` those who sent different requests after they
     were interrupted, so that saved responses went unused, and `warnings` are what the benchmark warned of; all three
     are the engine's to write.
     """
@@ -39,7 +39,7 @@ class Job:
         return self.store.done
 
     @property
-    def owed(self) -> NDArray[np.int64]:
+    def remaining(self) -> NDArray[np.int64]:
         return np.flatnonzero(self.expected & ~self.done)
 
     @property

@@ -1,9 +1,9 @@
-"""One run's way through the engine: its users, its calls, its files and its end.
+"""Run the users of one run: their calls, their files and the end of the run.
 
-A lane stops in one of three ways. Asked to (a signal, an endpoint that will not serve it): no new request goes out,
-those on the wire may answer within a grace, and what they answer is saved. By this machine: at once, since nothing
-more can be saved. Asked twice: at once. In all of them what is saved is intact, and no other lane is touched unless
-the reason is this machine's.
+A lane stops in one of three ways. On request (a signal, an endpoint that refuses it): no new request is sent, those in
+flight have a grace period to finish, and their replies are saved. On a machine error: at once, since nothing more can
+be saved. On a second request: at once. Saved data stays intact, and no other lane is affected unless the reason is a
+machine error.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from harness.errors import (
 from harness.model import Failure, Snapshot
 
 REJECTIONS_TO_STOP = 3
-"""Refused requests of different users, before any success, that mean a wrong configuration; likewise users for whom
-the benchmark's code failed."""
+"""Refused requests of different users, before any success, that indicate a wrong configuration; likewise users for
+whom the benchmark's code failed."""
 
 BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkError: "benchmark"}
-"""Which boundary an error that gives a user up has crossed, if not that to the endpoint."""
+"""The boundary that an error of a failed user crossed, if not the endpoint's."""
 
 
 class Lane:
     """The jobs of one run's subsets and the caller that they share. `clock` is in seconds, monotonic.
 
-    `ending` is why it stopped early, None while it has not. `in_play` counts users that have started and not ended;
-    `over` says that all have, and that the files have what they brought.
+    `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
+    that all have ended and that their results are in the files.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Lane:
         self._all_started = anyio.Event()
 
     async def run(self) -> None:
-        """From the first user to the last one's end. Who starts when is said from outside, by `start_next`."""
+        """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self._commit.serve)
@@ -87,25 +87,25 @@ class Lane:
 
     @property
     def has_more(self) -> bool:
-        """Whether users wait to be started; a lane that is stopping starts none."""
+        """Return whether users wait to be started; a stopping lane starts none."""
         return bool(self.schedule) and self.ending is None
 
     @property
     def in_outage(self) -> bool:
         return self.caller.limiter.probing
 
-    def start_next(self, slots: int, beside: int) -> None:
-        """Starts a user; `slots` and `beside` as for `Schedule.next`."""
+    def start_next(self, slots: int, other_steps: int) -> None:
+        """Starts a user; `slots` and `other_steps` as for `Schedule.next`."""
         self.in_play += 1
-        self._users.start_soon(self._user, self.schedule.next(slots, beside))
+        self._users.start_soon(self._user, self.schedule.next(slots, other_steps))
 
     def starts_no_more(self) -> None:
         self._all_started.set()
 
     def stop(self, reason: HarnessError, grace: float) -> None:
-        """Ends the lane: the first reason is the one that is told, a later one can only shorten the grace."""
+        """End the lane. The first reason is reported; a later one can only shorten the grace, in seconds."""
         first = self.ending is None
-        if first or isinstance(reason, MachineError):  # that one is told whatever came before it
+        if first or isinstance(reason, MachineError):  # reported even after another reason
             self.ending = reason
         self.caller.limiter.close()
         self._users.cancel_scope.deadline = min(self._users.cancel_scope.deadline, anyio.current_time() + grace)
@@ -114,10 +114,10 @@ class Lane:
             self._note(reason)
 
     def look_around(self, lag: float) -> None:
-        """A moment has passed; `lag` is how late the event loop noticed, in seconds."""
+        """Do the periodic work; `lag` is how late the event loop was, in seconds."""
         self.progress.tick(lag)
         if self.ending is not None and not self.caller.limiter.in_flight:
-            self._users.cancel_scope.cancel()  # whoever is left waits for a slot that will not come
+            self._users.cancel_scope.cancel()  # the rest wait for a slot that they will not get
         for part in self.parts:
             self._take_warnings(part.job)
             part.job.store.beat()
@@ -130,7 +130,7 @@ class Lane:
                 requested=snapshot.requested or "auto",
                 admitted=snapshot.limit,
                 on_the_wire=snapshot.in_flight,
-                beside=snapshot.beside,
+                beside=snapshot.others_in_flight,
                 waiting=snapshot.waiting,
                 held_by=snapshot.held_by,
                 outage_seconds=round(snapshot.outage, 1),
@@ -139,7 +139,7 @@ class Lane:
             )
 
     def note(self, what: str, detail: str) -> None:
-        """Writes down what was found out about the endpoint, and shows it."""
+        """Log a finding about the endpoint, and show it."""
         self.progress.warn(detail)
         for part in self.parts:
             part.job.store.event(what, detail=detail)
@@ -168,7 +168,7 @@ class Lane:
             self.caller.limiter.slots.wake()
 
     async def _play(self, part: Part, user: int) -> None:
-        """One user, from its line to its record or failure."""
+        """Play one user, from its line to its record or failure."""
         job, position, steps = part.job, int(part.positions[user - part.first]), int(self._steps[user])
         self._to_go[user] = steps
         task = job.task(position)
@@ -224,7 +224,7 @@ class Lane:
     def _fail(
         self, part: Part, key: str, position: int, error: GaveUp | Rejected | AgentFailed | BenchmarkError
     ) -> None:
-        """Records a user given up on; refusals before any success mean that no user will do better."""
+        """Record a failed user; refusals before any success mean that no other user will succeed."""
         tries = error.tries if isinstance(error, GaveUp) else 1
         failure = Failure(key, BOUNDARIES.get(type(error), "endpoint"), error.kind, error.detail, tries)
         part.job.store.save_failure(failure, part.job.index.digest(position))
@@ -240,7 +240,7 @@ class Lane:
                 self.stop(error, GRACE_SECONDS)
 
     def _take_warnings(self, job: Job) -> None:
-        """Writes down what the benchmark warned of since the last time, and shows it."""
+        """Log the benchmark's warnings since the last call, and show them."""
         fresh, job.benchmark.warnings = job.benchmark.warnings, []
         for warning in fresh:
             job.store.event("warning", detail=warning)
@@ -252,7 +252,7 @@ class Lane:
         self.progress.try_failed(fault.kind, fault.detail)
 
     def _note(self, reason: HarnessError) -> None:
-        """Writes down why the lane ends, where this machine still can."""
+        """Log why the lane ends, if this machine still can."""
         try:
             for part in self.parts:
                 part.job.store.event("stopping", reason=str(reason))

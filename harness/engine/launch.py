@@ -1,4 +1,4 @@
-"""Plays what the runs of plans owe, and brings them to their end. Shared by `run` and `resume`."""
+"""Play the remaining users of plans' runs, and finish the runs. Shared by `run` and `resume`."""
 
 from __future__ import annotations
 
@@ -34,26 +34,29 @@ from harness.ui.words import plural
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 WARNINGS_SHOWN = 5
-"""Of a benchmark's warnings at the end of a run; run_*.log has all."""
+"""Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
 def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
-    """Runs plans to an end of some kind, all at once; returns the worst exit code. Pages are made last of all."""
-    for words in dict.fromkeys(words for plan in plans for words in _told_before(plan)):
+    """Run all plans at once and finish them; return the worst exit code. Pages are made last."""
+    for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
         held.enter_context(few_collections())
         indexes = open_indexes(plans, held)
         opened, code = prepared(plans, indexes, held, console)
-        check_disk([run.job for one in opened for run in one.owing])
-        owing = [one for one in opened if one.owing]
+        check_disk([run.job for one in opened for run in one.unfinished])
+        unfinished = [one for one in opened if one.unfinished]
         started, ended = time.monotonic(), list[Source]()
 
         def finish(one: Opened, played: Played) -> None:
             one.code = _close_plan(one, played, time.monotonic() - started, console, ended)
 
-        played = play([one.work(partial(finish, one)) for one in owing], console) if owing else []
-        for one, how in [*zip(owing, played, strict=True), *((one, Played()) for one in opened if not one.owing)]:
+        played = play([one.work(partial(finish, one)) for one in unfinished], console) if unfinished else []
+        for one, how in [
+            *zip(unfinished, played, strict=True),
+            *((one, Played()) for one in opened if not one.unfinished),
+        ]:
             if one.code is None:
                 finish(one, how)
         if html:
@@ -61,19 +64,19 @@ def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
         return max([code, *[one.code or COMPLETE_EXIT for one in opened]])
 
 
-def _told_before(plan: Plan) -> Iterator[str]:
-    """What a user should know of where requests go, before the first one does."""
+def _notices(plan: Plan) -> Iterator[str]:
+    """Yield what a user should know about where requests go, before the first one is sent."""
     if plan.found is None:
         yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
         return
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
-        yield f"provider {provider.name}: as {provider.source} has it, at {plan.endpoint}"
+        yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
     for one in plan.found.addresses:
-        if (told := connection(one, 1).told) != DIRECTLY:
-            yield f"{one.shown}: {told}"
+        if (way := connection(one, 1).told) != DIRECTLY:
+            yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
-        yield f"no key is known for {plan.endpoint}: requests go without one"
+        yield f"no key found for {plan.endpoint}: requests are sent without one"
 
 
 def _write_pages(ended: Sequence[Source], console: Console) -> None:
@@ -87,13 +90,13 @@ def _write_pages(ended: Sequence[Source], console: Console) -> None:
 
 
 def _close_plan(opened: Opened, played: Played, seconds: float, console: Console, ended: list[Source]) -> int:
-    """Brings each subset of a plan to its end, and those that have a report to `ended`; returns the exit code."""
-    plan, owing, code = opened.plan, opened.owing, COMPLETE_EXIT
+    """Finish each subset of a plan, and add those with a report to `ended`; return the exit code."""
+    plan, unfinished, code = opened.plan, opened.unfinished, COMPLETE_EXIT
     for run in opened.runs:
-        if run in owing or run.changed or run.manifest.state != COMPLETE:
+        if run in unfinished or run.changed or run.manifest.state != COMPLETE:
             try:
                 ended += _close(plan, run, played, seconds, console)
-            except (BadInput, BenchmarkError) as error:  # of one subset, which keeps no other from its report
+            except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
                 tell(f"{run.job.store.files.results}: {error}")
                 code = error.exit_code
         else:
@@ -102,17 +105,17 @@ def _close_plan(opened: Opened, played: Played, seconds: float, console: Console
 
 
 def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Console) -> list[Source]:
-    """The final file, the report and the manifest of one subset; what its page is made of, if there is a report."""
+    """Write the results, report and manifest of one subset; return the source of its page, if there is a report."""
     job, manifest = run.job, run.manifest
     if isinstance(played.ending, MachineError):
-        return []  # a disk that is full takes no report either; everything saved is intact
+        return []  # a full disk has no room for a report either; saved data is intact
     manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
     if played.schedule is not None:
         manifest.times["schedule"] = played.schedule
     if played.learned_limit is not None:
         manifest.tuning["learned_limit"] = played.learned_limit
     with memory_for(
-        f"score {run.label}", "its records are saved, and `resume` or `reeval` makes the report once there is more"
+        f"score {run.label}", "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
     ):
         report = finish(job, manifest, plan.name, stopped=played.ending is not None)
         write_report(job.store.files, report)
@@ -122,7 +125,7 @@ def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Consol
 
 
 def _keyless(plan: Plan, ending: HarnessError) -> str:
-    """What a refusal of the key is really about where none was sent."""
+    """Explain a refused key where none was sent; empty otherwise."""
     without = plan.found is not None and plan.found.key_from is None
     refused = type(ending) is Denied and REFUSED in str(ending)
     return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
@@ -136,14 +139,14 @@ def _headline(run: Run, report: Report) -> str:
 
 
 def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int:
-    """Says what is left to do, and how; returns the exit code."""
+    """Print what remains and the command for it; return the exit code."""
     plan, jobs = opened.plan, [run.job for run in opened.runs]
     label = "" if opened.alone else f"{plan.name}: "
-    owed = sum(len(job.owed) for job in jobs)
+    remaining = sum(len(job.remaining) for job in jobs)
     failed = sum(job.failed for job in jobs)
     if ending is not None:
         word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
-        console.print(f"{label}{word}; {plural(owed, 'user')} still owed", **PLAIN)
+        console.print(f"{label}{word}; {plural(remaining, 'user')} remaining", **PLAIN)
     elif failed:
         kinds = f"{label}{plural(failed, 'user')} failed: not scored; see {plan.folder}/failures_*.jsonl"
         console.print(kinds, **PLAIN)
@@ -151,17 +154,17 @@ def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int
         console.print(f"{label}warning: {warning}", **PLAIN)
     if otherwise := sum(job.otherwise for job in jobs):
         console.print(
-            f"{label}{otherwise} users asked something else than before they were interrupted: what was new was "
-            "paid for (asked_otherwise in run_*.log)",
+            f"{label}{otherwise} users sent different requests after resuming; the new ones were billed "
+            "(asked_otherwise in run_*.log)",
             **PLAIN,
         )
-    if owed:
-        console.print(f"to go on: {_resume_command(plan)}", **PLAIN)
+    if remaining:
+        console.print(f"resume with: {_resume_command(plan)}", **PLAIN)
         if not all(run.manifest.provenance.get("origin") for run in opened.runs):
             console.print(f"{label}note: {where_secret_is_missing(os.environ)}", **PLAIN)
     if ending is not None:
         return ending.exit_code
-    return FAILURES_EXIT if owed else COMPLETE_EXIT
+    return FAILURES_EXIT if remaining else COMPLETE_EXIT
 
 
 def _resume_command(plan: Plan) -> str:
@@ -172,7 +175,7 @@ def _resume_command(plan: Plan) -> str:
 
 
 def _this_python() -> str:
-    """What this Python, which has the packages, is called from here."""
+    """Return the name or path of this Python, which has the packages, from here."""
     if shutil.which("python") == sys.executable:
         return "python"
     path = Path(sys.executable)

@@ -1,4 +1,4 @@
-"""The engine of one process: plays the owed users of several runs at once, each in a lane of its own."""
+"""The engine of one process: plays the remaining users of several runs at once, each run in its own lane."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.model import JSON, Snapshots
 TICK_SECONDS = 0.25
 LIVE_SCORE_SECONDS = 2.0
 NOTE_SECONDS = 10.0
-"""Between two lines of the log that tell the true concurrency."""
+"""Between two log lines with the actual concurrency."""
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 
@@ -52,7 +52,7 @@ class LocalEngine:
         ]
 
     async def run(self) -> None:
-        """Plays every owed user of every lane; why a lane stopped early is in its `ending`."""
+        """Play every remaining user of every lane; a lane's `ending` holds why it stopped early."""
         async with anyio.create_task_group() as background:
             background.start_soon(self._watch_signals)
             background.start_soon(self._tick)
@@ -79,19 +79,19 @@ class LocalEngine:
             self._stop_others(lane)
 
     def schedule(self, lane: Lane) -> JSON:
-        """How close the runs on a lane's slots came to the shortest time possible; for its report, at the end."""
+        """Return how close the runs on a lane's slots came to the shortest time possible, for its report."""
         [turns] = [turns for turns in self._turns if lane in turns.lanes]
         return lane.progress.schedule([other.progress for other in turns.lanes if other is not lane])
 
     def _stop_others(self, ended: Lane) -> None:
-        """What this machine cannot do for one run it cannot do for any."""
+        """Stop all lanes: a machine error affects every run."""
         if isinstance(ended.ending, MachineError):
             for lane in self._lanes:
                 lane.stop(ended.ending, grace=0.0)
 
     async def _watch_signals(self) -> None:
-        """A signal leaves every lane its grace, also one that was stopping already, while any goes on; else it is the
-        second, or comes to a run that is stopping as it is, and ends all at once."""
+        """Stop every lane on a signal: with a grace period if any lane was still running, else (a second signal, or
+        all lanes already stopping) at once."""
         with anyio.open_signal_receiver(*SIGNALS) as signals:
             async for number in signals:
                 lanes = [lane for lane in self._lanes if not lane.over]

@@ -1,4 +1,4 @@
-"""Opens the runs of plans: tasks validated, folders locked and repaired, manifests compared, what is owed found out."""
+"""Open the runs of plans: validate tasks, lock and repair folders, compare manifests, find the remaining users."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
-UNTOLD = frozenset(
+NOT_REPORTED = frozenset(
     {"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check", "origin", "benchmark"}
 )
-"""Parts of the provenance whose changes are told elsewhere, or are none."""
+"""Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 SHORT = 200
-"""Characters of a value that a note shows: a manifest may come from somebody else."""
+"""Longest value shown in a note, in characters: a manifest may be from another user."""
 
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
-"""For text that holds names and paths: printed as it is."""
+"""How text with names and paths is printed: unchanged."""
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """`changed` says that tasks or ground truth are not those that the files were finished with; `label` is what
-    displays call it."""
+    """`changed` means that tasks or ground truth differ from those that the files were finished with; `label` is the
+    run's name in displays."""
 
     label: str
     job: Job
@@ -52,30 +52,30 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class Opened:
-    """A plan with its runs, one of each subset: `owing` are those that had users left when it began.
+    """A plan with its runs, one of each subset: `unfinished` are those with users left at the start.
 
-    `alone` says that no other plan is launched with it; `code` is its exit code, once it has come to its end.
+    `alone` means that no other plan is launched with it; `code` is its exit code, once it has ended.
     """
 
     plan: Plan
     runs: list[Run]
-    owing: list[Run]
+    unfinished: list[Run]
     alone: bool
     code: int | None = None
 
     def work(self, finish: Callable[[Played], None]) -> Work:
-        """What there is to play. What is learned of the endpoint stands in the manifests at once."""
-        owing = self.owing
+        """Return what there is to play. Quirks of the endpoint are saved in the manifests once learned."""
+        unfinished = self.unfinished
 
         def learned(name: str, words: str) -> None:
-            for run in owing:
+            for run in unfinished:
                 provenance = run.manifest.provenance
                 for names in ("quirks", "quirks_used"):
                     provenance[names] = sorted({*provenance[names], name})
                 run.manifest.save(run.job.store.files.manifest)
 
-        known = {name for run in owing for name in run.manifest.provenance["quirks"]}
-        return Work(self.plan, [run.job for run in owing], frozenset(known), learned, finish)
+        known = {name for run in unfinished for name in run.manifest.provenance["quirks"]}
+        return Work(self.plan, [run.job for run in unfinished], frozenset(known), learned, finish)
 
 
 _Indexes = dict[tuple[str, str, str, Path], TaskIndex]
@@ -83,7 +83,7 @@ _Indexes = dict[tuple[str, str, str, Path], TaskIndex]
 
 
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
-    """Every tasks file, validated to its last line before anything else is done."""
+    """Open every tasks file, and validate it to its last line before anything else."""
     found: _Indexes = {}
     for plan in plans:
         for subset, path in plan.tasks.items():
@@ -99,7 +99,7 @@ def _index_key(plan: Plan, subset: str, path: Path) -> tuple[str, str, str, Path
 
 
 def prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console: Console) -> tuple[list[Opened], int]:
-    """What can be begun, and an exit code: a plan that cannot keeps no other from its turn, and alone it raises."""
+    """Return the plans that can start, and an exit code. One that cannot does not stop the others; alone, it raises."""
     if len(plans) == 1:
         return [_prepare(plans[0], indexes, held, console, alone=True)], 0
     opened, code = [], 0
@@ -113,7 +113,7 @@ def prepared(plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console:
 
 
 def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> Opened:
-    """Locks a plan's runs, checks that they are runs of this configuration, and opens their files."""
+    """Lock a plan's runs, check that they have this configuration, and open their files."""
     if odd := [name for name in plan.benchmark.all_files if not is_file_name(name)]:
         raise BadInput(
             f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
@@ -130,7 +130,7 @@ def _prepare(plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, a
         _open(plan, indexes[_index_key(plan, subset, path)], stores[subset], label, console)
         for subset, path in plan.tasks.items()
     ]
-    return Opened(plan, runs, [run for run in runs if len(run.job.owed)], alone)
+    return Opened(plan, runs, [run for run in runs if len(run.job.remaining)], alone)
 
 
 def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
@@ -140,29 +140,29 @@ def _store(plan: Plan, subset: str, held: ExitStack) -> RunStore:
 
 
 def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> Run:
-    """A run's files, checked and repaired, and what it owes."""
+    """Open a run's files, checked and repaired."""
     subset, old = store.files.subset, store.manifest()
     if old is not None and _is_bare(store.files) and differences(old.identity, plan.identity()):
-        console.print(f"{label}{subset}: nothing came of an earlier configuration; this one takes its place", **PLAIN)
+        console.print(f"{label}{subset}: an earlier configuration has no results; this one replaces it", **PLAIN)
         old = None
     if old is not None:
         _tell_changes(old, plan, label + subset, console)
     elif store.files.results.exists() and store.files.results.stat().st_size:
         raise BadInput(
-            f"{store.files.results} is there without a manifest: another program wrote it (`reeval` scores it), "
+            f"{store.files.results} has no manifest: another program wrote it (`reeval` scores it), "
             "so give this run a --name of its own"
         )
     manifest = _manifest(plan, subset, index, old)
     if old is None:
-        manifest.save(store.files.manifest)  # before there are results, which without one are another program's
+        manifest.save(store.files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
     expected = index.select(plan.ratio, plan.sample_seed) | done
     job = Job(plan.benchmark, subset, plan.sampling, plan.endpoint, index, store, expected)
     _tell_state(plan, job, old, label + subset, console)
-    if len(job.owed):
-        check_measure(plan.benchmark, job.task(int(job.owed[0])))
+    if len(job.remaining):
+        check_measure(plan.benchmark, job.task(int(job.remaining[0])))
         manifest.state, manifest.results_sha256 = RUNNING, None
-        manifest.counts = {"users": job.users}  # what an earlier end counted was of fewer, perhaps
+        manifest.counts = {"users": job.users}  # an earlier end may have counted fewer users
         store.set_aside_report()
         store.keep_files(plan.benchmark.all_files)
         manifest.save(store.files.manifest)
@@ -173,13 +173,12 @@ def _open(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Co
 
 
 def _is_bare(files: RunFiles) -> bool:
-    """Whether no reply was ever received and nobody given up on, as after a wrong key: nothing is lost by another
-    configuration."""
+    """Return whether a run has neither replies nor failures, as after a wrong key: a new one loses nothing."""
     return not any(path.exists() and path.stat().st_size for path in (files.results, files.responses, files.failures))
 
 
 def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
-    """The manifest of this launch; what an earlier one said of state, counts and times stays."""
+    """Return the manifest of this launch, with state, counts and times of an earlier one."""
     made = Manifest(
         subset=subset,
         identity=plan.identity(),
@@ -212,7 +211,7 @@ def _manifest(plan: Plan, subset: str, index: TaskIndex, old: Manifest | None) -
 
 
 def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
-    """What is known of the endpoint before the first request: by the providers file, and by an earlier process."""
+    """Return the quirks known before the first request: from the providers file, and from an earlier process."""
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
@@ -221,7 +220,7 @@ def _known_quirks(plan: Plan, old: Manifest | None) -> list[str]:
 
 def _tell_changes(old: Manifest, plan: Plan, label: str, console: Console) -> None:
     for name, (before, after) in differences(old.provenance, plan.provenance()).items():
-        if name not in UNTOLD:
+        if name not in NOT_REPORTED:
             console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
 
 
@@ -235,22 +234,22 @@ def _tell_state(plan: Plan, job: Job, old: Manifest | None, label: str, console:
         console.print(f"{label}: {words}", **PLAIN)
 
     if job.store.torn:
-        say(f"{job.store.torn} torn lines were set aside in *.torn; what they held is owed again")
+        say(f"{job.store.torn} torn lines were moved to *.torn; their users or replies will be requested again")
     outside = job.store.outside()
     if outside:
         say(f"{outside} records are of users whose task has changed or gone; they are not counted")
     extra = int((job.done & ~job.index.select(plan.ratio, plan.sample_seed)).sum())
     if extra:
-        say(f"{extra} users of this run stand outside the share asked for now; they stay in it")
-    if old is not None and len(job.owed) and job.users_done:
-        say(f"goes on: {job.users_done} of {job.users} users are done")
+        say(f"{extra} users of this run are outside the requested share; they stay in the run")
+    if old is not None and len(job.remaining) and job.users_done:
+        say(f"resuming: {job.users_done} of {job.users} users are done")
 
 
 def check_disk(jobs: list[Job]) -> None:
-    """Refuses runs that the disk cannot hold: responses and results, and all results once more for the rewrite."""
+    """Refuse runs that do not fit on the disk: responses and results, and all results once more for the rewrite."""
     if not jobs:
         return
-    steps = sum(int(job.index.steps[job.owed].sum()) for job in jobs)
+    steps = sum(int(job.index.steps[job.remaining].sum()) for job in jobs)
     present = sum(job.store.files.results.stat().st_size for job in jobs)
     needed = steps * defaults.BYTES_PER_STEP * 3 // 2 + present
     folder = jobs[0].store.files.folder
@@ -258,5 +257,5 @@ def check_disk(jobs: list[Job]) -> None:
     if free < needed:
         raise MachineError(
             f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
-            f"{needed / 1e6:.0f} MB: free some, or take a share of the users with --ratio"
+            f"{needed / 1e6:.0f} MB: free some space, or take a share of the users with --ratio"
         )

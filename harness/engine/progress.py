@@ -22,7 +22,7 @@ REPLIES_TO_PROJECT = 20
 
 @dataclass(slots=True)
 class Part:
-    """One job in the schedule: where its owed users begin in it, and its progress."""
+    """One job in the schedule: where its remaining users begin in it, and its progress."""
 
     job: Job
     first: int
@@ -46,13 +46,13 @@ class Part:
 
 
 def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
-    """The jobs laid end to end in one schedule, and the remaining steps of all owed users.
+    """Return the jobs laid end to end in one schedule, and the remaining steps of all remaining users.
 
     A user with saved responses has that many steps fewer to go, though never none.
     """
     made, lengths, first = [], [], 0
     for job in jobs:
-        positions = job.owed
+        positions = job.remaining
         saved = np.zeros(len(job.index), np.int32)
         for key, count in job.store.saved_counts().items():
             saved[job.index.find(key)] = count
@@ -67,7 +67,7 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a lane has before it: the steps that remain, of all users and of the one with the longest chain.
+    """The steps that remain in a lane: of all users, and of the user with the longest chain.
 
     `stopping` is why it ends early, if it does; `over` says that it has ended.
     """
@@ -95,8 +95,8 @@ class Ended:
 
 
 class Progress:
-    """Counts and clocks of one lane. `requested` is the concurrency that was asked for, None for auto; `power` says
-    that records are synced before they count."""
+    """Counts and clocks of one lane. `requested` is the requested concurrency, None for auto; `power` means that
+    records are synced before they count."""
 
     def __init__(
         self,
@@ -132,11 +132,11 @@ class Progress:
         self._slots_since = self._started
 
     def warn(self, text: str) -> None:
-        """Something found out, which the display tells until newer ones take its place."""
+        """Show a finding on the display until newer ones replace it."""
         self._warnings.add(self._clock(), text)
 
     def answered(self, seconds: float) -> None:
-        """A reply came that the run had not had, after so many seconds on the wire."""
+        """Count a new reply (not one from saved responses) that took `seconds` in flight."""
         self._answered += 1
         self.latency.add(seconds)
 
@@ -144,41 +144,41 @@ class Progress:
         self._faults[kind] += 1
         self._last_fault.add(self._clock(), f"{kind}: {detail}")
 
-    def user_failed(self, key: str, kind: str, told: str) -> None:
+    def user_failed(self, key: str, kind: str, message: str) -> None:
         self._failures[kind] += 1
-        self._last_fault.add(self._clock(), f"{key}: {told}")
+        self._last_fault.add(self._clock(), f"{key}: {message}")
 
     def user_ended(self, busy_seconds: float, replies: int, steps: int) -> None:
-        """A user's requests took so long on the wire, together; `steps` were counted for its `replies`."""
+        """Count a finished user: the sum of its requests' seconds in flight, its replies, and its steps."""
         self._ended.replies += replies
         self._ended.steps += steps
         self._work += busy_seconds
         self._longest_chain = max(self._longest_chain, busy_seconds)
 
     def tick(self, lag: float) -> None:
-        """A moment has passed; `lag` is how late the event loop noticed."""
+        """Update the clocks; `lag` is how many seconds late the event loop was."""
         now = self._clock()
         self.lag = lag
         self._slots += self._caller.limiter.slots.limit * (now - self._slots_since)
         self._slots_since = now
 
-    def schedule(self, beside: Sequence[Progress] = ()) -> JSON:
-        """How close the runs on these slots came to the shortest time that their requests allow
-        (docs/design.md, section 4); `beside` are the others.
+    def schedule(self, others: Sequence[Progress] = ()) -> JSON:
+        """Return how close the runs on these slots came to the shortest time that their requests allow
+        (docs/design.md, section 4); `others` are those of the other runs.
 
         The bound is the larger of all requests' time divided by the slots, and the longest user's chain.
         """
         self.tick(self.lag)
         seconds = self._clock() - self._started
         slots = self._slots / max(1e-9, self._slots_since - self._started)
-        work = sum([each._work for each in (self, *beside)])
-        bound = max(work / slots if slots else 0.0, *[each._longest_chain for each in (self, *beside)])
+        work = sum([each._work for each in (self, *others)])
+        bound = max(work / slots if slots else 0.0, *[each._longest_chain for each in (self, *others)])
         return {
             "seconds": round(seconds, 3),
             "slots": round(slots, 1),
             "lower_bound_seconds": round(bound, 3),
             "ratio": round(seconds / bound, 3) if bound else None,
-            "runs": 1 + len(beside),
+            "runs": 1 + len(others),
         }
 
     def snapshot(self, ahead: Ahead) -> Snapshot:
@@ -214,11 +214,11 @@ class Progress:
             faults=tuple(self._faults.most_common()),
             failures=tuple(self._failures.most_common()),
             projected_tokens=self._projected_tokens(ahead.steps),
-            warnings=self._heard(now),
+            warnings=self._recent_warnings(now),
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
             over=ahead.over,
-            beside=limiter.slots.in_flight - limiter.in_flight,
+            others_in_flight=limiter.slots.in_flight - limiter.in_flight,
         )
 
     def _counts(self) -> Counts:
@@ -228,9 +228,9 @@ class Progress:
     def _steps_done(self) -> int:
         return sum(part.steps_done for part in self._parts)
 
-    def _heard(self, now: float) -> tuple[Warned, ...]:
-        heard = [*self._warnings.told(now), *self._last_fault.told(now)]
-        return tuple(sorted(heard, key=lambda warned: warned.age))
+    def _recent_warnings(self, now: float) -> tuple[Warned, ...]:
+        recent = [*self._warnings.recent(now), *self._last_fault.recent(now)]
+        return tuple(sorted(recent, key=lambda warned: warned.age))
 
     def _step_seconds(self) -> float | None:
         """A counted step of a chain at the last replies' latency; until users have ended, a step is a reply."""
@@ -254,10 +254,10 @@ class Progress:
 
 
 def time_to_go(ahead: Ahead, rate: float, step_seconds: float | None, outage: bool) -> tuple[float | None, bool]:
-    """Seconds to go, and whether it is the longest chain that takes them: its steps come one after another.
+    """Return the seconds to go, and whether the longest chain determines them: its steps come one after another.
 
-    `rate` in steps a second, `step_seconds` on the wire for a step of a chain. Nobody can tell in an outage, or before
-    the first steps.
+    `rate` in steps a second, `step_seconds` in flight for a step of a chain. None in an outage, or before the first
+    steps.
     """
     if not ahead.steps:
         return 0.0, False

@@ -88,6 +88,6 @@ class Warnings:
         if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
 
-    def told(self, now: float) -> tuple[Warned, ...]:
-        """The newest first."""
+    def recent(self, now: float) -> tuple[Warned, ...]:
+        """Return the warnings, the newest first."""
         return tuple(Warned(text, now - last, times) for text, (last, times) in reversed(self._kept.items()))

@@ -15,7 +15,7 @@ SLACK = 1.5
 
 
 class Schedule:
-    """Over `steps`, the remaining steps of every owed user; a user is its index in that array."""
+    """Over `steps`, the remaining steps of every remaining user; a user is its index in that array."""
 
     def __init__(self, steps: NDArray[np.int32], seed: int) -> None:
         # Read one at a time, memoryviews are several times as fast as arrays.
@@ -33,23 +33,23 @@ class Schedule:
 
     @property
     def left(self) -> int:
-        """Users that have not started."""
+        """Return the number of users that have not started."""
         return self._left
 
     def longest(self) -> int:
-        """Steps of the longest chain that has not started, 0 where all have."""
+        """Return the steps of the longest chain that has not started, 0 if all have."""
         return self._steps[self._first_longest()] if self._left else 0
 
-    def is_urgent(self, slots: int, beside: int = 0) -> bool:
-        """Whether the longest chain that has not started could outlast the rest; arguments as for `next`."""
-        return self.longest() * SLACK >= (self.remaining_steps + beside) / max(1, slots)
+    def is_urgent(self, slots: int, other_steps: int = 0) -> bool:
+        """Return whether the longest chain that has not started could outlast the rest; arguments as for `next`."""
+        return self.longest() * SLACK >= (self.remaining_steps + other_steps) / max(1, slots)
 
-    def next(self, slots: int, beside: int = 0) -> int:
-        """The user to start now, of those that have not.
+    def next(self, slots: int, other_steps: int = 0) -> int:
+        """Return the user to start now, of those that have not started.
 
-        `slots` as the limit stands; `beside` are the remaining steps of other schedules on the same slots.
+        `slots` is the current limit; `other_steps` are the remaining steps of other schedules on the same slots.
         """
-        if self.is_urgent(slots, beside):
+        if self.is_urgent(slots, other_steps):
             chosen = self._first_longest()
         else:
             self._next_random = self._skip_started(self._random, self._next_random)

@@ -1,4 +1,4 @@
-"""The asynchronous part of a command: clients, limits and engine, alive for as long as users are played."""
+"""The asynchronous part of a command: clients, limits and engine, for as long as users are played."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from harness.ui.progress import display
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a plan owes: its jobs with users left. `known` are the quirks of its endpoint that were learned before.
+    """A plan's jobs with remaining users. `known` are the quirks of its endpoint that were learned before.
 
-    `learned` hears of each new one and of the endpoint's words that taught it; `finish` of the end, in a thread of its
-    own, where the plan ends while others still run.
+    `learned` is called with each new quirk and the endpoint's message that revealed it; `finish` at the end, in its own
+    thread, if the plan ends while others still run.
     """
 
     plan: Plan
@@ -56,7 +56,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How a plan's part ended: why it stopped early, if so; its schedule; the limit that it had found out, if so."""
+    """How a plan ended: why it stopped early, its schedule, and the concurrency limit that it learned, if any."""
 
     ending: HarnessError | None = None
     schedule: JSON | None = None
@@ -64,7 +64,7 @@ class Played:
 
 
 def play(works: Sequence[Work], console: Console) -> list[Played]:
-    """Plays all at once, one limit for each account; one `Played` for each."""
+    """Play all at once, with one limit for each account; return a `Played` for each."""
     _admit_sockets(*_sockets([work.plan for work in works]))
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
@@ -80,7 +80,7 @@ def play(works: Sequence[Work], console: Console) -> list[Played]:
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Garbage is looked for less often; what a run makes and drops has hardly any cycles."""
+    """Collect garbage less often; the objects of a run have hardly any cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*defaults.GC_THRESHOLD)
     try:
@@ -90,7 +90,7 @@ def few_collections() -> Iterator[None]:
 
 
 def _sockets(plans: Sequence[Plan]) -> tuple[int, int]:
-    """Connections that all accounts may have open, and the most requests of one: each server may get all of them."""
+    """Return the connections that all accounts may open, and the largest concurrency of one account."""
     groups = _groups(plans)
     most = [_tuning(group).most for group in groups]
     servers = [len({host for plan in group for host in plan.hosts}) for group in groups]
@@ -98,9 +98,9 @@ def _sockets(plans: Sequence[Plan]) -> tuple[int, int]:
 
 
 def _admit_sockets(connections: int, most: int) -> None:
-    """Raises this process's limit of open files to what so many connections take, or says what it allows.
+    """Raise this process's limit of open files to what the connections need. Raise `MachineError` if it is too low.
 
-    `most` is the largest concurrency that led to them.
+    `most` is the largest concurrency of an account.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + defaults.OTHER_FILES
@@ -117,7 +117,7 @@ def _admit_sockets(connections: int, most: int) -> None:
 
 
 async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) -> list[Played]:
-    """The endpoints, the clients and the engine, for as long as the runs last."""
+    """Open endpoints, clients and the engine, for as long as the runs last."""
     async with AsyncExitStack() as held:
         embedded = await _embedded([work.plan for work in works], held)
         accounts = _accounts([work.plan for work in works])
@@ -139,7 +139,7 @@ _Endpoints = dict[type[Benchmark], tuple[Address, ...]]
 
 
 async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
-    """Endpoints for baselines, which live as long as the session: one a benchmark, whose own baselines it has, too."""
+    """Start the endpoints for baselines, for as long as the session: one per benchmark, with its own baselines too."""
     found: _Endpoints = {}
     for cls in dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None):
         own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
@@ -151,8 +151,8 @@ async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """One limit and its connections. `tuning` is what holds for all runs on it; `clients` are the first to each
-    address, whose connections later ones share."""
+    """One limit and its connections. `tuning` applies to all runs on it; `clients` are the first to each address, whose
+    connections later ones share."""
 
     slots: Slots
     tuning: defaults.Tuning
@@ -160,7 +160,7 @@ class _Account:
 
 
 def _accounts(plans: Sequence[Plan]) -> Mapping[int, _Account]:
-    """The account of each plan, by the plan's place."""
+    """Return the account of each plan, by the plan's index."""
     made: dict[int, _Account] = {}
     for group in _groups(plans):
         tuning = _tuning(group)
@@ -170,7 +170,7 @@ def _accounts(plans: Sequence[Plan]) -> Mapping[int, _Account]:
 
 
 def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Plans that have a server and its key in common, directly or through others: no server may get twice its limit."""
+    """Group plans that share a server and its key, directly or indirectly, so that no server gets twice its limit."""
     groups: list[list[Plan]] = []
     for plan in plans:
         sharing = [group for group in groups if any(plan.shares_with(other) for other in group)]
@@ -180,8 +180,8 @@ def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
 
 
 def _tuning(group: Sequence[Plan]) -> defaults.Tuning:
-    """Where plans on one account differ, the lower limits hold."""
-    return functools.reduce(defaults.Tuning.beside, [plan.tuning for plan in group])
+    """Return the lower limits where plans on one account differ."""
+    return functools.reduce(defaults.Tuning.combined, [plan.tuning for plan in group])
 
 
 async def _lane(work: Work, embedded: _Endpoints, account: _Account, held: AsyncExitStack) -> Lane:
@@ -210,7 +210,7 @@ async def _lane(work: Work, embedded: _Endpoints, account: _Account, held: Async
     clients: list[tuple[str, Transport]] = [(address.shown, await client(address)) for address in addresses]
     sender: Transport = clients[0][1]
     if len(clients) > 1:
-        sender = Replicas(clients, time.monotonic, lambda said: lane.note("replica", said))
+        sender = Replicas(clients, time.monotonic, lambda detail: lane.note("replica", detail))
     lane = Lane(
         plan.name,
         work.jobs,

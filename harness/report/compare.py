@@ -56,7 +56,7 @@ def _pair(pair: JSON) -> Iterator[Block]:
     yield Heading(f"{pair['a']} (A) and {pair['b']} (B)")
     yield _coverage(pair)
     yield from map(Paragraph, pair["warnings"])
-    yield from map(Paragraph, coverage_told(pair))
+    yield from map(Paragraph, coverage_notes(pair))
     yield Heading(f"{pair['a']} and {pair['b']}, in words")
     yield from map(Paragraph, pair["verdicts"])
     yield from _charts(pair)
@@ -88,8 +88,8 @@ def _scored(of: JSON) -> str:
     return str(of["scored"]) if of["expected"] is None else f"{of['scored']} of {of['expected']}"
 
 
-def coverage_told(pair: JSON) -> Iterator[str]:
-    """What the numbers of users mean for the comparison."""
+def coverage_notes(pair: JSON) -> Iterator[str]:
+    """Yield what the numbers of users mean for the comparison."""
     yield from pair["left_out"]
     for side in ("a", "b"):
         yield from _share_of(pair[side], [(of["platform"], of[side]) for of in pair["coverage"]])
@@ -106,7 +106,7 @@ def coverage_told(pair: JSON) -> Iterator[str]:
 
 
 def _share_of(name: str, platforms: Sequence[tuple[str, JSON]]) -> Iterator[str]:
-    """That a run was given a share of the users only."""
+    """Yield a note on a run of only a share of the users."""
     parts = [
         f"{platform} {has['expected']} of {_users_of(has['users_in_tasks'])} (share {has['ratio']:g})"
         for platform, has in platforms
@@ -127,7 +127,7 @@ def _missing(platform: str, name: str, has: JSON) -> Iterator[str]:
 
 
 def _alone(pair: JSON, of: JSON, side: str, other: str) -> Iterator[str]:
-    """Users that one run has and the other has not, and whether they are like the others."""
+    """Yield a note on users of one run alone, and how their figures differ."""
     alone = of[f"only_{side}"]
     if not alone["users"]:
         return
@@ -174,7 +174,7 @@ def _figures(pair: JSON, platform: str) -> Iterator[Block]:
 
 
 def _figure_row(entry: JSON, metric: Metric, *, named: bool) -> tuple[str, ...]:
-    """`named` says that the metric's unit stands with its name, since not all have the same."""
+    """`named` puts the metric's unit after its name, since not all have the same."""
     return (
         f"{metric.name}, {metric.shown_unit}" if named else metric.name,
         metric.text(entry["a"]),
@@ -213,7 +213,7 @@ def _charts(pair: JSON) -> Iterator[Block]:
 
 
 def _by_unit(metrics: Iterable[Metric]) -> list[tuple[str, list[Metric]]]:
-    """The metrics that a picture can show on one axis."""
+    """Group the metrics that a picture can show on one axis."""
     found: dict[str | None, list[Metric]] = {}
     for metric in metrics:
         found.setdefault(metric.unit, []).append(metric)
@@ -271,7 +271,7 @@ def _verdict_sheet(data: JSON) -> Sheet:
         for pair in data["pairs"]
         for kind, sentences in (
             ("warning", pair["warnings"]),
-            ("coverage", coverage_told(pair)),
+            ("coverage", coverage_notes(pair)),
             ("verdict", pair["verdicts"]),
         )
         for words in sentences

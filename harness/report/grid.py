@@ -11,7 +11,7 @@ from harness.printable import on_one_line
 
 
 class Place(Enum):
-    """Where a figure stands among those it compares with; equal ones share a place."""
+    """The rank of a figure among those it compares with; equal ones share a rank."""
 
     BEST = "best"
     SECOND = "second"
@@ -91,10 +91,10 @@ LATEX = {
 def latex(grids: Sequence[Grid], notes: Sequence[str], comments: Sequence[str] = ()) -> str:
     """A `table` each, with the rules of booktabs and the notes in its caption: best is bold, second underlined.
 
-    `comments` stand before them, for whoever reads the source.
+    `comments` come before them, for readers of the source.
     """
-    said = "".join(f"% {_one_line(comment)}\n" for comment in comments)
-    return BEFORE_LATEX + said + "".join(f"\n{_latex_table(grid, notes)}" for grid in grids)
+    before = "".join(f"% {_one_line(comment)}\n" for comment in comments)
+    return BEFORE_LATEX + before + "".join(f"\n{_latex_table(grid, notes)}" for grid in grids)
 
 
 def _latex_table(grid: Grid, notes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Blocks as one self-contained page. It knows no benchmark.
+"""Blocks as one self-contained page, for any benchmark.
 
 What is text or a table is in the markup, escaped; pictures and the browser of users are drawn by the page's own script
 from JSON, by `textContent` alone, so that nothing a model or user wrote can become markup. A policy in the page lets
@@ -24,21 +24,21 @@ from harness.model import Block, Card, Chart, Heading, Sketch, Tile
 
 SCRIPTS, STYLE = ("d3.min.js", "plot.umd.min.js", "page.js"), "page.css"
 UNSAFE = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
-"""What could end a script element, or a line of a script, in the middle of its data; and what stands for it."""
+"""What could end a script element, or a line of a script, in the middle of its data; and its escaped form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Browser:
     """The browser of users: their cards, made one after the other as the page is written.
 
-    `user` is the word for one, `columns` the heads of the cards' figures. `told` says which users there are, from the
-    number of cards, once they are made.
+    `user` is the word for one, `columns` the heads of the cards' figures. `note` returns which users there are,
+    from the number of cards, once they are made.
     """
 
     user: str
     columns: tuple[str, ...]
     cards: Iterable[Card]
-    told: Callable[[int], str]
+    note: Callable[[int], str]
 
 
 def page(
@@ -50,7 +50,7 @@ def page(
     links: Mapping[str, str] | None = None,
     browser: Browser | None = None,
 ) -> str:
-    """The whole page. `warning` stands before any number; `links` are addresses by the text of a table's first cell."""
+    """Return the page. `warning` comes before any number; `links` are addresses by the text of a table's first cell."""
     return "".join(pieces(title, blocks, warning=warning, tiles=tiles, links=links, browser=browser))
 
 
@@ -63,7 +63,7 @@ def pieces(
     links: Mapping[str, str] | None = None,
     browser: Browser | None = None,
 ) -> Iterator[str]:
-    """The page in pieces, of which none is larger than a user's card or the page without them."""
+    """Yield the page in pieces, none larger than a user's card or the page without cards."""
     assets, listed = _assets(), list[Any]()
     pictures = [block for block in blocks if isinstance(block, Chart | Sketch)]
 
@@ -82,14 +82,14 @@ def pieces(
         browser=browser,
         pictures=_json(_kinds(pictures)),
         cards=cards(),
-        told=lambda: browser.told(len(listed)) if browser else "",
+        note=lambda: browser.note(len(listed)) if browser else "",
         listed=lambda: _json(listed),
         **assets,
     )
 
 
 def card_size(card: Card) -> int:
-    """Bytes that a card takes in a page, about: its data, its line in the list, and their markup."""
+    """Return about how many bytes a card takes in a page: its data, its line in the list, and their markup."""
     written = _json(_kinds(card.blocks)) + _json((card.key, *card.figures))
     return len(written.encode("utf-8", "replace")) + 100
 
@@ -100,7 +100,7 @@ def _kinds(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
 
 
 def _json(value: Any) -> Markup:
-    """JSON that can stand in a script element; halves of surrogate pairs, which no file can hold, are escaped."""
+    """Return JSON that is safe in a script element; unpaired surrogates, which no file can hold, are escaped."""
     try:
         made = orjson.dumps(value)
     except TypeError:

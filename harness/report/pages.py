@@ -1,6 +1,6 @@
 """Pages of runs: a report with a sample of its users, or all of them, read from the run's folder.
 
-Only the lines of users that are shown are decoded, and of the others no more is held than where they stand, so that a
+Only the lines of users that are shown are decoded; of the others only the offsets are kept, so that a
 page of a million users costs a pass over the files and some bytes of each.
 """
 
@@ -48,25 +48,25 @@ from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
 SAMPLE = 50
-"""Users of a page, where nobody asks for another number."""
+"""Users of a page, by default."""
 LIMIT = 2_000_000
-"""Bytes of a page at most: it is mailed, and opened on phones."""
+"""Largest page, in bytes: it is mailed, and opened on phones."""
 LONG = 20_000
-"""Characters of one text of a card at most."""
+"""Longest text of a card, in characters."""
 EXAMPLE = 300
-"""Characters of an example."""
+"""Longest example, in characters."""
 KINDS = 50
-"""Kinds of failures, and of invalid answers, that a page has at most: this harness makes fewer, a folder from somebody
-else has as many as its sender likes."""
+"""Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another user's folder may have
+any number."""
 NOT_SHOWN = "no page can show it"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
-"""Bytes of responses that a run's end looks through at most; `report` always does."""
+"""Most bytes of responses read at the end of a run; `report` reads any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A run's folder, its JSON report, and what else is at hand: without `index` no card has its task."""
+    """A run's folder and its JSON report; without `index`, cards have no tasks."""
 
     files: RunFiles
     data: JSON
@@ -77,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a page shall show: how many users, whether posts, and replies however long it takes to find them."""
+    """What a page shows: how many users, whether posts, and whether replies even if finding them takes long."""
 
     users: int = SAMPLE
     posts: bool = False
@@ -85,9 +85,9 @@ class Wish:
 
 
 def attempt(write: Callable[[], object], label: str) -> bool:
-    """Makes a page; what this machine or the run's files keep it from is told, and changes nothing of how the run ends.
+    """Make a page. Errors of this machine or the run's files are reported, and do not change how the run ends.
 
-    A defect of the harness passes through, as one: the run's own files are written by then.
+    A defect of the harness is raised: the run's own files are already written.
     """
     try:
         with memory_for("make it", "everything else is written"):
@@ -99,8 +99,8 @@ def attempt(write: Callable[[], object], label: str) -> bool:
 
 
 def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
-    """The page of a report, with as many of the users as fit; returns where it is."""
-    from harness.report import html  # jinja2, which a command that writes no page need not pay
+    """Write the page of a report, with as many users as fit; return its path."""
+    from harness.report import html  # jinja2, which is slow to import
 
     made, cards, reader = _opened(source, wish)
     drawn = reader.drawn(source.seed, wish.users)
@@ -109,8 +109,8 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     blocks = (*made.blocks, *_failures(source, cards, reader, examples), *_together(cards, drawn))
     bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
     shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
-    told = _told(source, cards, reader, wish, len(drawn))
-    browser = html.Browser(cards.user, cards.columns, shown, told)
+    note = _note(source, cards, reader, wish, len(drawn))
+    browser = html.Browser(cards.user, cards.columns, shown, note)
     place = path or _own_place(source.files.report("html"))
     _write(
         place,
@@ -120,24 +120,24 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
 
 
 def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
-    """A page of every user, of whatever size; each is decoded once they are picked."""
+    """Write a page of every user, of any size; the browser decodes each once it is picked."""
     from harness.report import html
 
     made, cards, reader = _opened(source, wish)
     reader.find_replies(None, patient=True)
 
-    def told(shown: int) -> str:
-        said = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
-        return " ".join(filter(None, said))
+    def note(shown: int) -> str:
+        sentences = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
+        return " ".join(filter(None, sentences))
 
-    browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), told)
+    browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), note)
     place = path or _own_place(source.files.all_users)
     _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
     return place
 
 
 def _own_place(path: Path) -> Path:
-    """A page's place in its run's folder. Raises `MachineError` where that leads elsewhere."""
+    """Return a page's path in its run's folder. Raise `MachineError` if it is a link to elsewhere."""
     check_folder(path.parent)
     return path
 
@@ -160,30 +160,30 @@ def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
 
 
 def _invalid(data: JSON) -> list[str]:
-    """Kinds of invalid answers that are shown."""
+    """Return the kinds of invalid answers that are shown."""
     return list(data["diagnostics"]["invalid"])[:KINDS]
 
 
-def _told(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
-    """Says which users can be picked, from how many of those that were drawn have found a place."""
+def _note(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
+    """Return a function from the number of users on the page to a note on who they are."""
     users, lines = source.data["coverage"]["scored_users"], min(len(reader), wish.users)
 
-    def told(shown: int) -> str:
+    def note(shown: int) -> str:
         of = f"A sample of {shown} of the {users} {cards.user}s, drawn with seed {source.seed}"
         whole = lines == len(reader) and shown == drawn
-        said = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
-        said.append(_left_out(lines - drawn))
+        sentences = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
+        sentences.append(_left_out(lines - drawn))
         if shown < drawn:
-            said.append(
-                f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB: rather "
-                f"those with much text, and those late in the results, so that what is shown leans to the others."
+            sentences.append(
+                f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB: mostly "
+                f"those with much text and those late in the results, so the sample is biased towards the others."
             )
         if reader.impatient:
-            said.append("Their replies were not looked for among so many; `report` does that.")
-        said.append(cards.missing(source.index is not None))
-        return " ".join(filter(None, said))
+            sentences.append("Their replies are not shown, since there are too many to search; `report` searches them.")
+        sentences.append(cards.missing(source.index is not None))
+        return " ".join(filter(None, sentences))
 
-    return told
+    return note
 
 
 def _all(source: Source, cards: Cards, shown: int) -> str:
@@ -240,7 +240,7 @@ def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[s
 
 def _more(kinds: int, of: str) -> Iterator[Block]:
     if kinds > KINDS:
-        yield Paragraph(f"{kinds - KINDS} more kinds of {of} stand in the run's files.")
+        yield Paragraph(f"{kinds - KINDS} more kinds of {of} are in the run's files.")
 
 
 class _Reader:
@@ -275,11 +275,11 @@ class _Reader:
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
-                if log.sound(line) and "user_id" in (data := log.told(line)) and self._counts(data):
+                if log.sound(line) and "user_id" in (data := log.parsed(line)) and self._counts(data):
                     yield data
 
     def _counts(self, data: JSON) -> bool:
-        """Whether a record is scored: of a task as it now stands, or without the tasks of any that it once had."""
+        """Whether a record is scored: of the current task, or without the tasks of any version."""
         index, task = self._source.index, data.get("task")
         if index is None:
             return type(task) is str
@@ -287,7 +287,7 @@ class _Reader:
         return position is not None and index.digest(position) == task
 
     def find_replies(self, users: set[str] | None, patient: bool) -> None:
-        """Finds out where the replies of users stand, of all where none are named."""
+        """Find where the replies of users are; of all, if none are named."""
         path = self._source.files.responses
         if not patient and path.exists() and path.stat().st_size > REPLIES_READ:
             self.impatient = True
@@ -304,7 +304,7 @@ class _Reader:
         self._offsets = np.frombuffer(offsets, np.int64)[order]
 
     def replies(self, user: str) -> list[Completion]:
-        """A user's, in the order in which they came; a line that is none is left out."""
+        """Return a user's, in the order in which they came; malformed lines are left out."""
         key = hash(_start_of_response(user))
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
         if not len(places):
@@ -313,7 +313,7 @@ class _Reader:
             return [one for at in places if (one := _completion(file, int(at), user)) is not None]
 
     def carded(self, cards: Cards) -> Callable[[JSON], Card]:
-        """Makes cards of records. Raises `BadInput` naming the user whose record is odd."""
+        """Return a function that makes cards of records. Raise `BadInput` with the user of a malformed record."""
 
         def card(data: JSON) -> Card:
             user = str(data["user_id"])
@@ -324,13 +324,13 @@ class _Reader:
         return card
 
     def example(self, cards: Cards, data: JSON, kind: str) -> str | None:
-        """What a user's model said where its answer was invalid in this way."""
+        """Return a model's reply where its answer was invalid in this way."""
         user = str(data["user_id"])
         with read_of(user, NOT_SHOWN):
             return cards.example(data, self.replies(user), kind)
 
     def _task(self, data: JSON) -> Task | None:
-        """The task that a record was made of; None where that is not at hand."""
+        """Return the task that a record was made of, None without tasks."""
         index, benchmark = self._source.index, self._source.benchmark
         position = None if index is None else index.find(str(data["user_id"]))
         if index is None or benchmark is None or position is None:
@@ -342,7 +342,7 @@ class _Reader:
 
 
 def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64], dict[str, int]]:
-    """Where each line begins, and where each mark stands first."""
+    """Find where each line begins, and the first line with each mark."""
     found, ends, offset, tail, start = dict[str, int](), [np.zeros(1, np.int64)], 0, b"", 0
     with _reading(path) as file:
         while block := file.read(BLOCK):
@@ -362,7 +362,7 @@ def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64],
 
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
-    """A file of the run, as an empty one where it is not there. Raises `MachineError`."""
+    """Open a file of the run; a missing one is empty. Raise `MachineError`."""
     try:
         with _opened_if_there(path) as file:
             yield file
@@ -383,12 +383,12 @@ def _start_of_response(user: str) -> bytes:
 
 def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
     line = log.line_at(file, at)
-    data = log.told(line) if log.sound(line) else {}
+    data = log.parsed(line) if log.sound(line) else {}
     return completion_of(data) if data.get("user_id") == user else None
 
 
 def _cut(block: Block) -> Block:
     if isinstance(block, Quote) and len(block.text) > LONG:
         more = len(block.text) - LONG
-        return replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters stand in the run's files)")
+        return replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters are in the run's files)")
     return block

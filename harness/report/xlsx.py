@@ -47,7 +47,7 @@ class Cell:
     """A number. `number` is its Excel format (`PERCENT`, `WHOLE`, or another with digits `0`, `#`, `,` and `.`).
 
     A marked one is red and carries an asterisk, so that it shows in black and white too; it stays a number. A faint one
-    is grey: what stands beside what matters.
+    is grey, for secondary figures.
     """
 
     value: float
@@ -166,7 +166,7 @@ def _fill(page: Any, sheet: Sheet, look: _Look) -> None:
 
 
 def _head(page: Any, sheet: Sheet, widths: Sequence[float], look: _Look) -> None:
-    """A column's head stands over its numbers on the right, over text on the left."""
+    """Align a column's head right over numbers, left over text."""
     lines = [len(wrap(name, int(width) - 1)) for name, width in zip(sheet.columns, widths, strict=True)]
     page.set_row(0, ROW + LINE * (max(lines, default=1) - 1))
     for column, name in enumerate(sheet.columns):
@@ -193,7 +193,7 @@ def _row(page: Any, number: int, row: Sequence[Cell | str | None], widths: Seque
 
 
 def _notes(page: Any, sheet: Sheet, width: int, look: _Look) -> None:
-    """A line of its own in each row: text runs over into empty cells beside it, as a wrapped cell would not."""
+    """A line of its own in each row: text runs over into empty cells on its right, as a wrapped cell would not."""
     at = len(sheet.rows) + 2
     for note in sheet.notes:
         for line in wrap(_text(note), width):

@@ -25,7 +25,7 @@ from harness.store.disk import DISK, Disk
 def replace_results(
     path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
 ) -> str:
-    """Writes records anew and returns the file's SHA-256; an old file with other content is kept set aside.
+    """Rewrite records and return the file's SHA-256; an old file with other content is kept set aside.
 
     So are the pages that it is `shown_by`, before the new content takes the place.
     """

@@ -1,4 +1,4 @@
-"""The tasks in a file, one after the other, each with where it stands: lines, or the elements of a JSON array."""
+"""The tasks in a file, one after the other, each with its place: lines, or the elements of a JSON array."""
 
 from __future__ import annotations
 

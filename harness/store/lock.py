@@ -5,7 +5,7 @@ with its holder, however that dies. Two means: the kernel's lock on a file of it
 spawned workers; and where the file system has no such locks, a lease in that file, which its holder
 renews by `beat` and which counts as left after `LEASE` seconds without. The lease is the weaker one:
 clocks of machines that share a folder must agree to within it, and a holder that slept through it (or
-one that started in the same instant as another) hears of it only at its next `beat`.
+one that started in the same instant as another) notices it only at its next `beat`.
 """
 
 from __future__ import annotations

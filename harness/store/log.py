@@ -3,7 +3,7 @@
 Guarantee: a line that `append` has returned for survives the death of this process, `kill -9`
 included, since it is in the kernel by one `write`. After `sync` it survives a power loss too, as far
 as the disk keeps its word. Not covered: what other programs do to the file; a line that they damage
-is noticed by its checksum, set aside and owed again (docs/design.md, section 5). A line of more than
+is noticed by its checksum, set aside and requested again (docs/design.md, section 5). A line of more than
 `LINE_MOST` bytes is refused: no run writes one, and it would be held in memory.
 
 A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member.
@@ -57,8 +57,8 @@ def unseal(line: bytes) -> JSON:
     return data
 
 
-def told(line: bytes) -> JSON:
-    """`unseal`, and nothing of a line that is no JSON for all its checksum: it is not one of ours."""
+def parsed(line: bytes) -> JSON:
+    """Return `unseal`'s object, or an empty one for a line with a correct checksum that is not JSON."""
     try:
         return unseal(line)
     except ValueError:
@@ -110,7 +110,7 @@ def sound_lines(path: Path) -> Iterator[Line]:
 
 def objects(path: Path) -> Iterator[tuple[Line, JSON]]:
     """Sound lines with what they tell."""
-    return ((line, told(line.text)) for line in sound_lines(path))
+    return ((line, parsed(line.text)) for line in sound_lines(path))
 
 
 def repair(path: Path, disk: Disk = DISK) -> int:

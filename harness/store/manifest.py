@@ -1,4 +1,4 @@
-"""What a run is, in one file beside its results: `run_<subset>.json` (docs/design.md, section 5)."""
+"""What a run is, in one file with its results: `run_<subset>.json` (docs/design.md, section 5)."""
 
 from __future__ import annotations
 
@@ -240,9 +240,9 @@ def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str],
     differing = differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in differing.items() if name not in allowed}
     if found:
-        told = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+        changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
         raise BadInput(
-            f"{where} holds a run of another configuration: {told}. Give this one a --name of its own, "
+            f"{where} holds a run of another configuration: {changes}. Give this one a --name of its own, "
             f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
         )
 

@@ -82,7 +82,7 @@ class RunStore:
         set_aside_any(paths, self._stamp, self._disk)
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
-        """Keeps the bytes of prompts and agents beside the results; others of the same name are set aside."""
+        """Keep the bytes of prompts and agents with the results; others of the same name are set aside."""
         for name, content in files.items():
             path = self.files.folder / name
             if os.path.lexists(path):
@@ -92,7 +92,7 @@ class RunStore:
             write(path, content, shared=True, disk=self._disk)  # runs of other subsets keep the same file
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
-        """Repairs and opens the logs; returns a mask of the tasks that are done as they now stand."""
+        """Repairs and opens the logs; returns a mask of the tasks that are done in their current version."""
         files = self.files
         self._close_logs()
         paths = files.results, files.responses, files.failures, files.events
@@ -125,7 +125,7 @@ class RunStore:
             with open_regular(self.files.responses) as file:
                 for offset, size in places:
                     file.seek(offset)
-                    data = log.told(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
+                    data = log.parsed(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
                     if completion := completion_of(data):
                         found[data["request"], data["nth"]] = completion
         except OSError as error:
@@ -141,7 +141,7 @@ class RunStore:
         self._saved = self._find_responses(index, np.zeros(len(index), np.bool_))
 
     def failed_users(self, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
-        """Expected users in the failures file, as their tasks now stand, that are not done."""
+        """Expected users in the failures file, with unchanged tasks, that are not done."""
         failed = set()
         for _, data in log.objects(self.files.failures):
             position = index.find(str(data.get("user_id")))
@@ -276,7 +276,7 @@ class RunStore:
             raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
 
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
-        """Where each task's record stands in the results file; -1 where it has none of its present content."""
+        """Return the offset of each task's record in the results file; -1 without a record of its current content."""
         found = np.full(len(index), -1, np.int64)
         self._records = 0
         for line, data in log.objects(self.files.results):
@@ -303,21 +303,21 @@ TEXTS, COUNTS = ("finish_reason", "model", "refusal", "reasoning"), ("prompt_tok
 
 
 def completion_of(line: JSON) -> Completion | None:
-    """The completion of a response's line; None of one that is not as the harness writes it, and so is owed again.
+    """The completion of a response's line; None of one that is not as the harness writes it, and so is requested again.
 
     A checksum says that nothing happened to a line, and not that it is one of ours.
     """
-    told = line.get("completion")
-    if type(told) is not dict or type(line.get("request")) is not str or type(line.get("nth")) is not int:
+    saved = line.get("completion")
+    if type(saved) is not dict or type(line.get("request")) is not str or type(line.get("nth")) is not int:
         return None
-    if type(told.get("text")) is not str or told.keys() - {"text", *TEXTS, *COUNTS}:
+    if type(saved.get("text")) is not str or saved.keys() - {"text", *TEXTS, *COUNTS}:
         return None
-    texts, counts = [told.get(name) for name in TEXTS], [told.get(name) for name in COUNTS]
+    texts, counts = [saved.get(name) for name in TEXTS], [saved.get(name) for name in COUNTS]
     if not all(text is None or type(text) is str for text in texts):
         return None
     if not all(count is None or (type(count) is int and 0 <= count < LARGEST_COUNT) for count in counts):
         return None
-    return Completion(**told)
+    return Completion(**saved)
 
 
 def _holds(path: Path, content: bytes) -> bool:

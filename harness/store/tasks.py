@@ -1,6 +1,6 @@
 """The index of a tasks file: one pass that validates every line and keeps some tens of bytes of each.
 
-A file named `.json` holds an array, and its elements stand for lines.
+A file named `.json` holds an array, and its elements take the place of lines.
 
 Tasks are read again from the file when they are played, so memory does not grow with its size
 (docs/design.md, section 4). A cached index is taken while the file's size and time are the same, or,
@@ -182,7 +182,7 @@ def _refuse_repeated(path: Path, columns: Columns, key_field: str) -> None:
     same = np.flatnonzero(np.diff(columns.keys[order]) == 0)
     if len(same):
         first, second = sorted(int(columns.numbers[order[at]]) for at in (same[0], same[0] + 1))
-        raise BadInput(f"{Where(str(path), second)}: field {key_field}: this user stands already in line {first}")
+        raise BadInput(f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}")
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:

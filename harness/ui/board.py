@@ -1,7 +1,7 @@
 """The live display: a view of frozen snapshots, one of each run, that fits any terminal.
 
-With room enough each run has a row for each subset and a paragraph on its traffic; with less, one line on its traffic;
-with less still, one row a run. Whatever does not fit then goes by its worth, and runs that have ended go first.
+With enough room each run has a row per subset and a paragraph on its traffic; with less, one line on its traffic; with
+less still, one row per run. What does not fit is dropped by its worth, and runs that have ended first.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ LABEL = 10
 
 BAR_BETWEEN = " | "
 WARNINGS = 3
-"""And one more for each further run: a run tells one fault at most, so that two of them are what was found out."""
+"""And one more for each further run: a run shows at most one fault, so at least two lines are findings."""
 
 PARAGRAPH = 6
-"""Lines on a run's traffic, at least."""
+"""Fewest lines on a run's traffic."""
 
 WIDE = 100
 """Columns from which headings are spelled out."""
 
 LEAST_NAME, MOST_NAME = 12, 30
-"""Cells of a run's name at most, on narrow screens and on wide ones, where it has a row."""
+"""Widest name of a run in its row, in cells: on narrow screens and on wide ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Lines of the least worth go first where there are too many."""
+    """A line of the board; those of the least worth are dropped first."""
 
     text: Text
     worth: int
@@ -66,14 +66,14 @@ class Board:
 
 
 def view(snapshots: Snapshots, screen: Screen) -> list[Text]:
-    """The whole display in at most the screen's lines and columns; the last line stays free."""
+    """Return the whole display within the screen's lines and columns; the last line stays free."""
     room = screen.height - 1
     lines = [*_laid_out(snapshots, screen, room), *_warnings(snapshots, screen)]
     return [_cropped(line.text, screen) for line in _fitted(lines, room)]
 
 
 def _laid_out(snapshots: Snapshots, screen: Screen, room: int) -> list[Line]:
-    """As much on each run as there is room for; what cannot have any is not tried."""
+    """Return as much on each run as there is room for."""
     if len(snapshots) == 1:
         return _full(snapshots, screen)
     for layout, least in ((_full, PARAGRAPH), (_short, 1)):
@@ -98,7 +98,7 @@ def _cropped(text: Text, screen: Screen) -> Text:
 
 
 def _full(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Everything that is known of each run."""
+    """Return everything about each run."""
     alone = len(snapshots) == 1
     return [
         line
@@ -108,12 +108,12 @@ def _full(snapshots: Snapshots, screen: Screen) -> list[Line]:
 
 
 def _short(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Subsets of each run, and a line or two on its traffic."""
+    """Return the subsets of each run, and a line or two on its traffic."""
     return [line for block in _blocks(snapshots, screen) for line in (*block.head, *_summary(block.run, screen))]
 
 
 def _rows(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """A row a run, those that have ended the first to go; and what all do together."""
+    """Return a row per run (ended ones are dropped first) and the totals."""
     heading, *rows = _runs_table(snapshots, screen)
     lines = [Line(heading, MATTERS)]
     lines += [Line(row, MATTERS if s.over else STAYS) for row, s in zip(rows, snapshots, strict=True)]
@@ -124,14 +124,14 @@ def _rows(snapshots: Snapshots, screen: Screen) -> list[Line]:
 
 
 def _folded_rows(lines: list[Line], snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """As many rows as there is room for, and a line on the rest."""
+    """Return as many rows as fit, and a line on the rest."""
     room = max(1, screen.height - 3)
     order = sorted(range(len(snapshots)), key=lambda number: (snapshots[number].over, number))
     shown = sorted(order[: room - 1])
     hidden = [snapshots[number] for number in order[room - 1 :]]
     done = sum([words.state(s) == "done" for s in hidden])
-    told = f"and {words.plural(len(hidden), 'more run')}, {done} done"
-    return [lines[0], *(lines[1 + number] for number in shown), Line(Text(told, style="dim"), STAYS)]
+    rest = f"and {words.plural(len(hidden), 'more run')}, {done} done"
+    return [lines[0], *(lines[1 + number] for number in shown), Line(Text(rest, style="dim"), STAYS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class _Block:
 
 
 def _blocks(snapshots: Snapshots, screen: Screen) -> Iterator[_Block]:
-    """Title and rows of each run; the columns of all are as wide."""
+    """Yield title and rows of each run; columns are equally wide in all."""
     counted = [(s, [*s.subsets, _total(s.subsets)] if len(s.subsets) > 1 else list(s.subsets)) for s in snapshots]
     heading, *rows = table.rows(screen, *_subset_columns([one for _, some in counted for one in some], screen))
     place = 0
@@ -230,20 +230,20 @@ def _title(s: Snapshot, screen: Screen, alone: bool) -> Text:
 
 
 def _names(s: Snapshot) -> str:
-    """The model, and the run where that is called otherwise."""
+    """Return the model's name, and the run's where it differs."""
     return s.model if s.model.endswith(s.name) else f"{s.model} as {s.name}"
 
 
 def _end(s: Snapshot, screen: Screen) -> list[Line]:
     if not s.stopping:
         return []
-    told = f"stopped: {s.stopping}" if s.over else f"stopping: {s.stopping}; Ctrl-C again stops now"
-    return [Line(Text(screen.cut(screen.plain(told), screen.width), style="bold red", end=""), STAYS)]
+    reason = f"stopped: {s.stopping}" if s.over else f"stopping: {s.stopping}; Ctrl-C again stops now"
+    return [Line(Text(screen.cut(screen.plain(reason), screen.width), style="bold red", end=""), STAYS)]
 
 
 def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
     return [
-        *_labelled("in flight", words.in_flight(s), screen, MATTERS),
+        *_labelled("load", words.in_flight(s), screen, MATTERS),
         *_labelled("speed", words.speed(s), screen, MATTERS),
         *_labelled("latency", words.latency(s), screen, GOES),
         *_labelled("requests", words.requests(s), screen, HELPS),
@@ -268,7 +268,7 @@ def _summary(s: Snapshot, screen: Screen) -> list[Line]:
 
 
 def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """What runs that have a row each do together."""
+    """Return the totals of runs that have one row each."""
     running = [s for s in snapshots if not s.over]
     into, out = (sum([getattr(s, name) for s in snapshots]) for name in ("prompt_tokens", "completion_tokens"))
     parts = [
@@ -281,12 +281,12 @@ def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
 
 
 def _labelled(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[Line]:
-    """Nothing for no parts; on narrow screens without a margin."""
+    """Return labelled lines, none for no parts."""
     return _joined(to_left(label, LABEL), parts, screen, worth) if parts else []
 
 
 def _joined(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[Line]:
-    """Parts with bars between them, on as few lines as hold them; only a part that is longer than a line is cut."""
+    """Join parts with bars, on as few lines as possible; only a part longer than a line is cut."""
     indent = cell_len(label) or 2
     room = max(1, screen.width - indent)
     lines: list[list[Piece]] = []
@@ -315,16 +315,16 @@ def _line(label: str, parts: list[Piece], room: int, screen: Screen) -> Text:
 
 
 def _warnings(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """The last ones of all runs, the newest first."""
-    heard: list[tuple[Warned, str]] = [
+    """Return the latest warnings of all runs, the newest first."""
+    recent: list[tuple[Warned, str]] = [
         (warned, f"{s.name}: " if len(snapshots) > 1 else "") for s in snapshots for warned in s.warnings
     ]
-    heard.sort(key=lambda one: one[0].age)
+    recent.sort(key=lambda one: one[0].age)
     made: list[Line] = []
-    for warned, run in heard[: WARNINGS + len(snapshots) - 1]:
+    for warned, run in recent[: WARNINGS + len(snapshots) - 1]:
         label = to_left("" if made else "warnings", LABEL)
-        told = words.warned(warned.age, f"{run}{warned.text}", warned.times)
+        sentence = words.warned(warned.age, f"{run}{warned.text}", warned.times)
         text = Text(no_wrap=True, end="").append(label, "dim")
-        text.append(screen.cut(screen.plain(told), max(1, screen.width - LABEL)), "yellow")
+        text.append(screen.cut(screen.plain(sentence), max(1, screen.width - LABEL)), "yellow")
         made.append(Line(text, GOES if made else HELPS))
     return made

@@ -13,7 +13,7 @@ BARS, PLAIN_BARS = "━─", "#-"
 
 @lru_cache(maxsize=16)
 def has(encoding: str, text: str) -> bool:
-    """Whether an encoding (a name that Python knows, else false) has these characters."""
+    """Return whether an encoding has these characters; False for an unknown encoding."""
     try:
         return bool(text.encode(encoding))
     except (UnicodeError, LookupError):

@@ -15,7 +15,7 @@ from harness.ui.streams import unfailing
 
 
 class SharedConsole(Console):
-    """One that threads may print to beside a display that draws over itself: `turn` is held until all is written.
+    """A console that threads may print to during a live display: `turn` is held until all is written.
 
     Whatever text holds, nothing but this console's own styles and cursor movements steers the terminal. A string, also
     as a cell of a table, is one line: lines of one print are strings of their own, with `sep="\\n"`.

@@ -22,16 +22,16 @@ from harness.ui.cells import Screen
 from harness.ui.console import SharedConsole
 
 PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
-"""Between two entries in a log: at first, at most, and in between as a share of the time gone."""
+"""Seconds between two entries in a log: at first, at most, and in between as a share of the time elapsed."""
 
 COLUMNS = 80
-"""Of logs that people read."""
+"""Line length of logs."""
 
 WARNINGS = 2
-"""A run tells one fault at most, so that one of these is what was found out, where anything was."""
+"""A run shows at most one fault, so the other line is a finding, if there is one."""
 
 NOTHING = ("0 waiting", "0 backing off")
-"""Not worth a word in a log, where it keeps no place for another number."""
+"""Left out of logs."""
 
 
 class Display(Protocol):
@@ -42,12 +42,12 @@ class Display(Protocol):
 
 
 def display(console: Console) -> Display:
-    """A live one where the console is a terminal that can move its cursor, plain lines elsewhere."""
+    """Return a live display for a terminal that can move its cursor, plain lines otherwise."""
     return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(console)
 
 
 class LiveDisplay:
-    """The board, drawn over itself; what is printed meanwhile stands above it."""
+    """The board, redrawn in place; other output is printed above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -79,7 +79,7 @@ class LiveDisplay:
             self._live.update(self._board, refresh=True)
 
     def _take_up_wrapped_lines(self) -> None:
-        """A terminal that has become narrower has wrapped the lines of the last board, so that they are more now."""
+        """Move up over the extra lines of the last board, which a terminal that became narrower has wrapped."""
         extra = wrapped(self._board.widths, self._console.width)
         if extra:
             erased = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
@@ -87,12 +87,12 @@ class LiveDisplay:
 
 
 def wrapped(widths: list[int], columns: int) -> int:
-    """Lines more than they were that lines of these widths take on a terminal of so many columns."""
+    """Return how many extra lines lines of these widths take on a terminal of so many columns."""
     return sum([max(0, width - 1) // columns for width in widths])
 
 
 class PlainDisplay:
-    """A few lines every five seconds, more seldom the longer it takes, and at the end."""
+    """A few lines every five seconds, less often the longer the run takes, and at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -120,15 +120,15 @@ class PlainDisplay:
 
 
 def lines(snapshots: Snapshots, encoding: str = "utf-8") -> str:
-    """The display in a few lines of each run, for logs; of one that has ended while others go on, where it stands."""
+    """Return a few lines on each run, for logs; of a run that has ended while others continue, only its state."""
     some_go_on = not all(s.over for s in snapshots)
-    told = [folded(list(map(on_one_line, _told(s, encoding, short=s.over and some_go_on)))) for s in snapshots]
-    if len(told) == 1:
-        return told[0]
-    return "\n".join([f"{on_one_line(s.name)}: {words}" for s, words in zip(snapshots, told, strict=True)])
+    paragraphs = [folded(list(map(on_one_line, _parts(s, encoding, short=s.over and some_go_on)))) for s in snapshots]
+    if len(paragraphs) == 1:
+        return paragraphs[0]
+    return "\n".join([f"{on_one_line(s.name)}: {words}" for s, words in zip(snapshots, paragraphs, strict=True)])
 
 
-def _told(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
+def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
     subsets = [_subset_words(subset) for subset in s.subsets]
     if short:
         return [*subsets, words.state(s)]
@@ -149,8 +149,8 @@ def _told(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
 
 
 def _labelled(label: str, parts: list[words.Piece]) -> list[str]:
-    told = [part.text.strip() for part in parts if part.text not in NOTHING]
-    return [label + told[0], *told[1:]] if told else []
+    texts = [part.text.strip() for part in parts if part.text not in NOTHING]
+    return [label + texts[0], *texts[1:]] if texts else []
 
 
 def _plain(warned: Warned, encoding: str) -> str:
@@ -159,7 +159,7 @@ def _plain(warned: Warned, encoding: str) -> str:
 
 
 def folded(parts: list[str]) -> str:
-    """Parts with bars between them, on as few lines as hold them in `COLUMNS`; only a longer part has a longer line."""
+    """Join parts with bars, on as few lines of `COLUMNS` as possible; only a longer part has a longer line."""
     made = [parts[0]]
     for part in parts[1:]:
         joined = f"{made[-1]} | {part}"

@@ -1,7 +1,6 @@
 """The process's own output: with `console`, the only way to it.
 
-That it cannot be written (a reader that went away, a full disk, an encoding without Chinese) never ends a command's
-work.
+Output that cannot be written (a closed pipe, a full disk, an encoding without Chinese) never stops a command's work.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from harness.errors import MachineError
 from harness.printable import as_json, in_lines, on_one_line
 
 LONGEST = 2000
-"""Characters of a sentence; whatever is longer holds a value that nobody would read to its end."""
+"""Longest sentence, in characters."""
 
 
 def admit_all_characters() -> None:
-    """Characters that an output's encoding lacks are written as escapes, which is an error otherwise."""
+    """Write characters that an output's encoding lacks as escapes instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def tell(sentence: str) -> None:
-    """Says something to the user on stderr, where there is one that can be written: one line, whatever it names."""
+    """Print a sentence to the user on stderr, if it can be written: always one line."""
     try:
         if sys.stderr is not None:  # `print` would take stdout instead
             print(f"harness: {_bounded(on_one_line(sentence))}", file=sys.stderr, flush=True)
@@ -40,9 +39,9 @@ def _bounded(words: str) -> str:
 
 
 def show(text: str) -> None:
-    """Writes a command's result to stdout, its line feeds as they are and other controls as escapes.
+    """Write a command's result to stdout, with line feeds as they are and other control characters as escapes.
 
-    Raises `MachineError` where it is lost, not where nobody reads on.
+    Raise `MachineError` if it cannot be written, but not for a closed pipe.
     """
     try:
         print(in_lines(text), flush=True)
@@ -53,7 +52,7 @@ def show(text: str) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Writes a command's result as JSON, as `show` does."""
+    """Write a command's result as JSON, like `show`."""
     show(as_json(value))
 
 
@@ -63,7 +62,7 @@ def can_ask() -> bool:
 
 
 def flush(stream: TextIO | None) -> OSError | None:
-    """Writes what is buffered, or drops it and returns why it cannot be written."""
+    """Write what is buffered, or drop it and return why it cannot be written."""
     try:
         if stream is not None:
             stream.flush()
@@ -74,7 +73,7 @@ def flush(stream: TextIO | None) -> OSError | None:
 
 
 def drop(stream: TextIO | None) -> None:
-    """Sends a stream's output nowhere from now on, with what its buffer holds."""
+    """Discard a stream's output from now on, including its buffer."""
     with suppress(OSError):
         if stream is not None and stream.fileno() >= 0:
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -83,9 +82,9 @@ def drop(stream: TextIO | None) -> None:
 
 
 class Unfailing:
-    """Standard output for displays: from the first write that fails on it is silent, after a word on stderr.
+    """Standard output for displays: after the first failed write it is silent, with one message on stderr.
 
-    A pipe whose reader has gone is no failure (`| head` wants no more), so there it says nothing.
+    A closed pipe is no failure (`| head`), so there is no message then.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -121,9 +120,9 @@ class Unfailing:
         self._silent = True
         drop(self._stream)
         if not isinstance(error, BrokenPipeError):
-            tell(f"nothing more is shown, since the output cannot be written: {error.strerror}")
+            tell(f"no further output: it cannot be written: {error.strerror}")
 
 
 def unfailing() -> TextIO | None:
-    """Standard output as displays need it; None where the process has none."""
+    """Return standard output for displays; None if the process has none."""
     return cast(TextIO, Unfailing(sys.stdout)) if sys.stdout is not None else None

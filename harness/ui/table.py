@@ -13,7 +13,7 @@ from harness.ui.cells import Screen, to_left, to_right
 GAP = "  "
 LEAST_BAR = 5
 BAR = "bar"
-"""Heading that stands for the bar: it takes what the other columns leave."""
+"""Heading of the bar's column, which takes the width that the others leave."""
 
 DIM, GOING, ENDED = "dim", "cyan", "green"
 
@@ -38,8 +38,7 @@ class Column:
 
 
 def rows(screen: Screen, columns: Sequence[Column], shares: Sequence[float]) -> list[Text]:
-    """A heading and a line for each row; `shares`, from 0 to 1, is what the bars show, which stand behind the column
-    that has `BAR` for the next heading."""
+    """Return a heading and a line for each row; `shares`, from 0 to 1, are shown as bars in the column `BAR`."""
     kept = [column for column in columns if column.heading != BAR]
     widths = {column.heading: column.cells_wide for column in kept}
     while len(kept) > 1 and _total(kept, widths) > screen.width:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from harness.model import Snapshot
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
-"""Seconds from which a late event loop and a slow write are worth a word."""
+"""Seconds from which a late event loop and a slow write are shown."""
 
 SILENT = 10.0
-"""Seconds without an answer that are worth a word, where one in twenty replies does not take half of it."""
+"""Seconds without a reply that are shown, unless one in twenty replies takes half as long or more."""
 
 KINDS_SHOWN = 3
 
@@ -28,11 +28,11 @@ class Piece:
 
 
 def in_flight(s: Snapshot) -> list[Piece]:
-    """What is on the wire, admitted and asked for, and why fewer are on the wire than that."""
+    """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight."""
     digits = len(str(max(s.limit, s.requested or 0)))
     asked = "auto" if s.requested is None else str(s.requested)
     parts = [
-        Piece(f"{s.in_flight:>{digits}} on the wire, {s.limit:>{digits}} admitted, {asked} asked"),
+        Piece(f"{s.in_flight:>{digits}} in flight, limit {s.limit:>{digits}}, {asked} requested"),
         Piece(f"{s.waiting} waiting", 8 + digits),
         Piece(f"{s.backing_off} backing off", 12 + digits),
     ]
@@ -40,7 +40,7 @@ def in_flight(s: Snapshot) -> list[Piece]:
 
 
 def held_back(s: Snapshot) -> list[str]:
-    """Why fewer requests are on the wire than were asked for."""
+    """Return why fewer requests are in flight than were requested."""
     reasons = [HELD[s.held_by]] if s.held_by in HELD else []
     if is_silent(s):
         reasons.append(f"no answer for {duration(s.silence)}")
@@ -52,16 +52,16 @@ def held_back(s: Snapshot) -> list[str]:
 
 
 def is_silent(s: Snapshot) -> bool:
-    """Whether nothing has come for so long that it is worth a word, though something should."""
+    """Return whether replies are overdue for longer than usual."""
     usual = s.latency[1] if s.latency else 0.0
     return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * usual))
 
 
 def _not_full(s: Snapshot) -> list[str]:
-    """Why not all of the slots are taken where nothing is amiss."""
-    taken = s.held_by == "limit" or (s.beside and s.in_flight + s.beside >= s.limit)
+    """Return why not all slots are in use, where nothing is wrong."""
+    taken = s.held_by == "limit" or (s.others_in_flight and s.in_flight + s.others_in_flight >= s.limit)
     if taken and s.in_flight < s.limit:
-        return ["others have the rest of the slots"]
+        return ["other runs use the remaining slots"]
     left = users_left(s)
     if not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
         return [f"only {plural(left, 'user')} left"]
@@ -81,7 +81,7 @@ def speed(s: Snapshot) -> list[Piece]:
 
 
 def latency(s: Snapshot) -> list[Piece]:
-    """Of replies; and how late this machine is itself."""
+    """Return the latency of replies, and how late this machine itself is."""
     if s.latency is None:
         replies = "no reply yet"
     else:
@@ -106,7 +106,7 @@ def tries_failed(s: Snapshot, kinds_shown: int = KINDS_SHOWN) -> str:
 
 
 def failures(s: Snapshot) -> list[Piece]:
-    """Users given up on, by kind; nothing where none is."""
+    """Return the failed users, by kind; nothing if there are none."""
     failed = sum([subset.failed for subset in s.subsets])
     return [Piece(f"{plural(failed, 'user')}{kinds(s.failures)}", style="red")] if failed else []
 
@@ -116,16 +116,16 @@ def kinds(counted: Sequence[tuple[str, int]], number_shown: int = KINDS_SHOWN) -
     shown, rest = counted[:number_shown], counted[number_shown:]
     if len(rest) == 1:
         shown, rest = counted, ()
-    told = [f"{kind} {number}" for kind, number in shown]
+    parts = [f"{kind} {number}" for kind, number in shown]
     if rest:
-        told.append(f"{len(rest)} other kinds {sum([number for _, number in rest])}")
-    return f": {', '.join(told)}" if told else ""
+        parts.append(f"{len(rest)} other kinds {sum([number for _, number in rest])}")
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def tokens(s: Snapshot) -> list[Piece]:
-    """Of this session, and what they may come to by its end."""
+    """Return this session's tokens, and a projection to its end."""
     if s.requests and not s.prompt_tokens and not s.completion_tokens and s.latency:
-        return [Piece("the endpoint tells none")]
+        return [Piece("the endpoint reports none")]
     parts = [Piece(f"{count(s.prompt_tokens)} in, {count(s.completion_tokens)} out", 22)]
     if s.projected_tokens and s.eta:
         into, out = s.projected_tokens
@@ -134,10 +134,10 @@ def tokens(s: Snapshot) -> list[Piece]:
 
 
 def at_risk(s: Snapshot) -> list[Piece]:
-    """What would be lost if this process, or this machine, died now."""
+    """Return what would be lost if this process, or this machine, stopped now."""
     digits = len(str(max(s.limit, s.requested or 0)))
-    again = f"{s.in_flight:>{digits}} to ask again" if s.in_flight else "nothing"
-    return [Piece(f"if killed: {again}", 24 + digits), Piece(f"by power loss: {_unsynced(s)}")]
+    again = f"{s.in_flight:>{digits}} to repeat" if s.in_flight else "nothing"
+    return [Piece(f"if killed: {again}", 21 + digits), Piece(f"by power loss: {_unsynced(s)}")]
 
 
 def _unsynced(s: Snapshot) -> str:
@@ -150,12 +150,12 @@ def _unsynced(s: Snapshot) -> str:
 
 
 def eta(s: Snapshot) -> float | None:
-    """Seconds to go: none where every user has ended, whatever the rate made of the last steps."""
+    """Return the seconds to go: 0 once every user has ended, whatever the rate."""
     return 0.0 if users_left(s) <= 0 and not s.in_flight and not s.waiting else s.eta
 
 
 def time(s: Snapshot) -> str:
-    """Gone and to go, and what decides that where it is not the rate."""
+    """Return the time elapsed and the time to go, and what determines it if not the rate."""
     if s.stopping:
         return f"{duration(s.seconds)} gone, stopping"
     left = eta(s)
@@ -164,7 +164,7 @@ def time(s: Snapshot) -> str:
 
 
 def state(s: Snapshot) -> str:
-    """What a row says of when its run will end."""
+    """Return a run's state in one word, or the time until its end."""
     if s.over:
         return "stopped" if s.stopping else "done"
     if s.stopping:
@@ -202,7 +202,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def brief(seconds: float) -> str:
-    """A short time with as many digits as tell something."""
+    """Format a short time, with as many digits as are significant."""
     if seconds < 1:
         return f"{1e3 * seconds:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"

@@ -173,7 +173,7 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
     records = [unseal(line) for line in path.read_bytes().splitlines()]
     records[0]["steps"] += records[0]["steps"][:1]
     path.write_bytes(b"".join(map(seal, records)))
-    assert command("reeval", "--name", "random") == 2 and "stands there twice" in command.said
+    assert command("reeval", "--name", "random") == 2 and "duplicate user" in command.said
     records[0]["steps"] = records[0]["steps"][1:-1]
     path.write_bytes(b"".join(map(seal, records)))
     assert command("reeval", "--name", "random") == 2 and "steps are missing" in command.said
@@ -228,7 +228,7 @@ def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind:
 
 
 def test_counts_that_no_endpoint_tells_overflow_nothing(command: Commands) -> None:
-    """A response that says so is none of ours, and is owed again."""
+    """A response that says so is none of ours, and is requested again."""
     WEIBO.make(command)
     first_line(WEIBO.folder / "responses_weibo.jsonl", "completion.prompt_tokens", 2**63, every=True)
     assert command("reeval", "--reparse", "--name", "random") == 0, command.said

@@ -1,6 +1,6 @@
 """The runs that `compare` is about: found by name or folder, and what their users contribute to every figure.
 
-Only users with a record are there: a failure has no score. Files are read as they lie, whoever writes them.
+Only users with a record are there: a failure has no score. Files are read as they are, even while they are written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.errors import BadInput
 from harness.model import Record
 from harness.scoring.bootstrap import Array
-from harness.store.log import lines, sound, told
+from harness.store.log import lines, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
 
@@ -29,7 +29,7 @@ Outcomes = tuple[tuple[str, int], ...]
 
 SHARD = 256
 UNKNOWN = "an unknown benchmark"
-ANEW = "score it again with `reeval`"
+SCORE_AGAIN = "score it again with `reeval`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def common(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
-    """The folders of runs, by the names that are told: runs of the results folder go before other folders."""
+    """The folders of runs, by the labels of the comparison: runs of the results folder go before other folders."""
     found: dict[str, Path] = {}
     for name in named:
         path = next((path for path in (results / name, Path(name)) if _is_folder(path)), None)
@@ -121,8 +121,8 @@ def figures(of: Sequence[Subset], tasks: Path | None, trust: bool = False, named
     """
     found = {subset.benchmark: subset for subset in of}
     if len(found) > 1:
-        told_of = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
-        raise BadInput(f"{told_of}: nothing of them compares")
+        which = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
+        raise BadInput(f"{which}: they cannot be compared")
     runs = [SavedRun(subset.files, subset.manifest, trust, named) for subset in of if subset.manifest]
     if not runs:
         return Figures(registry.importing(of[0].name)[0]())
@@ -130,16 +130,16 @@ def figures(of: Sequence[Subset], tasks: Path | None, trust: bool = False, named
     for run in runs:
         if run.manifest.tasks.get("truth", benchmark.truth_sha256) != benchmark.truth_sha256:
             raise BadInput(
-                f"{run.name} was scored with another ground truth than the one that is there now: score it again with "
+                f"{run.name} was scored with another ground truth than the current one: score it again with "
                 "`reeval`, or name the folder that has it with --tasks-dir"
             )
         if (origin := benchmark.origin) and run.manifest.identity["files"].get(origin.kept) != origin.digest:
-            raise BadInput(f"{run.name} was made with another {origin.kept}: nothing of them compares")
+            raise BadInput(f"{run.name} was made with another version of {origin.kept}: they cannot be compared")
     return Figures(benchmark)
 
 
 def read(of: Subset, figures: Figures) -> Side:
-    """What a run's users contribute. Raises `BadInput` for records that this harness has not scored."""
+    """Return what a run's users contribute. Raise `BadInput` for records that this harness has not scored."""
     tasks: dict[str, str] = {}
     places: dict[str, int] = {}
     parts: list[Array] = [figures.contributions([])]
@@ -161,10 +161,10 @@ def read(of: Subset, figures: Figures) -> Side:
 def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> tuple[Array, list[Outcomes]]:
     try:
         return figures.contributions(records), [tuple(sorted(one.items())) for one in figures.outcomes(records)]
-    except ODD_SHAPE as error:  # a record that is odd only beside others
+    except ODD_SHAPE as error:  # a record that is odd only together with others
         raise BadInput(
             f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
-            f"{records[0].key} to {records[-1].key} ({type(error).__name__}): {ANEW}"
+            f"{records[0].key} to {records[-1].key} ({type(error).__name__}): {SCORE_AGAIN}"
         ) from None
     except BadInput as error:
         raise BadInput(f"{of.files.results}: {error}") from None
@@ -174,13 +174,13 @@ def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
     """Records with their task's hash; lines that are not sound are counted in `skipped`."""
     path = of.files.results
     for number, line in enumerate(lines(path), 1):
-        data = told(line.text) if sound(line.text) else {}
+        data = parsed(line.text) if sound(line.text) else {}
         if not data and of.manifest is None and line.text.strip():
-            raise BadInput(f"{path}, line {number}: not scored by this harness: {ANEW}")
+            raise BadInput(f"{path}, line {number}: not scored by this harness: {SCORE_AGAIN}")
         user, task = data.get("user_id"), data.get("task")
         if user is None or not isinstance(task, str):
             skipped[0] += 1
             continue
         if data.get("format") != RECORD_FORMAT:
-            raise BadInput(f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {ANEW}")
+            raise BadInput(f"{path}, line {number}: field format: expected {RECORD_FORMAT}: {SCORE_AGAIN}")
         yield Record(str(user), data), task

@@ -22,13 +22,15 @@ def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures
 
 
 def _caution(of: JSON) -> str:
-    """Which platforms it is not about, and what to think of an interval that few users of a platform are behind."""
+    """Return which platforms it does not cover, and a warning about intervals of few users."""
     if of["difference"] is None:
         return ""
-    said = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
+    caution = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
     if of["few_users"] and of["ci95"] is not None and of["equal"] < of["users"]:
-        said += f" Too few users on {_listed(of['few_users'])} to rely on the interval: it holds less often than 95 %."
-    return said
+        caution += (
+            f" Too few users on {_listed(of['few_users'])} to rely on the interval: it holds less often than 95 %."
+        )
+    return caution
 
 
 def _listed(few: Mapping[str, int]) -> str:
@@ -42,7 +44,7 @@ def _verdict(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
         return f"{metric.name} is not defined for any user that both have."
     if of["ci95"] is None:
         lone = " and ".join(platform for platform, there in of["few_users"].items() if there < 2)
-        return f"Nothing can be said of {metric.name}, {over}: of {lone} there is but one."
+        return f"Nothing can be concluded about {metric.name}, {over}: {lone} has only one."
     low, high = of["ci95"]
     if of["equal"] == users:
         return f"{a} and {b} are the same in {metric.name}, {over}: every user's value is equal."

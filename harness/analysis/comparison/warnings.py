@@ -1,5 +1,4 @@
-"""What is to be known of two runs before any of their figures: who has which users, of which answers, and what else
-differs than the model."""
+"""What to know about two runs before their figures: users, answers, and differences other than the model."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from harness.model import JSON
 from harness.scoring.paired import Pair
 from harness.store.manifest import differences, shown
 
-NO_REPORT = "no report tells whether the tasks are synthetic."
+NO_REPORT = "no report, so whether the tasks are synthetic is unknown."
 
 
 def coverage(a: Side, b: Side, figures: Figures) -> JSON:
@@ -84,26 +83,26 @@ def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
 
 
 def warnings(a: Sequence[Side], b: Sequence[Side]) -> list[str]:
-    """What the reports remark on (synthetic tasks), what else differs than the model, whose results nobody knows, and
+    """What the reports remark on (synthetic tasks), what else differs than the model, results of unknown origin, and
     the answers that count as empty."""
     subsets = [(of.of, other.of) for of, other in zip(a, b, strict=True)]
-    told = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
-    return [*_remarks(subsets), *_by_platform(told, len(a)), *_invalid(a, b)]
+    differing = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
+    return [*_remarks(subsets), *_by_platform(differing, len(a)), *_invalid(a, b)]
 
 
-def _by_platform(told: Iterable[tuple[str, str]], platforms: int) -> Iterator[str]:
-    """Sentences of platforms, each once; it names its platforms where these are not all."""
-    for words, alike in groupby(sorted(told, key=lambda pair: pair[1]), key=lambda pair: pair[1]):
+def _by_platform(sentences: Iterable[tuple[str, str]], platforms: int) -> Iterator[str]:
+    """Yield sentences, each once, with its platforms unless it is about all."""
+    for words, alike in groupby(sorted(sentences, key=lambda pair: pair[1]), key=lambda pair: pair[1]):
         names = [name for name, _ in alike]
         yield words if len(names) == platforms else f"{', '.join(names)}: {words}"
 
 
 def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
     """What the reports of both runs remark on, then what those of one do."""
-    said = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
-    for words in dict.fromkeys(words for _, _, words in said):
+    remarks = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
+    for words in dict.fromkeys(words for _, _, words in remarks):
         runs: dict[str, list[str]] = {}
-        for platform, run, same in said:
+        for platform, run, same in remarks:
             if same == words:
                 runs.setdefault(run, []).append(platform)
         alike = len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1
@@ -127,20 +126,20 @@ def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
         users = common(*sides)
         counts = [_answers(side, users) for side in sides]
         if any(count.keys() - {VALID} for count in counts):
-            told = [f"of {side.of.run} {_invalid_of(count)}" for side, count in zip(sides, counts, strict=True)]
-            yield f"{sides[0].of.name}, invalid answers of users that both have, scored as empty: {'; '.join(told)}."
+            by_run = [f"of {side.of.run} {_invalid_of(count)}" for side, count in zip(sides, counts, strict=True)]
+            yield f"{sides[0].of.name}, invalid answers of users that both have, scored as empty: {'; '.join(by_run)}."
 
 
 def _invalid_of(counts: Mapping[str, int]) -> str:
     wrong = {kind: times for kind, times in counts.items() if kind != VALID}
     answers = sum(counts.values())
-    return invalid.told(wrong, answers, "answers") or f"none of {answers}"
+    return invalid.sentence(wrong, answers, "answers") or f"none of {answers}"
 
 
 def _unlike(a: Subset, b: Subset) -> Iterator[str]:
     for of in (a, b):
         if of.manifest is None:
-            yield f"Of {of.run} no manifest tells what was run: prompt, sampling and tasks may be others."
+            yield f"{of.run} has no manifest: its prompt, sampling and tasks are unknown and may differ."
     if a.manifest is None or b.manifest is None:
         return
     for name, (before, after) in differences(a.manifest.identity, b.manifest.identity).items():

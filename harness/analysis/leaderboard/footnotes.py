@@ -1,4 +1,4 @@
-"""What stands under the tables of `stats`: what their marks mean, and what a reader must know of the runs in them."""
+"""The notes under the tables of `stats`: what their marks mean, and what a reader must know about the runs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ MOST = 10
 
 
 def notes(printed: Sequence[MetricTable]) -> list[str]:
-    """What a reader of these tables must know, of what occurs in them."""
-    said = [*_incomplete(printed)]
+    """Return what a reader of these tables must know, for what occurs in them."""
+    found = [*_incomplete(printed)]
     averaged = {table.benchmark: len(table.layout.subsets) for table in printed if AVERAGE in table.columns}
-    said += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
+    found += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
     if any(table.places for table in printed):
-        said.append(
+        found.append(
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
             f"{_differing(printed)}; the command compare tells what is more than chance."
         )
-    said += _invalid(printed)
+    found += _invalid(printed)
     rows = [row for table in printed for row in table.rows if not row.is_published]
     names = dict.fromkeys(row.name for row in rows)
     synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
     if synthetic:
         which = "All runs" if len(synthetic) == len(names) else ", ".join(synthetic)
-        said.append(f"{which}: synthetic tasks, which say nothing of real users.")
-    return said + list(dict.fromkeys(table.source.note for table in printed if table.source))
+        found.append(f"{which}: synthetic tasks, which say nothing of real users.")
+    return found + list(dict.fromkeys(table.source.note for table in printed if table.source))
 
 
 def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
-    """Of how many users the marked figures are, those of the fewest first."""
+    """Yield of how many users the marked figures are, the smallest share first."""
     figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
     found = {
         (report.run, report.subset): report
@@ -47,13 +47,13 @@ def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
     alike: dict[tuple[str, int, int], list[str]] = {}
     for report in sorted(found.values(), key=lambda report: report.scored / max(report.in_tasks, 1)):
         alike.setdefault((report.run, report.scored, report.in_tasks), []).append(report.subset)
-    told = [f"{run} on {', '.join(subsets)} {scored} of {users}" for (run, scored, users), subsets in alike.items()]
-    if told:
-        yield f"*: not all users of the tasks file are scored: {bounded(told, '; ')}."
+    counts = [f"{run} on {', '.join(subsets)} {scored} of {users}" for (run, scored, users), subsets in alike.items()]
+    if counts:
+        yield f"*: not all users of the tasks file are scored: {bounded(counts, '; ')}."
 
 
 def _differing(printed: Sequence[MetricTable]) -> str:
-    """The settings of runs that are ranked among unlike ones."""
+    """Return the settings of runs that are ranked together although these differ."""
     found: dict[str, str] = {}
     for table in printed:
         for _, group in groups(table.rows, table.layout) if table.places else ():
@@ -70,9 +70,9 @@ def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
         rows = {row.name: row for table in of for row in table.rows if row.reports}
         found = {run: _answers(row) for run, row in rows.items()}
         ranked = sorted(found, key=lambda run: -found[run][0] / max(found[run][1], 1))
-        told = [f"{run} {found[run][0]} of {found[run][1]}" for run in ranked if found[run][0]]
-        if told:
-            yield f"{layout.invalid}: {bounded(told)}."
+        counts = [f"{run} {found[run][0]} of {found[run][1]}" for run in ranked if found[run][0]]
+        if counts:
+            yield f"{layout.invalid}: {bounded(counts)}."
 
 
 def _answers(row: Row) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def _answers(row: Row) -> tuple[int, int]:
 
 
 def bounded(entries: Iterable[str], between: str = ", ") -> str:
-    """The first of them, and how many there are besides."""
+    """Return the first of them, and how many more there are."""
     there = list(entries)
     return between.join(there[:MOST]) + (f" and {len(there) - MOST} more" if len(there) > MOST else "")
 
@@ -90,31 +90,33 @@ def bounded(entries: Iterable[str], between: str = ", ") -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Runs and subsets without a row: of `nobody` a user is scored, and `unfinished` ones have no report yet."""
+    """Runs and subsets without a row: those in `nobody` have no scored user, `unfinished` ones no report yet."""
 
     nobody: tuple[tuple[str, str], ...]
     unfinished: tuple[tuple[str, str], ...]
 
-    def told(self) -> list[str]:
-        """A line of each kind that there is."""
+    def sentences(self) -> list[str]:
+        """Return a line for each kind that occurs."""
         kinds = (
-            (self.nobody, "nobody is scored"),
-            (self.unfinished, "unfinished: no report yet; resume goes on, reeval scores what is there"),
+            (self.nobody, "no user is scored"),
+            (self.unfinished, "unfinished: no report yet; resume continues, reeval scores what exists"),
         )
         return [f"Left out: {_by_run(which)} ({why})." for which, why in kinds if which]
 
     def nothing_else(self, results: Path, names: Sequence[str]) -> str:
-        """Why there is nothing to show of the runs that are named, of all where none is."""
+        """Return why there is nothing to show of the named runs (of all if none is named)."""
         number = len(self.unfinished)
-        told = f"{number} unfinished run{'' if number == 1 else 's'}: resume goes on, reeval scores what is there"
+        unfinished = f"{number} unfinished run{'' if number == 1 else 's'}: resume continues, reeval scores what exists"
         if self.nobody:
-            return f"nobody is scored in {_by_run(self.nobody)} under {results}{f', and {told}' if number else ''}"
+            return (
+                f"no user is scored in {_by_run(self.nobody)} under {results}{f', and {unfinished}' if number else ''}"
+            )
         of = f" of {bounded(map(shown, dict.fromkeys(names)))}" if names else ""
-        return f"no reports{of} under {results}{f', but {told}' if number else ': run something first'}"
+        return f"no reports{of} under {results}{f', but {unfinished}' if number else ': run something first'}"
 
 
 def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, names: Sequence[str]) -> LeftOut:
-    """What of the runs that are named, of all where none is, has no place in a table.
+    """Return which of the named runs (of all if none is named) are in no table.
 
     `there` are the files of all reports, also of those that could not be read.
     """

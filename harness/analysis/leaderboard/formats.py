@@ -43,8 +43,8 @@ def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = ()) 
     """
     if form == "csv":
         return _csv(chosen)
-    grids, said, runs = [_grid(table) for table in chosen], notes(chosen), [*about(chosen), *missing]
-    return grid.markdown(grids, [*said, *runs]) if form == "markdown" else grid.latex(grids, said, runs)
+    grids, below, runs = [_grid(table) for table in chosen], notes(chosen), [*about(chosen), *missing]
+    return grid.markdown(grids, [*below, *runs]) if form == "markdown" else grid.latex(grids, below, runs)
 
 
 def about(shown: Sequence[MetricTable]) -> list[str]:

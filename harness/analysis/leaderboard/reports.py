@@ -89,16 +89,16 @@ class Scored:
 
     @property
     def about(self) -> str:
-        """What a reader must know before comparing: the model, and under which conditions it was asked."""
+        """Return what a reader must know before comparing: the model, and the conditions of the run."""
         return f"{self.model}, {self.conditions}"
 
     @property
     def conditions(self) -> str:
         """Prompt, ablation, sampling, share, synthetic tasks."""
-        said = [self.prompt_told, *self.settings]
-        said += [] if self.ratio == 1.0 else [f"share {self.ratio:g}"]
-        said += ["synthetic tasks"] if self.synthetic else []
-        return ", ".join(said)
+        words = [self.prompt_label, *self.settings]
+        words += [] if self.ratio == 1.0 else [f"share {self.ratio:g}"]
+        words += ["synthetic tasks"] if self.synthetic else []
+        return ", ".join(words)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Scored:
         return (*self.ablations, *self.sampling)
 
     @property
-    def prompt_told(self) -> str:
+    def prompt_label(self) -> str:
         """A user's own with the beginning of its SHA-256, since two files may bear one name."""
         digest = "" if self.prompt in KNOWN or not self.files else f" ({'+'.join(each[:8] for each in self.files)})"
         return f"{self.prompt}{digest}{'' if self.prompt.startswith('agent ') else ' prompt'}"
@@ -134,7 +134,7 @@ def checked(data: Any, path: Path) -> Scored:
     try:
         if data["format"] not in FORMATS:
             odd = shown(data["format"])
-            raise BadInput(f"a report of format {odd}, not {FORMATS[-1]}: make it again with `reeval`")
+            raise BadInput(f"a report of format {odd}, not {FORMATS[-1]}: regenerate it with `reeval`")
         found = _scored(data, path)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(NONE_OF_OURS) from None
@@ -200,7 +200,7 @@ def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
 
 
 def _sampling(run: JSON) -> tuple[str, ...]:
-    said = [
+    found = [
         f"{name} {_parameter(run[name])}"
         for name, default in DEFAULTS.items()
         if run.get(name) is not None and run[name] != default
@@ -208,7 +208,7 @@ def _sampling(run: JSON) -> tuple[str, ...]:
     extra = run.get("extra_body") or {}
     if not isinstance(extra, dict):
         raise ValueError(extra)
-    return (*said, *([f"extra_body {_bounded(orjson.dumps(extra).decode())}"] if extra else []))
+    return (*found, *([f"extra_body {_bounded(orjson.dumps(extra).decode())}"] if extra else []))
 
 
 def _parameter(value: object) -> str:

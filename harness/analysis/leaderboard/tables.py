@@ -121,7 +121,7 @@ class MetricTable:
 
     @property
     def title(self) -> str:
-        """The metric with its unit; the benchmark, too, where its name alone would not tell."""
+        """Return the metric with its unit, and the benchmark if the name alone is ambiguous."""
         return self.metric.title.replace(self.metric.name, self.label, 1)
 
 
@@ -150,11 +150,11 @@ def _table(layout: Layout, metric: Metric, label: str, reports: Sequence[Scored]
     for report in reports:
         runs.setdefault(report.run, []).append(report)
     source = layout.published
-    told = source if source and metric.name in source.figures else None
+    published = source if source and metric.name in source.figures else None
     has = {name: of for name, of in runs.items() if any(metric.name in each.values for each in of)}
     rows = [_row(name, metric.name, layout, of) for name, of in has.items()]
-    rows += _published(told, metric.name, layout) if told else []
-    return MetricTable(layout, metric, label, tuple(rows), _places(rows, layout, metric), told)
+    rows += _published(published, metric.name, layout) if published else []
+    return MetricTable(layout, metric, label, tuple(rows), _places(rows, layout, metric), published)
 
 
 def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
@@ -172,7 +172,7 @@ def _figure(report: Scored, metric: str) -> Figure | None:
 
 
 def _average(figures: Sequence[Figure | None]) -> Figure | None:
-    """The mean of subsets that are all there and complete; how sure it is cannot be told from theirs."""
+    """Return the mean of subsets that are all present and complete; it has no interval."""
     there = [figure for figure in figures if figure is not None and figure.complete]
     if len(there) < len(figures):
         return None

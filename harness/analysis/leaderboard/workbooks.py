@@ -23,7 +23,7 @@ Content = Cell | str | None
 def workbooks(
     tables: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[Sheet]]]:
-    """Name of the file, without its suffix, and its sheets; what is `missing` in tables is told beneath the runs."""
+    """Name of the file, without its suffix, and its sheets; `missing` are notes for the sheet of runs."""
     for table in tables:
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [_metric_sheet(table)]
     runs: dict[tuple[str, str], list[Scored]] = {}
@@ -70,11 +70,11 @@ def _summary_sheet(table: MetricTable, about: About) -> Sheet:
     for column in table.columns:
         columns += [column, "from", "to"] if column in table.layout.subsets else [column]
     rows = [_summary_row(table, number, row, about) for number, row in enumerate(table.rows)]
-    said = [
+    notes_below = [
         "From, to: the 95 % interval over users of the figure before them; an average has none.",
         "Users, requests and tokens are those of all platforms of the run together.",
     ]
-    return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *said])
+    return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *notes_below])
 
 
 ABOUT = (
@@ -140,7 +140,7 @@ def _together(words: Iterable[str]) -> str:
 
 
 def _prompt(report: Scored) -> str:
-    return ", ".join((report.prompt_told, *report.settings))
+    return ", ".join((report.prompt_label, *report.settings))
 
 
 def _tasks(report: Scored) -> str:

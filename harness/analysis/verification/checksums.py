@@ -1,6 +1,6 @@
-"""Lines of a run's files: each as it was written, none twice. What can be told without the tasks, and no more.
+"""Lines of a run's files: each as it was written, none twice. The checks that need no tasks.
 
-That no user is missing, and that metrics and report are what the answers give, takes the tasks (`proof`).
+Whether a user is missing, and whether metrics and report match the answers, needs the tasks (`proof`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles
 
 Beat = Callable[[], None]
-ALONE = "lines alone were checked: not that no user is missing, nor that metrics and report are what the answers give"
+ALONE = "only lines were checked, not whether users are missing or whether metrics and report match the answers"
 
 
 class LinesCheck:
@@ -36,12 +36,12 @@ class LinesCheck:
         yield from failures(self._files.failures, self._beat, lambda data: None)
         yield from Replies(self._files.responses, lambda user: None, self._beat).findings()
         yield from self._results()
-        told = self._manifest.counts.get("done")
-        if self._manifest.state == COMPLETE and told != self.records:
-            yield f"{self._files.manifest.name}: counts.done is {told}, and there are {self.records}"
+        counted = self._manifest.counts.get("done")
+        if self._manifest.state == COMPLETE and counted != self.records:
+            yield f"{self._files.manifest.name}: counts.done is {counted}, and there are {self.records}"
 
     def _results(self) -> Iterator[str]:
-        """A user whose task has changed has a record of each until the run ends."""
+        """Check the results. A user whose task has changed has a record of each version until the run ends."""
         path, whole, seen = self._files.results, hashlib.sha256(), set[tuple[str, str]]()
         for number, line in enumerate(lines(path), 1):
             self._beat()
@@ -50,7 +50,7 @@ class LinesCheck:
             if data is None:
                 yield f"{path.name}, line {number}: {TORN}"
             elif (made := (str(data.get("user_id")), str(data.get("task")))) in seen:
-                yield f"{path.name}, line {number}: user {made[0]} stands there twice"
+                yield f"{path.name}, line {number}: user {made[0]} has a duplicate record"
             else:
                 seen.add(made)
         self.records = len({user for user, _ in seen})
@@ -58,7 +58,7 @@ class LinesCheck:
 
 
 def unlike_manifest(files: RunFiles, manifest: Manifest, sha256: str) -> Iterator[str]:
-    """Whether a results file with this hash is the one that the manifest names, if it names one."""
+    """Yield whether a results file with this hash differs from the one that the manifest names, if any."""
     complete = manifest.state == COMPLETE
     if complete and sha256 != manifest.results_sha256:
         yield f"{files.results.name} is not the file that the manifest names (SHA-256 differs)"
@@ -69,7 +69,7 @@ def unlike_manifest(files: RunFiles, manifest: Manifest, sha256: str) -> Iterato
 def kept_files(files: RunFiles, manifest: Manifest) -> Iterator[str]:
     for name, path in kept(files, manifest.identity["files"]).items():
         if path is None:
-            yield f"{name} is not the file that this run was made with, or has gone"
+            yield f"{name} is not the file that this run was made with, or is missing"
 
 
 def torn(path: Path, beat: Beat) -> Iterator[str]:
@@ -80,7 +80,7 @@ def torn(path: Path, beat: Beat) -> Iterator[str]:
 
 
 def failures(path: Path, beat: Beat, saw: Callable[[JSON], None]) -> Iterator[str]:
-    """Unsound and doubled lines (each tells its time); `saw` gets the others."""
+    """Yield torn and duplicate lines (each has its time); call `saw` with the others."""
     seen = set()
     for number, line in enumerate(lines(path), 1):
         beat()
@@ -89,6 +89,6 @@ def failures(path: Path, beat: Beat, saw: Callable[[JSON], None]) -> Iterator[st
             yield f"{path.name}, line {number}: {TORN}"
             continue
         if line.text in seen:
-            yield f"{path.name}, line {number}: this failure stands there twice"
+            yield f"{path.name}, line {number}: duplicate failure"
         seen.add(line.text)
         saw(data)

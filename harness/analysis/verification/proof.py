@@ -1,9 +1,9 @@
-"""Proves a run's folder. Every line sound, every input user exactly once, metrics equal to a re-score,
+"""Check a run's folder: every line sound, every input user exactly once, metrics equal to a re-score,
 records what the saved responses give, manifest and report in accord with the results.
 
-What it cannot notice: that a line is missing which is owed again anyway (responses of users that are not done, records
-of a run that died); that events are missing in the log, or one of a user's failures; a change to what a manifest alone
-tells (packages, tuning, moments); digits of a report's figures beyond the twelfth, which differ between machines.
+Not detected: missing lines that will be produced again anyway (responses of users that are not done, records of a run
+that died); missing events in the log, or a missing failure of a user; changes to fields that only the manifest has
+(packages, tuning, times); digits of a report's figures beyond the twelfth, which differ between machines.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore
 from harness.store.tasks import TaskIndex
 
-ANEW = "what the results give (make it again with `reeval`)"
+EXPECTED = "what the results give (regenerate it with `reeval`)"
 
 
 class Check:
-    """The checks of one run, over its files as they lie there; nothing is changed."""
+    """The checks of one run, over its files as they are; nothing is changed."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Check:
 
     @property
     def done(self) -> NDArray[np.bool_]:
-        """A mask of the tasks that have a record."""
+        """Return a mask of the tasks that have a record."""
         return self._offsets >= 0
 
     def findings(self) -> Iterator[str]:
@@ -98,21 +98,21 @@ class Check:
         elif manifest.tasks["users"] != len(index):
             yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {len(index)}"
         if manifest.tasks.get("truth", "") != self._benchmark.truth_sha256:
-            yield "the ground truth is not the one that the report was made with: make it again with `reeval`"
+            yield "the ground truth is not the one that the report was made with: regenerate it with `reeval`"
 
     def _saw_failure(self, data: JSON) -> None:
-        """Takes up who has failed, as their tasks now stand."""
+        """Note a failed user, if the task is unchanged."""
         position = self._position(data)
         if position is not None:
             self._failed[position] = True
 
     def _position(self, data: JSON) -> int | None:
-        """Of the task that a line is about, None where that is not there or has another content by now."""
+        """Return the position of the task that a line is about, None if the task is missing or has changed."""
         position = self._index.find(str(data.get("user_id")))
         return position if position is not None and self._index.digest(position) == data.get("task") else None
 
     def _results(self) -> Iterator[str]:
-        """Lines that are torn, doubled, foreign or in another order; takes up where each user's record is."""
+        """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
         whole, path, outside = hashlib.sha256(), self._files.results, 0
         complete = self._manifest.state == COMPLETE
         for number, line in enumerate(lines(path), 1):
@@ -131,17 +131,17 @@ class Check:
             else:
                 outside += 1
         if outside:
-            self.notes.append(f"{outside} records are of users or contents that the tasks file does not have")
+            self.notes.append(f"{outside} records are of users or tasks that are not in the tasks file")
         yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
 
     def _misplaced(self, position: int, complete: bool) -> str | None:
         in_order, self._last = position > self._last, position
         if self._offsets[position] >= 0:
-            return "stands there twice"
+            return "has a duplicate record"
         return "is not in the order of the tasks file" if complete and not in_order else None
 
     def _records(self) -> Iterator[str]:
-        """Records that are not what their answers or responses give; takes up their scores, in the tasks' order."""
+        """Yield records that differ from what their answers or responses give; collect their scores."""
         path = self._files.results
         if not self.done.any():
             return
@@ -154,7 +154,7 @@ class Check:
                     yield f"{path.name}, line {self._numbers[position]}: {wrong}"
 
     def _record(self, position: int, data: JSON) -> str | None:
-        """What is wrong with a record, None for nothing."""
+        """Return what is wrong with a record, None for nothing."""
         who = f"user {data['user_id']}"
         task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
         try:
@@ -172,17 +172,17 @@ class Check:
         return None
 
     def _unlike_responses(self, task: Any, position: int, data: JSON) -> str | None:
-        if data.get("reparse") == "diverged":  # `reeval` has said so, and kept it
+        if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
             self._diverged += 1
             return None
         try:
             saved = self._replies.of(position)
         except MISSHAPEN:
-            return "has a saved response that is none"
+            return "has a malformed saved response"
         return counted(data, saved) if self._player is None else self._player.wrong(task, data, saved)
 
     def _users(self) -> Iterator[str]:
-        """Input users that are neither recorded nor failed, where the run says that all have been played."""
+        """Yield input users that are neither recorded nor failed, if the manifest says that all have been played."""
         state = self._manifest.state
         if state not in (COMPLETE, INCOMPLETE):
             return
@@ -191,13 +191,13 @@ class Check:
             yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
 
     def _counts(self) -> Iterator[str]:
-        """Numbers of the manifest that the files do not bear out."""
+        """Yield numbers of the manifest that do not match the files."""
         expected = self.expected | self.done
         real = {"users": int(expected.sum()), "done": int(self.done.sum()), "failed": self._failed_users()}
         for name, count in real.items():
             if self._manifest.counts.get(name) != count:
-                told = self._manifest.counts.get(name)
-                yield f"{self._files.manifest.name}: counts.{name} is {told}, and there are {count}"
+                saved = self._manifest.counts.get(name)
+                yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
 
     def _failed_users(self) -> int:
         return int((self._failed & self.expected & ~self.done).sum())
@@ -205,14 +205,14 @@ class Check:
     # The report
 
     def _report(self) -> Iterator[str]:
-        """Files of the report that are not what the results give."""
+        """Yield files of the report that differ from what the results give."""
         if self._scores is None:
             self.notes.append("the report was not compared with results that are not sound")
             return
         path = self._files.report("json")
         content = _content(path)
         try:
-            made = self._made(self._scores, *self._told_elsewhere(content))
+            made = self._made(self._scores, *self._only_in_report(content))
         except MISSHAPEN as error:
             yield f"{self._files.manifest.name}: no report can be made of what it says ({error!r})"
             return
@@ -220,18 +220,18 @@ class Check:
             others = {self._files.report("txt").name: text.render(made).encode(), **made.files}
             for name, expected in others.items():
                 if wrong := _unlike(self._files.folder / name, expected):
-                    yield f"{name} {wrong} {ANEW}"
+                    yield f"{name} {wrong} {EXPECTED}"
         elif wrong := _report_unlike(content, made):
-            yield f"{path.name} {wrong}, is not {ANEW}"
+            yield f"{path.name} {wrong}, is not {EXPECTED}"
         else:
             self.notes.append(
                 "the report was made on another machine or by another version: its figures agree, its text was not "
                 "compared"
             )
 
-    def _told_elsewhere(self, content: bytes) -> tuple[str, tuple[str, ...]]:
-        """What a report alone tells: the folder's name at that time, which may be another one by now, and what the
-        last `reeval --reparse` said of users that kept their records."""
+    def _only_in_report(self, content: bytes) -> tuple[str, tuple[str, ...]]:
+        """Return what only the report contains: the folder's name at that time, and the note of the last
+        `reeval --reparse` on users that kept their records."""
         folder, diverged = self._files.folder.name, f"{self._diverged} users could not be played again"
         try:
             found = orjson.loads(content)
@@ -243,7 +243,7 @@ class Check:
             return folder, ()
 
     def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> Report:
-        """The report of what is there, as `run` and `reeval` make it."""
+        """Return the report of the saved results, as `run` and `reeval` make it."""
         job = Job(
             self._benchmark,
             self._files.subset,
@@ -262,17 +262,17 @@ def _dumped(report: Report) -> bytes:
 
 
 def _unlike(path: Path, expected: bytes) -> str | None:
-    """Whether a file is there and is what is expected, in words; None where it is."""
+    """Return how a file differs from the expected content, in words; None if it does not."""
     try:
         return None if holds(path, expected) else "is not"
     except FileNotFoundError:
-        return "has gone: it was"
+        return "is missing; it was"
     except OSError as error:
         raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _content(path: Path) -> bytes:
-    """Nothing of a file that is not there."""
+    """Return a file's content, empty if it is missing."""
     try:
         return content(path, DOCUMENT_MOST)
     except FileNotFoundError:
@@ -282,11 +282,11 @@ def _content(path: Path) -> bytes:
 
 
 def _report_unlike(content: bytes, made: Report) -> str | None:
-    """What a report has otherwise, but for the last digits of another machine; None for nothing."""
+    """Return how a report differs, except for the last digits on another machine; None if it does not."""
     try:
         found = orjson.loads(content)
     except ValueError:
-        return "is not JSON" if content else "has gone"
+        return "is not JSON" if content else "is missing"
     if orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n" != content:
         return "was changed since it was written"
     try:

@@ -1,4 +1,4 @@
-"""Users played again from their saved responses, beside the records that were made of these."""
+"""Play users again from their saved responses, and compare the records that were made of these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from harness.store.run import RunFiles
 from harness.store.tasks import key_hash
 
 MISSHAPEN = (BadInput, BenchmarkError, KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What comes of a line that has a right checksum and is no line of ours."""
+"""Errors of a line that has a correct checksum but is not ours."""
 
 TORN = "torn or changed since it was written"
 
@@ -37,31 +37,31 @@ AGREE = 1e-12
 
 
 def benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | None]:
-    """The benchmark of a run, and why its records cannot be played again from the saved responses, None if they can."""
+    """Return the benchmark of a run, and why its records cannot be replayed from the saved responses, if so."""
     why = _unplayable(run)
     made = run.as_it_was(folder, play=why is None)
     if why is None:
         now = {name: hashlib.sha256(data).hexdigest() for name, data in made.all_files.items()}
         was = run.manifest.identity
         if was.get("prompt_version") != made.version or was["files"] != now:
-            why = "its prompt is another by now"
+            why = "its prompt has changed"
         elif run.manifest.provenance.get("parser_version") != made.parser_version:
-            why = "replies are read otherwise by now"
+            why = "the parser has changed"
         elif run.manifest.provenance.get("allowed"):
-            why = "it went on with other settings"
+            why = "it was resumed with other settings"
     return made, why and f"records were compared with the saved responses by their counts alone: {why}"
 
 
 def _unplayable(run: SavedRun) -> str | None:
     if run.has_code:
-        return "to play them again would run code that the run was given"
+        return "playing them again would run the run's own code"
     if any(path != run.files.folder / name for name, path in kept(run.files, run.manifest.identity["files"]).items()):
         return "its prompt is not in the folder"
     return None
 
 
 def kept(files: RunFiles, digests: Mapping[str, Any]) -> dict[str, Path | None]:
-    """Where the bytes of each prompt or agent file lie: under its name, or set aside; None where nowhere."""
+    """Return where the bytes of each prompt or agent file are: under its name, or in a backup; None if nowhere."""
     return {name: _copy(files.folder, name, digest) for name, digest in digests.items()}
 
 
@@ -86,19 +86,19 @@ class Player:
         self._loop = loop
 
     def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion]) -> str | None:
-        """What a record has otherwise than the responses give it, None for nothing."""
+        """Return how a record differs from what the responses give, None if it does not."""
         conversation = replaying(self._sampling, saved)
         try:
             made = recorded(self._benchmark, task, self._loop.run(play(self._benchmark, task, conversation.ask)))
         except ReplayMiss:
-            return "was made of a response that is not there"
+            return "was made of a missing response"
         found = {name: value for name, value in data.items() if name not in ("task", "format")}
         name = unlike(found, orjson.loads(orjson.dumps(made)))
         return None if name is None else f"is not what the saved responses give ({name} differs)"
 
 
 def counted(data: JSON, saved: Mapping[tuple[str, int], Completion]) -> str | None:
-    """What can be told without playing: how many responses there are, and their tokens where none is to spare."""
+    """Return what is wrong without playing: the number of responses, and their tokens if none is unused."""
     usage, whole = data["usage"], Usage()
     if len(saved) < usage["requests"]:
         return f"was made of {usage['requests']} responses, and {len(saved)} of them are there"
@@ -109,7 +109,7 @@ def counted(data: JSON, saved: Mapping[tuple[str, int], Completion]) -> str | No
 
 
 class Replies:
-    """The saved responses of a run, by the position of their user, which `find` gives. One takes 32 bytes of memory."""
+    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory."""
 
     def __init__(self, path: Path, find: Callable[[str], int | None], beat: Callable[[], None]) -> None:
         self._path = path
@@ -118,7 +118,7 @@ class Replies:
         self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def findings(self) -> Iterator[str]:
-        """Reads them all, and says what is wrong with single lines."""
+        """Read them all, and yield what is wrong with single lines."""
         numbers, positions, offsets, keys = array("q"), array("q"), array("q"), array("Q")
         for number, line in enumerate(lines(self._path), 1):
             self._beat()
@@ -135,10 +135,10 @@ class Replies:
         self._positions = np.frombuffer(positions, np.int64)[order]
         self._offsets = np.frombuffer(offsets, np.int64)[order]
         for number in _repeated(np.frombuffer(keys, np.uint64), np.frombuffer(numbers, np.int64)):
-            yield f"{self._path.name}, line {number}: this response stands there twice"
+            yield f"{self._path.name}, line {number}: duplicate response"
 
     def of(self, position: int) -> dict[tuple[str, int], Completion]:
-        """A user's, by request digest and how many times that was asked before. Raises `MISSHAPEN`."""
+        """Return a user's, by request digest and how many times it was sent before. Raise `MISSHAPEN`."""
         first, last = np.searchsorted(self._positions, (position, position + 1))
         found = {}
         if first < last:
@@ -150,14 +150,14 @@ class Replies:
 
 
 def _repeated(keys: NDArray[np.uint64], numbers: NDArray[np.int64]) -> list[int]:
-    """The numbers of lines whose key stands in an earlier line."""
+    """Return the numbers of lines whose key is in an earlier line."""
     order = np.argsort(keys, kind="stable")
     again = order[1:][keys[order][1:] == keys[order][:-1]]
     return sorted(int(number) for number in numbers[again])
 
 
 def unlike(found: Any, expected: Any, name: str = "") -> str | None:
-    """The dotted name of the first value that is another one, None where all agree; fractions to within `AGREE`."""
+    """Return the dotted name of the first value that differs, None if all agree; fractions to within `AGREE`."""
     if isinstance(found, dict) and isinstance(expected, dict):
         pairs = [(str(key), found.get(key, ...), expected.get(key, ...)) for key in {**expected, **found}]
     elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
@@ -171,7 +171,7 @@ def unlike(found: Any, expected: Any, name: str = "") -> str | None:
 
 
 def opened(line: Line) -> JSON | None:
-    """The object of a line that is as it was written, None for any other."""
+    """Return the object of an unchanged line, None for any other."""
     if not sound(line.text) or line.size != len(line.text) + 1:
         return None
     try:

@@ -25,9 +25,9 @@ NUMBERS = {name: number for number, name in INTENTIONS.items()}
 OTHER = 3
 
 
-def intention_number(said: str | None) -> int:
+def intention_number(intention: str | None) -> int:
     """The number of an intention in an agent's words, compared exactly; whatever is unknown is `other`."""
-    return NUMBERS.get(said, OTHER) if said is not None else OTHER
+    return NUMBERS.get(intention, OTHER) if intention is not None else OTHER
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ def read(path: Path) -> Lists:
     columns = {name: _column(field, plain(found[name]), f"{path}: {name}") for name, field in FIELDS.items()}
     rows = {name: len(values) for name, values in columns.items()}
     if len(set(rows.values())) > 1:
-        told = ", ".join(f"{name} {number}" for name, number in rows.items())
-        raise BadInput(f"{path}: expected as many rows in each list, got {told}")
+        counts = ", ".join(f"{name} {number}" for name, number in rows.items())
+        raise BadInput(f"{path}: expected as many rows in each list, got {counts}")
     if not rows[RADIUS]:
         raise BadInput(f"{path}: expected at least one resident, got empty lists")
     return Lists.of(columns)

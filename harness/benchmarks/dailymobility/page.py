@@ -16,7 +16,7 @@ from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.protocols import BINS, LOCATIONS, METRICS, PROPORTIONS, RADIUS
 from harness.benchmarks.dailymobility.protocols import HEADLINE as ALIGNED
 from harness.benchmarks.dailymobility.scores import FINAL
-from harness.benchmarks.rendering import called, quotes, said
+from harness.benchmarks.rendering import called, quotes, reply_text
 from harness.model import (
     JSON,
     Block,
@@ -57,8 +57,8 @@ def _tiles(data: JSON) -> Iterator[Tile]:
         if name != ALIGNED:
             yield Tile(f"final score ({name})", summary.points(found[FINAL]))
     if ceiling:
-        told = f"95 % of the draws in {summary.span(ceiling['range95'], summary.points)}"
-        yield Tile("ceiling: resampled ground truth", summary.points(ceiling[FINAL]), told)
+        interval = f"95 % of the draws in {summary.span(ceiling['range95'], summary.points)}"
+        yield Tile("ceiling: resampled ground truth", summary.points(ceiling[FINAL]), interval)
     yield Tile("residents scored", str(of["scored_users"]), f"of {of['expected_users']}")
 
 
@@ -164,7 +164,7 @@ class UserCards:
         )
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        return said(replies[-1]) if replies and data["invalid"] == kind else None
+        return reply_text(replies[-1]) if replies and data["invalid"] == kind else None
 
     def _places(self, records: Sequence[JSON]) -> dict[str, tuple[tuple[float, float], ...]]:
         """By intention, each place once."""

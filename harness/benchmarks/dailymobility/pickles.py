@@ -42,8 +42,8 @@ def unpickled(data: bytes, path: Path) -> Any:
         _refuse_wild(data)
         return _Restricted(io.BytesIO(data)).load()
     except BROKEN as error:
-        told = " ".join(str(error).split())[:200]
-        raise BadInput(f"{path}: cannot be read as a pickle of plain values: {told}") from None
+        detail = " ".join(str(error).split())[:200]
+        raise BadInput(f"{path}: cannot be read as a pickle of plain values: {detail}") from None
 
 
 def _refuse_wild(data: bytes) -> None:

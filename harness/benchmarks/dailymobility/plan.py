@@ -207,8 +207,8 @@ def _where(aoi: Aoi) -> str:
 
 def _profile(profile: Mapping[str, Any]) -> str:
     """A line for each field that says something, in the data's own words."""
-    said = {label: _short(profile.get(name)) for name, label in PROFILE.items()}
-    return "\n".join([f"{label}：{value}" for label, value in said.items() if value]) or NO_PROFILE
+    lines = {label: _short(profile.get(name)) for name, label in PROFILE.items()}
+    return "\n".join([f"{label}：{value}" for label, value in lines.items() if value]) or NO_PROFILE
 
 
 def _short(value: Any) -> str:

@@ -46,7 +46,7 @@ def summarise(scores: ShardScores, truth: GroundTruth, run: RunFacts, prompt_ver
 
 def _invalid(data: JSON) -> str:
     of = data["diagnostics"]
-    return invalid.told(of["invalid"], of["valid_days"] + sum(of["invalid"].values()), "days")
+    return invalid.sentence(of["invalid"], of["valid_days"] + sum(of["invalid"].values()), "days")
 
 
 def _headline(protocols: Mapping[str, JSON]) -> str:
@@ -259,13 +259,13 @@ SETTINGS = (
 def about_run(data: JSON) -> Iterator[Block]:
     run, modes, truth = data["run"], data["diagnostics"]["modes"], data["ground_truth"]
     yield Heading("What was run")
-    told = {
+    labels = {
         "plan": "plan mode, in which a plain model gives the whole day at once (no mode of asbench, so no published "
         "score compares)",
         "agent": "agent mode, in which an agent file lives the day step by step",
     }
     yield Paragraph(
-        "; ".join(f"{users} residents in {told.get(mode, mode)}" for mode, users in modes.items()) + "."
+        "; ".join(f"{users} residents in {labels.get(mode, mode)}" for mode, users in modes.items()) + "."
         if modes
         else "Nobody was scored."
     )
@@ -273,9 +273,9 @@ def about_run(data: JSON) -> Iterator[Block]:
     whose = own if data["prompt"] == "own" else f"The user's own: {data['prompt']}"
     yield Paragraph(f"{whose}. Ground truth: {truth['residents']} residents, SHA-256 {truth['sha256'][:16]}…")
     if run:
-        said = ", ".join(f"{name} {value}" for name, value in run.items() if name in SETTINGS)
+        settings = ", ".join(f"{name} {value}" for name, value in run.items() if name in SETTINGS)
         yield Paragraph(
-            f"Settings: {said}. Tasks: {run['tasks']}, {run['users_in_tasks']} residents, SHA-256 "
+            f"Settings: {settings}. Tasks: {run['tasks']}, {run['users_in_tasks']} residents, SHA-256 "
             f"{run['tasks_sha256'][:16]}… Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
             f"{run['created']}."
         )
@@ -395,8 +395,8 @@ def usage(data: JSON) -> Iterator[Block]:
     )
     yield Heading("Usage")
     yield Paragraph(spent.tokens(data["usage"]))
-    if told := spent.session(data["schedule"], "resident"):
-        yield Paragraph(told)
+    if session := spent.session(data["schedule"], "resident"):
+        yield Paragraph(session)
 
 
 def points(value: float | None) -> str:

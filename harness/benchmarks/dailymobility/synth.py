@@ -215,14 +215,15 @@ def _ground_truth(city: City, residents: Sequence[Sequence[Sequence[Slot]]]) -> 
         round(_mean([gyration_radius([(city.aois[place].x, city.aois[place].y) for place in day]) for day in lived]), 6)
         for lived in places
     ]
-    said = [[[intention for intention, _ in day] for day in lived] for lived in residents]
+    intentions = [[[intention for intention, _ in day] for day in lived] for lived in residents]
     shares = [
-        [sum(day.count(number) for day in lived) / (SLOTS * len(lived)) for number in INTENTIONS] for lived in said
+        [sum(day.count(number) for day in lived) / (SLOTS * len(lived)) for number in INTENTIONS]
+        for lived in intentions
     ]
     return {
         "groundtruth/gyration_radius.npy": _npy(radii, "<f8"),
         "groundtruth/daily_location_numbers.npy": _npy([_mean([len(day) for day in lived]) for lived in places], "<f8"),
-        "groundtruth/daily_intentions_2d.npy": _npy([lived[0] for lived in said], "<i8"),
+        "groundtruth/daily_intentions_2d.npy": _npy([lived[0] for lived in intentions], "<i8"),
         "groundtruth/intention_proportions_2d.npy": _npy(shares, "<f8"),
     }
 

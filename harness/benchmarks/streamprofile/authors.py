@@ -17,7 +17,7 @@ from harness.benchmark import Task
 from harness.errors import BadInput
 from harness.model import JSON, Where
 
-TOLD = {
+WORDS = {
     "authors_api_failure": "API failures",
     "authors_no_json": "replies without JSON",
 }
@@ -78,6 +78,6 @@ def is_partial(task: Task, record: JSON) -> bool:
 
 def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:
     """What a report says of such answers, from the number of steps by outcome."""
-    counted = ((outcomes.get(kind, 0), words) for kind, words in TOLD.items())
-    said = (f"{count} of its steps were {words}, scored as empty predictions." for count, words in counted if count)
-    return (FIRST, *said)
+    counted = ((outcomes.get(kind, 0), words) for kind, words in WORDS.items())
+    notes = (f"{count} of its steps were {words}, scored as empty predictions." for count, words in counted if count)
+    return (FIRST, *notes)

@@ -119,8 +119,8 @@ class StreamProfile(Benchmark):
     def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
         """Return a `StepMetrics` for each step: the figures are made of records (`scores.py`)."""
         return tuple(
-            measure_step(truth, step, said.prediction)
-            for truth, step, said in zip(task.truth, task.given.steps, answer, strict=True)
+            measure_step(truth, step, predicted.prediction)
+            for truth, step, predicted in zip(task.truth, task.given.steps, answer, strict=True)
         )
 
     def record(
@@ -134,16 +134,16 @@ class StreamProfile(Benchmark):
         steps = [
             {
                 "step_id": step.step_id,
-                "prediction": said.prediction,
+                "prediction": predicted.prediction,
                 "ground_truth": truth.listed,
                 "metrics": measured.values,
-                "reasoning": said.reasoning,
-                "persona_summary": said.persona,
-                "outcome": said.outcome,
-                "repairs": said.repairs,
+                "reasoning": predicted.reasoning,
+                "persona_summary": predicted.persona,
+                "outcome": predicted.outcome,
+                "repairs": predicted.repairs,
                 **_measured_beside(step, measured),
             }
-            for step, truth, said, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
+            for step, truth, predicted, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
         ]
         given: Given = task.given
         return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from harness.benchmark import VALID, Task
-from harness.benchmarks.rendering import called, quotes, said
+from harness.benchmarks.rendering import called, quotes, reply_text
 from harness.benchmarks.streamprofile import summary
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic
 from harness.benchmarks.streamprofile.naming import unnamed, without_name
@@ -165,7 +165,7 @@ class UserCards:
         steps = data["steps"]
         by_step = _by_step(steps, replies, self._retries)
         pairs = zip(steps, by_step, strict=True) if by_step else ()
-        text = next((said(mine[-1]) for step, mine in pairs if step["outcome"] == kind), None)
+        text = next((reply_text(mine[-1]) for step, mine in pairs if step["outcome"] == kind), None)
         return None if text is None else unnamed(data)(text)
 
     def _blocks(self, steps: Sequence[JSON], task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
@@ -199,8 +199,8 @@ def _metrics(step: JSON) -> Iterator[Block]:
     if not values:
         yield Paragraph("Not scored: the truth is empty.")
         return
-    told = [f"{name.replace('_', ' ')} {100 * value:.1f}" for name in METRICS if (value := values[name]) is not None]
-    yield Paragraph(f"In %: {' · '.join(told)}.")
+    figures = [f"{name.replace('_', ' ')} {100 * value:.1f}" for name in METRICS if (value := values[name]) is not None]
+    yield Paragraph(f"In %: {' · '.join(figures)}.")
 
 
 def _kind(tag: str, step: JSON, given: GivenStep | None, truth: Truth | None) -> str:

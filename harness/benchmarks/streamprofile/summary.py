@@ -37,7 +37,7 @@ def summarise(scores: ShardScores, run: RunFacts, prompt_version: str) -> Report
 
 def _invalid(data: JSON) -> str:
     of = data["diagnostics"]
-    return invalid.told(of["invalid"], of["steps"], "answers")
+    return invalid.sentence(of["invalid"], of["steps"], "answers")
 
 
 def report_data(scores: ShardScores, run: RunFacts, prompt_version: str, intervals: Intervals) -> JSON:
@@ -242,9 +242,9 @@ def about_run(run: JSON) -> Iterator[Block]:
         return
     if run.get("persona") is False:
         yield Paragraph("Ablation without persona: no step saw the summary of the one before.")
-    said = ", ".join(f"{name} {run[name]}" for name in SETTINGS if name in run)
+    shown = ", ".join(f"{name} {run[name]}" for name in SETTINGS if name in run)
     yield Paragraph(
-        f"Settings: {said}. Tasks: {run['tasks']}, {run['users_in_tasks']} users, SHA-256 {run['tasks_sha256'][:16]}… "
+        f"Settings: {shown}. Tasks: {run['tasks']}, {run['users_in_tasks']} users, SHA-256 {run['tasks_sha256'][:16]}… "
         f"Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun {run['created']}."
     )
 
@@ -403,8 +403,8 @@ def footing(data: JSON) -> Iterator[Block]:
     )
     yield Heading("Usage")
     yield Paragraph(f"{spent.tokens(usage)} {_asked_again(data)}")
-    if told := spent.session(data["schedule"], "user"):
-        yield Paragraph(told)
+    if session := spent.session(data["schedule"], "user"):
+        yield Paragraph(session)
 
 
 def _asked_again(data: JSON) -> str:

@@ -107,11 +107,11 @@ def _given_step(step: JSON, user_total: int) -> GivenStep:
 
 
 def _truth(step: JSON) -> Truth:
-    told, meta = step["ground_truth"], step.get("meta") or NO_META
+    truth, meta = step["ground_truth"], step.get("meta") or NO_META
     kept, new = meta.get("T_keep"), meta.get("T_new")
     return Truth(
-        kept=told["keep_tags"] if kept is None else kept,
-        new=told["new_tags"] if new is None else new,
+        kept=truth["keep_tags"] if kept is None else kept,
+        new=truth["new_tags"] if new is None else new,
         distractors={metric: tags for metric, name in ERROR_SETS.items() if (tags := meta.get(name)) is not None},
     )
 
@@ -143,7 +143,7 @@ def check(data: JSON, subset: str | None = None) -> None:
 
 def _check_step(step: JSON, number: int, previous: int) -> int:
     """Validates a step; returns its step_id."""
-    step_id, told = step.get("step_id"), step.get("ground_truth")
+    step_id, truth = step.get("step_id"), step.get("ground_truth")
     if type(step_id) is not int or not previous < step_id <= LARGEST_STEP:
         too_large = type(step_id) is int and step_id > LARGEST_STEP
         wanted = f"a whole number above {previous}{f' and at most {LARGEST_STEP}' if too_large else ''}"
@@ -154,10 +154,10 @@ def _check_step(step: JSON, number: int, previous: int) -> int:
     posts = step.get("posts_text")
     if type(posts) is not str:
         _expected(f"prediction_tasks[{number}].posts_text", "a string", posts)
-    if type(told) is not dict:
-        _expected(f"prediction_tasks[{number}].ground_truth", "an object", told)
+    if type(truth) is not dict:
+        _expected(f"prediction_tasks[{number}].ground_truth", "an object", truth)
     if not _has_all_lists(step):
-        _check_lists(step, told, number)
+        _check_lists(step, truth, number)
     return step_id
 
 
@@ -170,7 +170,7 @@ def _has_all_lists(step: JSON) -> bool:
     return [*map(type, lists)] == ALL_LISTS and STRINGS.issuperset(map(type, chain.from_iterable(lists)))
 
 
-def _check_lists(step: JSON, told: JSON, number: int) -> None:
+def _check_lists(step: JSON, truth: JSON, number: int) -> None:
     pool, meta = step.get("candidate_pool"), step.get("meta")
     if not _are_tags(pool):
         _not_tags(number, "", "candidate_pool", pool)
@@ -183,8 +183,8 @@ def _check_lists(step: JSON, told: JSON, number: int) -> None:
         if tags is not None:
             if not _are_tags(tags):
                 _not_tags(number, ".meta", name, tags)
-        elif name in INSTEAD and not _are_tags(told.get(INSTEAD[name])):
-            _not_tags(number, ".ground_truth", INSTEAD[name], told.get(INSTEAD[name]))
+        elif name in INSTEAD and not _are_tags(truth.get(INSTEAD[name])):
+            _not_tags(number, ".ground_truth", INSTEAD[name], truth.get(INSTEAD[name]))
 
 
 def _are_tags(value: object) -> TypeGuard[list[str]]:

@@ -346,9 +346,9 @@ def intended(plan: Any) -> str | None:
     """
     if not plan:
         return BEFORE_PLANS
-    said = plan.get("steps", [])[plan.get("index", 0)].get("intention", BEFORE_PLANS)
-    if said is None:
+    intention = plan.get("steps", [])[plan.get("index", 0)].get("intention", BEFORE_PLANS)
+    if intention is None:
         return None
-    if not isinstance(said, str):
-        raise TypeError(f"expected text as an intention, got {said!r}")
-    return str.__str__(said)
+    if not isinstance(intention, str):
+        raise TypeError(f"expected text as an intention, got {intention!r}")
+    return str.__str__(intention)
