@@ -113,10 +113,18 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
     except (Exception, SystemExit) as error:  # the author's code, not ours
         raise BadInput(f"{name}: could not be loaded: {_described(error)}") from error
     found = [value for value in vars(module).values() if _is_benchmark(value) and value.__module__ == module.__name__]
-    found = [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
+    if wanted := _class_named(spec):
+        found = [one for one in found if one.__name__ == wanted]
+    else:
+        found = [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
     if len(found) != 1:
         raise BadInput(f"{name}: expected one class that extends harness.Benchmark, found {_listed(found)}")
     return _declared(found[0], Origin(spec, kept_name(name), data), name)
+
+
+def _class_named(spec: str) -> str:
+    """The class that `package.module:Name` names, empty for a file."""
+    return "" if spec.endswith(".py") else spec.partition(":")[2]
 
 
 def _listed(found: list[Any]) -> str:
@@ -237,6 +245,7 @@ def _missing_methods(cls: Any) -> str | None:
 def _bad_settings(cls: Any) -> str | None:
     try:
         names = settings.kinds(cls.Settings)
+        settings.defaults(cls.Settings)
     except settings.BadSettings as error:
         return str(error)
     except Exception as error:  # of the author's annotations, not ours

@@ -133,14 +133,23 @@ PARSERS: Mapping[Any, Any] = {str: str, int: _whole, float: _finite}
 
 
 def given(cls: type, args: argparse.Namespace) -> Any:
-    """The settings that a command's flags make."""
-    return cls(**{field.name: getattr(args, DEST + field.name) for field in fields(cls)})
+    """The settings that a command's flags make. Raise `BadInput` with the flags if the class refuses their values."""
+    values = {field.name: getattr(args, DEST + field.name) for field in fields(cls)}
+    try:
+        return cls(**values)
+    except ValueError as error:
+        flags = [flag(field) for field in fields(cls) if values[field.name] != field.default]
+        raise BadInput(f"{', '.join(flags) or 'settings'}: {_sentence(error)}") from None
+
+
+def _sentence(error: ValueError) -> str:
+    return " ".join(str(error).split()) or "the value is refused"
 
 
 def identity(settings: Any) -> JSON:
     """Each setting as a run's identity has it: a file by its name, since its bytes are kept apart."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return {name: value.name if isinstance(value, Path) else value for name, value in values.items()}
+    return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
@@ -153,7 +162,10 @@ def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
             made[name] = found.get(name)
         elif name in identity and (identity[name] is not None or empty[name] is not None):
             made[name] = checked(identity, name, kind)
-    return cls(**made)
+    try:
+        return cls(**made)
+    except ValueError as error:
+        raise BadInput(f"the run's manifest: field identity.settings: {_sentence(error)}") from None
 
 
 def checked(identity: JSON, name: str, kind: Any) -> Any:
@@ -167,8 +179,12 @@ def checked(identity: JSON, name: str, kind: Any) -> Any:
 
 
 def defaults(cls: Any) -> JSON:
-    """Each setting that is no file, and its default."""
-    return {field.name: getattr(cls(), field.name) for field in fields(cls) if kinds(cls)[field.name] is not Path}
+    """Each setting that is no file, and its default. Raise `BadSettings` if the class refuses its own defaults."""
+    try:
+        made = cls()
+    except ValueError as error:
+        raise BadSettings(f"{cls.__qualname__}: its defaults are refused: {_sentence(error)}") from None
+    return {name: getattr(made, name) for name, kind in kinds(cls).items() if kind is not Path}
 
 
 def file_fields(cls: Any) -> list[str]:
@@ -183,11 +199,22 @@ def files(settings: Any) -> dict[str, Path]:
 
 def contents(settings: Any) -> dict[str, bytes]:
     """The bytes of files that settings name, by the names under which a run's folder keeps them."""
-    return {kept_name(field, path): _content(path) for field, path in files(settings).items()}
+    found: dict[str, bytes] = {}
+    for field, path in files(settings).items():
+        if (name := kept_name(field, path)) in found:
+            raise BadInput(f"{path}: the run's folder has another setting's file as {name}: give one another name")
+        found[name] = _content(path)
+    return found
 
 
 def kept_name(field: str, path: Path) -> str:
-    return f"{field}_{path.name.removeprefix(f'{field}_')}"
+    """The name of a file's copy, which the copy itself has, too."""
+    return f"{field}_{file_name(field, path)}"
+
+
+def file_name(field: str, path: Path) -> str:
+    """The name of a file as identity and reports have it: one for the original and its copy."""
+    return path.name.removeprefix(f"{field}_")
 
 
 def _content(path: Path) -> bytes:
