@@ -436,6 +436,27 @@ def test_two_files_of_one_kept_name_are_refused(harness: Commands, tasks: Path, 
     assert "few_shot_g.txt" in harness.refused(*words)
 
 
+def test_code_among_the_files_of_somebody_else_needs_trust(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
+    shots[1] = shots[1].rename(shots[1].with_name("g.py"))
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    foreign(harness.results / "everywhere")
+    for words in (("reeval",), ("verify",), ("reeval", "--reparse")):
+        assert "--trust" in refused_all(harness, *words, "--benchmark", file)
+        harness(*words, "--benchmark", file, "--trust")
+
+
+@pytest.mark.parametrize("field", ["run", "benchmark", "benchmark_more", "eval", "users"])
+def test_a_file_setting_whose_copy_could_replace_a_file_of_the_run_is_refused(
+    harness: Commands, tasks: Path, file: Path, field: str
+) -> None:
+    changed(file, "few_shot: Path | None = None", f"{field}: Path | None = None")
+    changed(file, "self.settings.few_shot.read_text() if self.settings.few_shot else", "")
+    error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
+    assert f"Settings.{field}: the run's folder has other files whose names begin like this" in error
+
+
 CHECK = """scale: float = 1.0
 
         def __post_init__(self):
@@ -456,6 +477,14 @@ def test_a_value_that_settings_refuse_is_a_bad_input(harness: Commands, tasks: P
         data["identity"]["settings"]["scale"] = 0.0
         path.write_bytes(orjson.dumps(data))
     assert "identity.settings: the scale must be above 0" in refused_all(harness, "reeval", "--trust")
+
+
+def test_settings_that_fail_on_a_value_name_the_flag(harness: Commands, tasks: Path, file: Path) -> None:
+    last = "        few_shot: Path | None = None\n"
+    check = "\n        def __post_init__(self):\n            assert 1 / (self.history_length - 1)\n"
+    changed(file, last, f"{last}{check}")
+    error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--history-length", "1")
+    assert "--history-length: ZeroDivisionError: division by zero" in error
 
 
 def test_defaults_that_settings_refuse_are_the_authors_mistake(harness: Commands, tasks: Path, file: Path) -> None:

@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, Command] = {
 }
 KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
+RESERVED = frozenset(
+    {"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"},
+)
+"""First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 LANGUAGES = ("en", "zh")
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -251,4 +255,9 @@ def _bad_settings(cls: Any) -> str | None:
     except Exception as error:  # of the author's annotations, not ours
         return f"Settings: {described(error)}"
     taken = [name for name in names if name in RUN_FACTS]
-    return f"Settings.{taken[0]}: reports have something else under this name: call it otherwise" if taken else None
+    if taken:
+        return f"Settings.{taken[0]}: reports have something else under this name: call it otherwise"
+    taken = [name for name in settings.file_fields(cls.Settings) if name.partition("_")[0] in RESERVED]
+    if taken:
+        return f"Settings.{taken[0]}: the run's folder has other files whose names begin like this: call it otherwise"
+    return None

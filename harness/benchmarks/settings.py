@@ -17,8 +17,9 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from harness.benchmarks.files import content
+from harness.benchmarks.user_code import LONGEST, described
 from harness.defaults import BITS_64
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, HarnessError, shown
 from harness.model import JSON
 
 KINDS: Mapping[type, str] = {
@@ -135,15 +136,23 @@ PARSERS: Mapping[Any, Any] = {str: str, int: _whole, float: _finite}
 def given(cls: type, args: argparse.Namespace) -> Any:
     """The settings that a command's flags make. Raise `BadInput` with the flags if the class refuses their values."""
     values = {field.name: getattr(args, DEST + field.name) for field in fields(cls)}
+    flags = [flag(field) for field in fields(cls) if values[field.name] != field.default]
+    return _made(cls, values, ", ".join(flags) or "settings")
+
+
+def _made(cls: type, values: JSON, where: str) -> Any:
+    """The settings of these values. Raise `BadInput` if the class refuses them with `ValueError`, or fails."""
     try:
         return cls(**values)
-    except ValueError as error:
-        flags = [flag(field) for field in fields(cls) if values[field.name] != field.default]
-        raise BadInput(f"{', '.join(flags) or 'settings'}: {_sentence(error)}") from None
+    except HarnessError:
+        raise
+    except Exception as error:  # of the author's code, not ours
+        raise BadInput(f"{where}: {_sentence(error)}") from error
 
 
-def _sentence(error: ValueError) -> str:
-    return " ".join(str(error).split()) or "the value is refused"
+def _sentence(error: Exception) -> str:
+    words = " ".join(str(error).split())[:LONGEST]
+    return words if words and isinstance(error, ValueError) else described(error)
 
 
 def identity(settings: Any) -> JSON:
@@ -162,10 +171,7 @@ def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
             made[name] = found.get(name)
         elif name in identity and (identity[name] is not None or empty[name] is not None):
             made[name] = checked(identity, name, kind)
-    try:
-        return cls(**made)
-    except ValueError as error:
-        raise BadInput(f"the run's manifest: field identity.settings: {_sentence(error)}") from None
+    return _made(cls, made, "the run's manifest: field identity.settings")
 
 
 def checked(identity: JSON, name: str, kind: Any) -> Any:
@@ -182,7 +188,7 @@ def defaults(cls: Any) -> JSON:
     """Each setting that is no file, and its default. Raise `BadSettings` if the class refuses its own defaults."""
     try:
         made = cls()
-    except ValueError as error:
+    except Exception as error:  # of the author's code, not ours
         raise BadSettings(f"{cls.__qualname__}: its defaults are refused: {_sentence(error)}") from None
     return {name: getattr(made, name) for name, kind in kinds(cls).items() if kind is not Path}
 
