@@ -327,6 +327,35 @@ def test_a_kept_module_with_a_class_and_its_heir_gives_the_class_that_was_named(
     assert harness.text("everywhere", "inference_results_north.jsonl") == before
 
 
+def test_a_class_that_a_package_imports_is_kept_as_the_file_that_defines_it(
+    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "lib" / "imports_another"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .places import Visits\n")
+    shutil.copy(file, package / "places.py")
+    monkeypatch.syspath_prepend(str(package.parent))
+    harness("run", "imports_another:Visits", *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
+    assert harness.text("everywhere", "benchmark_places.py") == file.read_text()
+    foreign(harness.results / "everywhere")
+    harness("reeval", "--trust")
+
+
+def test_a_second_name_of_a_class_is_no_second_class(
+    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(f"{file.read_text()}\n\nPlaces = Visits\n")
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
+    folder = tmp_path / "second_name"
+    folder.mkdir()
+    shutil.copy(file, folder / "second_name_of.py")
+    monkeypatch.syspath_prepend(str(folder))
+    words = ("--name", "b", "--tasks-dir", tasks, "--subset", "north")
+    harness("run", "second_name_of:Places", *EVERYWHERE, *words)
+    foreign(harness.results / "b")
+    harness("reeval", "--name", "b", "--trust")
+
+
 def test_a_copy_of_another_benchmark_is_refused(done: Commands) -> None:
     foreign(done.results / "everywhere")
     for path in (done.results / "everywhere").glob("run_*.json"):

@@ -116,9 +116,10 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
         exec(compile(data, name, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # the author's code, not ours
         raise BadInput(f"{name}: could not be loaded: {_described(error)}") from error
-    found = [value for value in vars(module).values() if _is_benchmark(value) and value.__module__ == module.__name__]
+    values = list(dict.fromkeys(filter(_is_benchmark, vars(module).values())))  # a class may have two names
+    found = [value for value in values if value.__module__ == module.__name__]
     if wanted := _class_named(spec):
-        found = [one for one in found if one.__name__ == wanted]
+        found = [one for one in found if one is vars(module).get(wanted)]
     else:
         found = [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
     if len(found) != 1:
@@ -142,12 +143,12 @@ def kept_name(name: str) -> str:
 def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
     try:
         found: Any = getattr(import_module(module), name, None)
-        source = find_spec(module)
+        source = find_spec(found.__module__) if _is_benchmark(found) else None
     except ImportError as error:
         raise BadInput(f"{spec}: cannot be imported ({error})") from None
     except (Exception, SystemExit) as error:  # the author's code, not ours
         raise BadInput(f"{spec}: could not be loaded: {_described(error)}") from error
-    if not _is_benchmark(found) or source is None or source.origin is None:
+    if source is None or source.origin is None:
         raise BadInput(f"{spec}: expected a class that extends harness.Benchmark")
     path = Path(source.origin)
     return _declared(found, Origin(spec, kept_name(path.name), _read(path)), spec)
