@@ -408,6 +408,34 @@ def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
     assert "more_g.txt is not what the run was given" in refused_all(harness, "reeval")
 
 
+def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    (harness.results / "everywhere" / "more_g.txt").unlink()
+    harness("reeval")
+    harness("verify", code=1)
+    assert "more_g.txt is not the file that this run was made with, or has gone" in harness.out
+    shots[1].write_text("mor")
+    assert "more_g.txt is not what the run was made with: it was changed since" in refused_all(harness, "reeval")
+    shots[1].unlink()
+    assert f"cannot read {shots[1]}" in refused_all(harness, "reeval")
+    foreign(harness.results / "everywhere")
+    shots[1].write_text("more")
+    assert "has no copy more_g.txt" in refused_all(harness, "reeval", "--benchmark", file)
+
+
+def test_runs_with_files_are_compared(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+    words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    harness(*words)
+    harness(*words, "--name", "b", "--no-hints")
+    for path in shots:
+        path.unlink()
+    for more in ((), ("--tasks-dir", tasks)):
+        harness("compare", "everywhere", "b", *more)
+    harness("stats")
+
+
 def refused_all(harness: Commands, *words: object) -> str:
     harness(*words, code=2)
     return harness.err
