@@ -393,7 +393,8 @@ class Benchmark:
     @property
     def prompt(self) -> str:
         """Return which prompt is used: `own`, or the name of the user's file."""
-        return self.source.name if self.source else "own"
+        named = own_settings.files(self.settings)
+        return next((own_settings.file_name(field, path) for field, path in named.items()), "own")
 
     @property
     def task_version(self) -> str:

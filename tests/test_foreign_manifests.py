@@ -151,6 +151,7 @@ def fields(world: World) -> dict[str, st.SearchStrategy[Any]]:
         "provenance.ca_file": st.sampled_from(paths),
         "provenance.headers": st.lists(st.sampled_from(["X-Team", "Authorization"]), max_size=1),
         "provenance.source": st.sampled_from([*paths, "/x/.py"]),
+        "provenance.sources": st.dictionaries(st.sampled_from(["prompt", "agent"]), st.sampled_from(paths), max_size=1),
         "provenance.origin": st.sampled_from([world.base["provenance"]["origin"], "0" * 64]),
         "provenance.quirks": st.just(["x"]),
         "identity.files": st.dictionaries(st.sampled_from(names), st.just(code), max_size=2),

@@ -128,6 +128,9 @@ def test_a_run_from_elsewhere_goes_on_where_this_user_says_and_is_theirs_then(
         assert main(["resume"]) == 0
 
 
+OTHERS = {"headers": ["X"], "sources": {"prompt": "/elsewhere"}}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -138,7 +141,7 @@ def test_a_run_from_elsewhere_goes_on_where_this_user_says_and_is_theirs_then(
         lambda data: data["provenance"].pop("origin"),
         lambda data: data["provenance"].update(origin="鍵"),
         *[
-            lambda data, name=name: data["provenance"].update({name: ["X"] if name == "headers" else "/elsewhere"})
+            lambda data, name=name: data["provenance"].update({name: OTHERS.get(name, "/elsewhere")})
             for name in origin.SEALED
         ],
     ],

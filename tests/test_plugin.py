@@ -174,7 +174,7 @@ def test_a_file_that_is_not_there_is_named(harness: Commands, tasks: Path, file:
 # The class of a run
 
 
-def unfinished(harness: Commands, tasks: Path, spec: object) -> None:
+def unfinished(harness: Commands, tasks: Path, spec: object, *settings: object) -> None:
     """A run with users left, since the endpoint refused two."""
     left = [1, 2]
 
@@ -185,12 +185,13 @@ def unfinished(harness: Commands, tasks: Path, spec: object) -> None:
 
     with serving(reply) as server:
         words = ("--model", "m", "--tasks-dir", tasks, "--api-url", server.url, "--subset", "north", "--no-html")
-        harness("run", spec, *words, code=1)
+        harness("run", spec, *words, *settings, code=1)
 
 
-def finished(harness: Commands, *words: object, code: int = 0) -> None:
-    """The run goes on, where everything is answered."""
-    with serving(lambda body: (200, completion('{"visits": ["zoo"]}'))) as server:
+def finished(harness: Commands, *words: object, code: int = 0, refuses: bool = False) -> None:
+    """The run goes on, where everything is answered, or refused."""
+    answer = (400, b'{"error": {"message": "too long"}}') if refuses else (200, completion('{"visits": ["zoo"]}'))
+    with serving(lambda body: answer) as server:
         harness("resume", "--name", "m", "--api-url", server.url, "--no-html", *words, code=code)
 
 
@@ -309,6 +310,248 @@ def test_a_benchmark_can_be_named_by_its_module(
         monkeypatch.delitem(sys.modules, name)
     assert "expected a class" in harness.refused("run", "my_benchmarks.places:Nothing", *EVERYWHERE)
     assert "cannot be imported" in harness.refused("run", "no_such_package:Visits", *EVERYWHERE)
+
+
+def test_a_kept_module_with_a_class_and_its_heir_gives_the_class_that_was_named(
+    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "lib" / "two_classes"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    zeros = 'return {"Hit rate": 0.0, "Detour": 0.0}'
+    heir = f"\n\nclass Heir(Visits):\n    def measure(self, task, answer):\n        {zeros}\n"
+    (package / "places.py").write_text(file.read_text() + heir)
+    monkeypatch.syspath_prepend(str(package.parent))
+    harness("run", "two_classes.places:Visits", *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
+    before = harness.text("everywhere", "inference_results_north.jsonl")
+    foreign(harness.results / "everywhere")
+    for words in (("reeval",), ("verify",)):
+        harness(*words, "--trust")
+    assert harness.text("everywhere", "inference_results_north.jsonl") == before
+
+
+def test_a_class_that_a_package_imports_is_kept_as_the_file_that_defines_it(
+    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "lib" / "imports_another"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from .places import Visits\n")
+    shutil.copy(file, package / "places.py")
+    monkeypatch.syspath_prepend(str(package.parent))
+    harness("run", "imports_another:Visits", *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
+    assert harness.text("everywhere", "benchmark_places.py") == file.read_text()
+    foreign(harness.results / "everywhere")
+    harness("reeval", "--trust")
+
+
+def test_a_second_name_of_a_class_is_no_second_class(
+    harness: Commands, tasks: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(f"{file.read_text()}\n\nPlaces = Visits\n")
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--subset", "north")
+    folder = tmp_path / "second_name"
+    folder.mkdir()
+    shutil.copy(file, folder / "second_name_of.py")
+    monkeypatch.syspath_prepend(str(folder))
+    words = ("--name", "b", "--tasks-dir", tasks, "--subset", "north")
+    harness("run", "second_name_of:Places", *EVERYWHERE, *words)
+    foreign(harness.results / "b")
+    harness("reeval", "--name", "b", "--trust")
+
+
+def test_a_copy_of_another_benchmark_is_refused(done: Commands) -> None:
+    foreign(done.results / "everywhere")
+    for path in (done.results / "everywhere").glob("run_*.json"):
+        data = orjson.loads(path.read_bytes())
+        data["identity"]["benchmark"] = "visitors"
+        path.write_bytes(orjson.dumps(data))
+    done("reeval", "--trust", code=2)
+    assert "everywhere is a run of visitors, and its copy benchmark_visits.py is visits" in done.err
+
+
+# Files of settings
+
+
+TWO_FILES = ("few_shot: Path | None = None", "few_shot: Path | None = None\n        more: Path | None = None")
+
+
+@pytest.fixture
+def shots(tmp_path: Path, file: Path) -> list[Path]:
+    """Files for two settings, of one name in two folders."""
+    changed(file, *TWO_FILES)
+    changed(file, "self.settings.scale * extra", "self.settings.scale * extra * len(self.settings.more.read_text())")
+    made = [tmp_path / folder / "g.txt" for folder in ("one", "two")]
+    for path, text in zip(made, ("For example: park.\n", "more"), strict=True):
+        path.parent.mkdir()
+        path.write_text(text)
+    return made
+
+
+def with_files(shots: list[Path]) -> tuple[object, ...]:
+    return ("--few-shot", shots[0], "--more", shots[1])
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path], is_there: bool
+) -> None:
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    before = harness.text("everywhere", "inference_results_north.jsonl")
+    report = harness.report("everywhere", "north")
+    if not is_there:
+        for path in shots:
+            path.unlink()
+    for words in (("reeval",), ("reeval", "--reparse"), ("verify",), ("report", "--name", "everywhere")):
+        harness(*words)
+        assert "note" not in harness.out and not harness.err
+    assert harness.text("everywhere", "inference_results_north.jsonl") == before
+    again = harness.report("everywhere", "north")
+    assert again["metrics"] == report["metrics"] and again["prompt"] == report["prompt"] == "g.txt"
+    (harness.results / "everywhere" / "more_g.txt").write_text("mo")
+    assert "more_g.txt is not what the run was given" in refused_all(harness, "reeval")
+
+
+def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    (harness.results / "everywhere" / "more_g.txt").unlink()
+    harness("reeval")
+    harness("verify", code=1)
+    assert "more_g.txt is not the file that this run was made with, or has gone" in harness.out
+    shots[1].write_text("mor")
+    assert "more_g.txt is not what the run was made with: it was changed since" in refused_all(harness, "reeval")
+    shots[1].unlink()
+    assert f"cannot read {shots[1]}" in refused_all(harness, "reeval")
+    foreign(harness.results / "everywhere")
+    shots[1].write_text("more")
+    assert "has no copy more_g.txt" in refused_all(harness, "reeval", "--benchmark", file)
+
+
+def test_runs_with_files_are_compared(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+    words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    harness(*words)
+    harness(*words, "--name", "b", "--no-hints")
+    for path in shots:
+        path.unlink()
+    for more in ((), ("--tasks-dir", tasks)):
+        harness("compare", "everywhere", "b", *more)
+    harness("stats")
+
+
+def refused_all(harness: Commands, *words: object) -> str:
+    harness(*words, code=2)
+    return harness.err
+
+
+def test_files_of_somebody_else_are_the_copies(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    foreign(harness.results / "everywhere")
+    for path in shots:
+        path.write_text("other")
+    for words in (("reeval",), ("reeval", "--reparse"), ("verify",)):
+        harness(*words, "--benchmark", file)
+
+
+def test_each_file_of_a_setting_is_compared_with_its_own_original(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
+    unfinished(harness, tasks, file, *with_files(shots))
+    manifest = orjson.loads(harness.text("m", "run_north.json"))
+    assert manifest["provenance"]["sources"] == {"few_shot": str(shots[0]), "more": str(shots[1])}
+    shots[1].write_text("other")
+    finished(harness, code=1, refuses=True)
+    assert "m: files.more_g.txt changed or went since the run began" in harness.out
+    shots[0].unlink()
+    finished(harness, "--allow", "files.more_g.txt")
+    assert "m: files.few_shot_g.txt changed or went since the run began" in harness.out
+    assert harness.text("m", "more_g.txt") == "other" and "park" in harness.text("m", "few_shot_g.txt")
+    harness("reeval")
+
+
+def test_files_where_they_were_have_not_changed(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+    """Whatever their names begin with."""
+    shots[0] = shots[0].rename(shots[0].with_name("few_shot_more_g.txt"))
+    unfinished(harness, tasks, file, *with_files(shots))
+    finished(harness)
+    assert "changed or went" not in harness.out and "few_shot" not in harness.out
+    harness("verify")
+    assert "note" not in harness.out
+
+
+def test_originals_are_covered_by_the_seal(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+    unfinished(harness, tasks, file, *with_files(shots))
+    path = harness.results / "m" / "run_north.json"
+    data = orjson.loads(path.read_bytes())
+    data["provenance"]["sources"]["more"] = "/etc/hostname"
+    path.write_bytes(orjson.dumps(data))
+    assert "nothing shows that this run was made by you" in refused_all(harness, "reeval")
+
+
+def test_two_files_of_one_kept_name_are_refused(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+    changed(file, "more: Path | None = None", "more: Path | None = None\n        few: Path | None = None")
+    other = shots[0].with_name("shot_g.txt")
+    other.write_text("x")
+    words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots), "--few", other)
+    assert "few_shot_g.txt" in harness.refused(*words)
+
+
+def test_code_among_the_files_of_somebody_else_needs_trust(
+    harness: Commands, tasks: Path, file: Path, shots: list[Path]
+) -> None:
+    shots[1] = shots[1].rename(shots[1].with_name("g.py"))
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
+    foreign(harness.results / "everywhere")
+    for words in (("reeval",), ("verify",), ("reeval", "--reparse")):
+        assert "--trust" in refused_all(harness, *words, "--benchmark", file)
+        harness(*words, "--benchmark", file, "--trust")
+
+
+@pytest.mark.parametrize("field", ["run", "benchmark", "benchmark_more", "eval", "users"])
+def test_a_file_setting_whose_copy_could_replace_a_file_of_the_run_is_refused(
+    harness: Commands, tasks: Path, file: Path, field: str
+) -> None:
+    changed(file, "few_shot: Path | None = None", f"{field}: Path | None = None")
+    changed(file, "self.settings.few_shot.read_text() if self.settings.few_shot else", "")
+    error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
+    assert f"Settings.{field}: the run's folder has other files whose names begin like this" in error
+
+
+CHECK = """scale: float = 1.0
+
+        def __post_init__(self):
+            if self.scale <= 0:
+                raise ValueError("the scale must be above 0")
+"""
+
+
+def test_a_value_that_settings_refuse_is_a_bad_input(harness: Commands, tasks: Path, file: Path) -> None:
+    text = file.read_text().replace("        scale: float = 1.0\n", "")
+    last = "        few_shot: Path | None = None\n"
+    file.write_text(text.replace(last, f"{last}        {CHECK}"))
+    words = ("run", file, *EVERYWHERE, "--tasks-dir", tasks)
+    assert "--scale: the scale must be above 0" in harness.refused(*words, "--scale", "0")
+    harness(*words, "--scale", "2")
+    for path in (harness.results / "everywhere").glob("run_*.json"):
+        data = orjson.loads(path.read_bytes())
+        data["identity"]["settings"]["scale"] = 0.0
+        path.write_bytes(orjson.dumps(data))
+    assert "identity.settings: the scale must be above 0" in refused_all(harness, "reeval", "--trust")
+
+
+def test_settings_that_fail_on_a_value_name_the_flag(harness: Commands, tasks: Path, file: Path) -> None:
+    last = "        few_shot: Path | None = None\n"
+    check = "\n        def __post_init__(self):\n            assert 1 / (self.history_length - 1)\n"
+    changed(file, last, f"{last}{check}")
+    error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--history-length", "1")
+    assert "--history-length: ZeroDivisionError: division by zero" in error
+
+
+def test_defaults_that_settings_refuse_are_the_authors_mistake(harness: Commands, tasks: Path, file: Path) -> None:
+    last = "        few_shot: Path | None = None\n"
+    changed(file, last, f"{last}        {CHECK.replace('<= 0', '<= 1').replace('scale: float = 1.0', '')}")
+    error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
+    assert "Visits.Settings: its defaults are refused: the scale must be above 0" in error
 
 
 def test_two_versions_of_a_file_have_each_their_own_baselines(harness: Commands, tasks: Path, file: Path) -> None:

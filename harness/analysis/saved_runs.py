@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,7 +63,10 @@ class SavedRun:
             raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {shown(name)}")
         if not self.is_own:
             check_trust(self.name, self.files.folder, self.manifest.identity["files"], trust=self.trust)
-        return self._kept_class(copy)
+        made = self._kept_class(copy)
+        if made.name != name:
+            raise BadInput(f"{self.name} is a run of {name}, and its copy {copy.name} is {made.name}")
+        return made
 
     @property
     def _benchmark_copy(self) -> Path | None:
@@ -133,17 +137,22 @@ class SavedRun:
         if allowed.intersection(self.changed_benchmark):
             cls = registry.find(self.manifest.provenance["benchmark"])
         self.tasks(folder)
-        source = self.source(allowed) if play else None
-        if play and self.has_code and not self.is_own:
-            check_trust(self.name, self.files.folder, identity["files"], trust=self.trust)
-        is_copy = source is not None and source.resolve() in [copy.resolve() for copy in self._kept]
+        files = self._named_files(cls, allowed, play=play)
+        if play:
+            self._check_code()
+        copies = [copy.resolve() for copy in self._kept]
+        are_copies = bool(files) and all(path.resolve() in copies for path in files.values())
         return cls(
-            cls.settings_from(identity["settings"], self._named_files(cls, source)),
+            cls.settings_from(identity["settings"], files),
             asking=_asking(identity["settings"]),
             folder=self._folder(folder),
             recorded=None if play else identity["settings"],
-            digests=identity["files"] if is_copy else None,
+            digests=identity["files"] if are_copies else None,
         )
+
+    def _check_code(self) -> None:
+        if self.has_code and not self.is_own:
+            check_trust(self.name, self.files.folder, self.manifest.identity["files"], trust=self.trust)
 
     def measuring(self, folder: Path | None) -> Benchmark:
         """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with other files."""
@@ -151,18 +160,43 @@ class SavedRun:
         if cls.data_files:
             return self.benchmark(folder, play=False)
         identity = self.manifest.identity["settings"]
-        return cls(cls.settings_from(identity, {}), asking=_asking(identity), recorded=identity)
+        files = self._named_files(cls, frozenset(), play=False)
+        return cls(cls.settings_from(identity, files), asking=_asking(identity), recorded=identity)
 
-    def _named_files(self, cls: type[Benchmark], source: Path | None) -> dict[str, Path]:
-        """The files that settings name, by field: the main one as `source` has it, others as the folder keeps them."""
+    def _named_files(self, cls: type[Benchmark], allowed: frozenset[str], *, play: bool) -> dict[str, Path]:
+        """The files that settings name, by field. A plug-in has them to measure, too: code among them needs trust."""
+        if cls.origin is not None:
+            if kept := self._kept_names(cls):
+                self._check_code()
+            return {field: self._setting_file(field, name, allowed) for field, name in kept.items()}
+        source = self.source(allowed) if play else None
         if source is None:
             return {}
         fields = settings.file_fields(cls.Settings)
-        found: dict[str, Path] = {}
-        for copy in reversed(self._kept):
-            found |= {field: copy for field in fields if copy.name.startswith(f"{field}_")}
-        main = next((name for name in fields if self._prompt_files[0].startswith(f"{name}_")), fields[0])
-        return {**found, main: source}
+        return {next((name for name in fields if self._prompt_files[0].startswith(f"{name}_")), fields[0]): source}
+
+    def _kept_names(self, cls: type[Benchmark]) -> dict[str, str]:
+        """The fields of a plug-in that name a file, and the name of its copy."""
+        named = {**self.manifest.identity["settings"], **self._sources}
+        paths = {field: named.get(field) for field in settings.file_fields(cls.Settings)}
+        kept = {field: settings.kept_name(field, Path(path)) for field, path in paths.items() if isinstance(path, str)}
+        return {field: name for field, name in kept.items() if name in self.manifest.identity["files"]}
+
+    def _setting_file(self, field: str, kept: str, allowed: frozenset[str]) -> Path:
+        """The folder's copy, or the original where that is `allowed` or all there is, of this user's own run."""
+        copy, original = self.files.folder / kept, self._sources.get(field)
+        if self.is_own and original and (f"files.{kept}" in allowed or not copy.is_file()):
+            return Path(original)
+        if not copy.is_file():
+            raise BadInput(f"{self.files.folder} has no copy {kept} of the file that the run was given: add it")
+        check_digest(copy, _content(copy), self.manifest.identity["files"])
+        return copy
+
+    @property
+    def _sources(self) -> dict[str, str]:
+        """The files that settings of a plug-in named, by field; none in manifests of before they were recorded."""
+        found: dict[str, str] = self.manifest.provenance.get("sources", {})
+        return found
 
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
@@ -171,8 +205,11 @@ class SavedRun:
         if found:
             changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
             raise BadInput(f"the run was made with other data ({changes}): restore it, or name it with --tasks-dir")
-        if (of := made.origin) is not None and self.manifest.identity["files"].get(of.kept) != of.digest:
-            raise BadInput(f"{of.spec} is not what the run was made with: it was changed since")
+        if (of := made.origin) is not None:
+            for name, data in made.all_files.items():
+                if self.manifest.identity["files"].get(name) != sha256(data).hexdigest():
+                    what = of.spec if name == of.kept else name
+                    raise BadInput(f"{what} is not what the run was made with: it was changed since")
         return made
 
     def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
@@ -201,7 +238,12 @@ class SavedRun:
         named = self.manifest.provenance.get("source")
         if not named or not self.is_own:
             return []
-        return [f"files.{copy.name}" for copy in self._kept if not _same(copy, _original(copy, Path(named)))]
+        if self._sources:
+            kept = {settings.kept_name(field, Path(path)): Path(path) for field, path in self._sources.items()}
+            pairs = [(self.files.folder / name, path) for name, path in kept.items() if name in self._prompt_files]
+        else:
+            pairs = [(copy, _original(copy, Path(named))) for copy in self._kept]
+        return [f"files.{copy.name}" for copy, original in pairs if not _same(copy, original)]
 
     @property
     def changed_benchmark(self) -> list[str]:

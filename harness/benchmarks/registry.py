@@ -49,6 +49,10 @@ COMMANDS: Mapping[str, Command] = {
 }
 KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
+RESERVED = frozenset(
+    {"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"},
+)
+"""First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 LANGUAGES = ("en", "zh")
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -112,11 +116,20 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
         exec(compile(data, name, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:  # the author's code, not ours
         raise BadInput(f"{name}: could not be loaded: {_described(error)}") from error
-    found = [value for value in vars(module).values() if _is_benchmark(value) and value.__module__ == module.__name__]
-    found = [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
+    values = list(dict.fromkeys(filter(_is_benchmark, vars(module).values())))  # a class may have two names
+    found = [value for value in values if value.__module__ == module.__name__]
+    if wanted := _class_named(spec):
+        found = [one for one in found if one is vars(module).get(wanted)]
+    else:
+        found = [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
     if len(found) != 1:
         raise BadInput(f"{name}: expected one class that extends harness.Benchmark, found {_listed(found)}")
     return _declared(found[0], Origin(spec, kept_name(name), data), name)
+
+
+def _class_named(spec: str) -> str:
+    """The class that `package.module:Name` names, empty for a file."""
+    return "" if spec.endswith(".py") else spec.partition(":")[2]
 
 
 def _listed(found: list[Any]) -> str:
@@ -130,12 +143,12 @@ def kept_name(name: str) -> str:
 def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
     try:
         found: Any = getattr(import_module(module), name, None)
-        source = find_spec(module)
+        source = find_spec(found.__module__) if _is_benchmark(found) else None
     except ImportError as error:
         raise BadInput(f"{spec}: cannot be imported ({error})") from None
     except (Exception, SystemExit) as error:  # the author's code, not ours
         raise BadInput(f"{spec}: could not be loaded: {_described(error)}") from error
-    if not _is_benchmark(found) or source is None or source.origin is None:
+    if source is None or source.origin is None:
         raise BadInput(f"{spec}: expected a class that extends harness.Benchmark")
     path = Path(source.origin)
     return _declared(found, Origin(spec, kept_name(path.name), _read(path)), spec)
@@ -237,9 +250,15 @@ def _missing_methods(cls: Any) -> str | None:
 def _bad_settings(cls: Any) -> str | None:
     try:
         names = settings.kinds(cls.Settings)
+        settings.defaults(cls.Settings)
     except settings.BadSettings as error:
         return str(error)
     except Exception as error:  # of the author's annotations, not ours
         return f"Settings: {described(error)}"
     taken = [name for name in names if name in RUN_FACTS]
-    return f"Settings.{taken[0]}: reports have something else under this name: call it otherwise" if taken else None
+    if taken:
+        return f"Settings.{taken[0]}: reports have something else under this name: call it otherwise"
+    taken = [name for name in settings.file_fields(cls.Settings) if name.partition("_")[0] in RESERVED]
+    if taken:
+        return f"Settings.{taken[0]}: the run's folder has other files whose names begin like this: call it otherwise"
+    return None

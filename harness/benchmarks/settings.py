@@ -17,8 +17,9 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from harness.benchmarks.files import content
+from harness.benchmarks.user_code import LONGEST, described
 from harness.defaults import BITS_64
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, HarnessError, shown
 from harness.model import JSON
 
 KINDS: Mapping[type, str] = {
@@ -133,14 +134,31 @@ PARSERS: Mapping[Any, Any] = {str: str, int: _whole, float: _finite}
 
 
 def given(cls: type, args: argparse.Namespace) -> Any:
-    """The settings that a command's flags make."""
-    return cls(**{field.name: getattr(args, DEST + field.name) for field in fields(cls)})
+    """The settings that a command's flags make. Raise `BadInput` with the flags if the class refuses their values."""
+    values = {field.name: getattr(args, DEST + field.name) for field in fields(cls)}
+    flags = [flag(field) for field in fields(cls) if values[field.name] != field.default]
+    return _made(cls, values, ", ".join(flags) or "settings")
+
+
+def _made(cls: type, values: JSON, where: str) -> Any:
+    """The settings of these values. Raise `BadInput` if the class refuses them with `ValueError`, or fails."""
+    try:
+        return cls(**values)
+    except HarnessError:
+        raise
+    except Exception as error:  # of the author's code, not ours
+        raise BadInput(f"{where}: {_sentence(error)}") from error
+
+
+def _sentence(error: Exception) -> str:
+    words = " ".join(str(error).split())[:LONGEST]
+    return words if words and isinstance(error, ValueError) else described(error)
 
 
 def identity(settings: Any) -> JSON:
     """Each setting as a run's identity has it: a file by its name, since its bytes are kept apart."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return {name: value.name if isinstance(value, Path) else value for name, value in values.items()}
+    return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
@@ -153,7 +171,7 @@ def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
             made[name] = found.get(name)
         elif name in identity and (identity[name] is not None or empty[name] is not None):
             made[name] = checked(identity, name, kind)
-    return cls(**made)
+    return _made(cls, made, "the run's manifest: field identity.settings")
 
 
 def checked(identity: JSON, name: str, kind: Any) -> Any:
@@ -167,8 +185,12 @@ def checked(identity: JSON, name: str, kind: Any) -> Any:
 
 
 def defaults(cls: Any) -> JSON:
-    """Each setting that is no file, and its default."""
-    return {field.name: getattr(cls(), field.name) for field in fields(cls) if kinds(cls)[field.name] is not Path}
+    """Each setting that is no file, and its default. Raise `BadSettings` if the class refuses its own defaults."""
+    try:
+        made = cls()
+    except Exception as error:  # of the author's code, not ours
+        raise BadSettings(f"{cls.__qualname__}: its defaults are refused: {_sentence(error)}") from None
+    return {name: getattr(made, name) for name, kind in kinds(cls).items() if kind is not Path}
 
 
 def file_fields(cls: Any) -> list[str]:
@@ -183,11 +205,22 @@ def files(settings: Any) -> dict[str, Path]:
 
 def contents(settings: Any) -> dict[str, bytes]:
     """The bytes of files that settings name, by the names under which a run's folder keeps them."""
-    return {kept_name(field, path): _content(path) for field, path in files(settings).items()}
+    found: dict[str, bytes] = {}
+    for field, path in files(settings).items():
+        if (name := kept_name(field, path)) in found:
+            raise BadInput(f"{path}: the run's folder has another setting's file as {name}: give one another name")
+        found[name] = _content(path)
+    return found
 
 
 def kept_name(field: str, path: Path) -> str:
-    return f"{field}_{path.name.removeprefix(f'{field}_')}"
+    """The name of a file's copy, which the copy itself has, too."""
+    return f"{field}_{file_name(field, path)}"
+
+
+def file_name(field: str, path: Path) -> str:
+    """The name of a file as identity and reports have it: one for the original and its copy."""
+    return path.name.removeprefix(f"{field}_")
 
 
 def _content(path: Path) -> bytes:

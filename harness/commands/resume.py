@@ -58,7 +58,17 @@ def execute(args: argparse.Namespace) -> int:
     return max(code, launch(plans, screen, html=args.html)) if plans else code
 
 
-ALIKE = ("endpoint", "key_from", "source", "provider", "providers_file", "headers", "address_from", "ca_file")
+ALIKE = (
+    "endpoint",
+    "key_from",
+    "source",
+    "sources",
+    "provider",
+    "providers_file",
+    "headers",
+    "address_from",
+    "ca_file",
+)
 """Parts of the provenance that runs must have in common to be one plan."""
 
 
@@ -90,7 +100,7 @@ def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans
     return 0
 
 
-NOT_FOLLOWED = ("providers_file", "source", "ca_file")
+NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
 """Parts of the provenance that name files of this machine; ignored for a run from elsewhere."""
 
 
@@ -117,6 +127,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),
         source=provenance.get("source"),
+        sources=provenance.get("sources", {}),
         providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),

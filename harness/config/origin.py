@@ -39,6 +39,7 @@ SEALED = (
     "headers",
     "ca_file",
     "source",
+    "sources",
     "benchmark",
 )
 """Parts of the provenance that a seal covers, with subset, identity and selection."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from harness import __version__, defaults
 from harness.benchmark import Benchmark
+from harness.benchmarks import settings
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
 from harness.model import JSON
@@ -36,7 +37,8 @@ PACKAGES = (
 class Plan:
     """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
 
-    `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy.
+    `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy;
+    `sources` are the files of a plug-in's settings, by field.
     What the command itself gave is kept for a resume: the names of its `headers`, its `providers_file` and `ca_file`,
     and in `address_from` the option that gave the address, None where that is the provider's or the environment's.
     """
@@ -53,6 +55,7 @@ class Plan:
     allowed: frozenset[str] = frozenset()
     restart: bool = False
     source: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
     providers_file: str | None = None
     headers: tuple[str, ...] = ()
     address_from: str | None = None
@@ -91,6 +94,11 @@ class Plan:
             "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
         }
 
+    def _sources(self) -> JSON:
+        """The files of a plug-in's settings. What ships keeps more than these, which lie beside its `source`."""
+        files = settings.files(self.benchmark.settings) if self.benchmark.origin else {}
+        return {name: str(path.resolve()) for name, path in files.items()}
+
     def provenance(self) -> JSON:
         """Return what is recorded; changes are reported, not refused."""
         own = self.benchmark.source
@@ -105,6 +113,7 @@ class Plan:
             "ca_file": self.ca_file,
             "benchmark": self.benchmark.origin.spec if self.benchmark.origin else None,
             "source": self.source or (str(own.resolve()) if own else None),
+            "sources": dict(self.sources) or self._sources(),
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,
             "python": platform.python_version(),

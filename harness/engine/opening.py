@@ -28,7 +28,18 @@ from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
 NOT_REPORTED = frozenset(
-    {"source", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check", "origin", "benchmark"}
+    {
+        "source",
+        "sources",
+        "allowed",
+        "quirks",
+        "quirks_used",
+        "headers",
+        "providers_file",
+        "key_check",
+        "origin",
+        "benchmark",
+    }
 )
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 

@@ -127,6 +127,10 @@ def _are_hashes(value: Any) -> bool:
     return type(value) is dict and all(is_file_name(name) and _is_text(digest) for name, digest in value.items())
 
 
+def _are_texts(value: Any) -> bool:
+    return type(value) is dict and all(map(_is_text, value.values()))
+
+
 def _are_names(value: Any) -> bool:
     return type(value) is list and all(map(_is_text, value))
 
@@ -157,6 +161,7 @@ FIELDS = (
     _Field("provenance.endpoint", lambda value: _is_text(value) and value != "", "an address"),
     _Field("provenance.key_from", _is_text_or_null, "a name or null"),
     _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),
+    _Field("provenance.sources", _are_texts, "an object of paths", may_lack=True),
     *(_Field(f"provenance.{name}", _is_text_or_null, "a name or null", True) for name in PLACES),
     *(
         _Field(f"provenance.{name}", _are_names, "a list of names", True)
