@@ -109,6 +109,12 @@ BROKEN = {
         "    def sections(self, scored):\n        scored.rows[0]\n        return ()\n\n    def measure(",
         "sections: IndexError",
     ),
+    "outcomes that fail": (
+        "statistics",
+        "    def measure(",
+        "    def outcomes(self, record):\n        assert False, 'none'\n\n    def measure(",
+        "outcomes and repairs: AssertionError: none",
+    ),
     "a card that needs its task": (
         "reports",
         "    def measure(",

@@ -353,7 +353,8 @@ class Figures:
         return made_of(lambda shard: rows_of(self.benchmark, shard), records)
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
-        return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
+        with guarded(self.benchmark, "outcomes", *ODD_SHAPE):
+            return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
 
     def values(self, totals: Array) -> Array:
         return figures_of(self.benchmark, totals)
