@@ -103,10 +103,10 @@ BROKEN = {
         "    def figures(self, totals):\n        return super().figures(totals) + len(totals)\n\n    def measure(",
         "depends on the other rows",
     ),
-    "sections that need users": (
+    "sections that need two users": (
         "reports",
         "    def measure(",
-        "    def sections(self, scored):\n        scored.rows[0]\n        return ()\n\n    def measure(",
+        "    def sections(self, scored):\n        scored.rows[1]\n        return ()\n\n    def measure(",
         "sections: IndexError",
     ),
     "outcomes that fail": (

@@ -14,10 +14,10 @@ import orjson
 import pytest
 
 from harness.benchmarks import registry
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.derived import AdditiveScorer, Figures
 from harness.cli import main
 from harness.errors import BenchmarkError
-from harness.model import Record
+from harness.model import Record, RunFacts
 from harness.serve.app import Options
 from tests.before import _sheets as sheets
 from tests.embedded import served
@@ -226,6 +226,53 @@ def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: P
     figures = Figures(registry.find(str(file))())
     with pytest.raises(BenchmarkError, match=r"benchmark stars, outcomes: AssertionError: none \(stars.py, line"):
         figures.outcomes([Record("a", {"user_id": "a", "outcome": "valid"})])
+
+
+OWN_FIGURES = """    def measure(self, task, answer):
+        hit = answer is not None and answer["stars"] == task.truth
+        return {"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}
+
+    def statistics(self, records):
+        return [[record["metrics"]["hits"], 0, 0, 0, record["metrics"]["MAE"], 1] for record in records]
+
+    def figures(self, totals):
+        return (totals[:, [4, 0]].T / totals[:, 5]).T
+
+    def sections(self, scored):
+        return [] if scored.totals[5] >= 0 else None
+"""
+
+
+def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
+    """Own statistics may be made of any values, on pages too."""
+    harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--tasks-dir", TASKS)
+    assert not harness.err
+    assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text("four-stars", "eval_report_yelp.html")
+    file = edited(tmp_path, OWN_FIGURES.replace('["metrics"]["hits"]', '["metrics"][0]'))
+    changed = file.read_text().replace(
+        '{"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}', "[int(hit), 1]"
+    )
+    file.write_text(changed.replace('["metrics"]["MAE"]', '["metrics"][1]'))
+    harness("run", file, "--model", FLOOR, "--name", "b", "--tasks-dir", TASKS)
+    assert not harness.err and "[0,1]." in harness.text("b", "eval_report_yelp.html")
+
+
+@pytest.mark.parametrize("first", ["", "        __import__('numpy').stack([[1] for _ in records])\n"])
+def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> None:
+    """Whatever the author's own methods would make of nobody."""
+    file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n{first}"))
+    made = AdditiveScorer(registry.find(str(file))(), "yelp")
+    nobody = made.score([])
+    assert made.running(nobody) == {"MAE": None, "Exact": None}
+    data = made.summarise(nobody, RunFacts("yelp", "m", "m", "own", 20, 20)).data
+    assert data["metrics"]["MAE"] == {"value": None, "ci95": None, "users": 0} and data["sections"] == []
+
+
+def test_an_error_inside_a_library_names_the_line_of_the_author(harness: Commands, tmp_path: Path) -> None:
+    body = "    def measure(self, task, answer):\n        return __import__('json').loads('{')"
+    file = edited(tmp_path, body)
+    line = 1 + file.read_text().splitlines().index("        return __import__('json').loads('{')")
+    assert f"(stars.py, line {line})" in harness.refused("run", file, "--model", FLOOR, "--tasks-dir", TASKS)
 
 
 def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english(floor: Commands) -> None:

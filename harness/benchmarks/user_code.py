@@ -33,7 +33,9 @@ def guarded(benchmark: Named, about: str, *through: type[Exception]) -> Iterator
     except Exception as error:
         if isinstance(error, (HarnessError, InvalidReply, *through)):
             raise
-        raise BenchmarkError(f"benchmark {benchmark.name}, {about}: {described(error)}{_place(error)}") from error
+        raise BenchmarkError(
+            f"benchmark {benchmark.name}, {about}: {described(error)}{_place(benchmark, error)}"
+        ) from error
 
 
 def described(error: Exception) -> str:
@@ -41,10 +43,16 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}{f': {words[:LONGEST]}' if words else ''}"
 
 
-def _place(error: Exception) -> str:
-    """The innermost line that is not the harness's own, else the innermost."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = str(Path(__file__).parents[1])
-    foreign = [frame for frame in frames if not frame.filename.startswith(own)]
-    frames_left = foreign or list(frames)
-    return f" ({Path(frames_left[-1].filename).name}, line {frames_left[-1].lineno})" if frames_left else ""
+def _place(benchmark: Named, error: Exception) -> str:
+    """The innermost line of a plug-in's own file, else the innermost that is not the harness's own, else the innermost.
+
+    Code that ships runs files of others, whose lines are the ones of interest.
+    """
+    frames = [(frame.f_code.co_filename, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]
+    cls = benchmark if isinstance(benchmark, type) else type(benchmark)
+    ours = str(Path(__file__).parents[1])
+    foreign = [one for one in frames if not one[0].startswith(ours)]
+    author = [one for one in foreign if one[2].f_globals.get("__name__") == cls.__module__]
+    for file, line, _ in reversed(author or foreign or frames):
+        return f" ({Path(file).name}, line {line})"
+    return ""
