@@ -203,8 +203,26 @@ def test_synthetic_tasks_that_fail_while_they_are_written_leave_no_file(
     file = edited(tmp_path, f"{SYNTHESISE}{body}")
     assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
     found = capsys.readouterr().err
-    assert found.startswith("harness: benchmark stars, synthesise, a.jsonl: ") and found.count("\n") == 1
+    assert found.startswith("harness: benchmark stars, synthesise: a.jsonl: ") and found.count("\n") == 1
     assert words in found and list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("{'../a.jsonl': [b'x']}", "expected a path below the tasks folder, got '../a.jsonl'"),
+        ("{3: [b'x']}", "expected a path below the tasks folder, got 3"),
+        ("{'a.jsonl': [b'x']}", "yelp_star_tasks.jsonl was not made"),
+    ],
+)
+def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
+    harness: Commands, tmp_path: Path, capsys: Any, made: str, words: str
+) -> None:
+    file = edited(tmp_path, f"{SYNTHESISE}return {made}")
+    assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("harness: benchmark stars, synthesise: ") and found.count("\n") == 1
+    assert words in found and not (tmp_path / "a.jsonl").exists()
 
 
 @pytest.mark.parametrize(
