@@ -103,11 +103,54 @@ BROKEN = {
         "    def figures(self, totals):\n        return super().figures(totals) + len(totals)\n\n    def measure(",
         "depends on the other rows",
     ),
-    "sections that need users": (
+    "sections that need two users": (
         "reports",
         "    def measure(",
-        "    def sections(self, scored):\n        scored.rows[0]\n        return ()\n\n    def measure(",
+        "    def sections(self, scored):\n        scored.rows[1]\n        return ()\n\n    def measure(",
         "sections: IndexError",
+    ),
+    "outcomes that fail": (
+        "statistics",
+        "    def measure(",
+        "    def outcomes(self, record):\n        assert False, 'none'\n\n    def measure(",
+        "outcomes and repairs: AssertionError: none",
+    ),
+    "state of one user that play keeps": (
+        "users",
+        'profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)',
+        "self.item = given['item']\n"
+        '        profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)\n'
+        "        given = given | {'item': self.item}",
+        "users share state: user synthetic-01 has another record when others are played at the same time",
+    ),
+    "an answer that is kept for measure": (
+        "users",
+        'return {"profile": profile, "stars": stars}\n\n    def measure(self, task, answer):\n',
+        'self.given = given\n        return {"profile": profile, "stars": stars}\n\n'
+        "    def measure(self, task, answer):\n"
+        "        if answer is not None and len(self.given['item']) % 2:\n"
+        "            return {'MAE': 4, 'Exact': 0.0}\n",
+        "users share state: user synthetic-",
+    ),
+    "state that others take away": (
+        "users",
+        'profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)',
+        "self.item = given['item']\n"
+        '        profile = await chat.json(PROFILE.format(reviews=given["reviews"]), read=_profile)\n'
+        "        del self.item",
+        "users share state: played at the same time, benchmark stars, user synthetic-",
+    ),
+    "a remark that fails": (
+        "reports",
+        "    def measure(",
+        "    def remark(self, task):\n        assert False, 'none'\n\n    def measure(",
+        "benchmark stars, remark: AssertionError: none",
+    ),
+    "a remark that is no text": (
+        "reports",
+        "    def measure(",
+        "    def remark(self, task):\n        return 5\n\n    def measure(",
+        "remark: expected text, got 5",
     ),
     "a card that needs its task": (
         "reports",

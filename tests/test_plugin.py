@@ -418,7 +418,7 @@ def test_a_copy_that_went_is_replaced_by_the_original_as_it_was_alone(
     (harness.results / "everywhere" / "more_g.txt").unlink()
     harness("reeval")
     harness("verify", code=1)
-    assert "more_g.txt is not the file that this run was made with, or has gone" in harness.out
+    assert "more_g.txt is not the file that this run was made with, or is missing" in harness.out
     shots[1].write_text("mor")
     assert "more_g.txt is not what the run was made with: it was changed since" in refused_all(harness, "reeval")
     shots[1].unlink()
@@ -461,10 +461,10 @@ def test_each_file_of_a_setting_is_compared_with_its_own_original(
     assert manifest["provenance"]["sources"] == {"few_shot": str(shots[0]), "more": str(shots[1])}
     shots[1].write_text("other")
     finished(harness, code=1, refuses=True)
-    assert "m: files.more_g.txt changed or went since the run began" in harness.out
+    assert "m: files.more_g.txt was changed or deleted since the run began" in harness.out
     shots[0].unlink()
     finished(harness, "--allow", "files.more_g.txt")
-    assert "m: files.few_shot_g.txt changed or went since the run began" in harness.out
+    assert "m: files.few_shot_g.txt was changed or deleted since the run began" in harness.out
     assert harness.text("m", "more_g.txt") == "other" and "park" in harness.text("m", "few_shot_g.txt")
     harness("reeval")
 

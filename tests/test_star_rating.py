@@ -13,6 +13,11 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmarks import registry
+from harness.benchmarks.derived import AdditiveScorer, Figures
+from harness.cli import main
+from harness.errors import BenchmarkError
+from harness.model import Record, RunFacts
 from harness.serve.app import Options
 from tests.before import _sheets as sheets
 from tests.embedded import served
@@ -50,6 +55,14 @@ def other_run(harness: Commands, name: str, stars: int, *, broken: str | None = 
     with serving(reply) as server:
         words = ("--model", name, "--tasks-dir", TASKS, "--api-url", server.url)
         harness("run", STARS, *words, "--no-html")
+
+
+def edited(folder: Path, members: str) -> Path:
+    """The example with more members of its class, at the end of the file."""
+    file = folder / "stars.py"
+    before, after = STARS.read_text().split("\n\ndef _profile")
+    file.write_text(f"{before.rstrip()}\n\n{members}\n\n\ndef _profile{after}", encoding="utf-8")
+    return file
 
 
 def cells_of(book: Path) -> list[Any]:
@@ -169,10 +182,115 @@ def test_status_sample_and_synth(floor: Commands, tmp_path: Path) -> None:
 
 
 def test_synth_is_refused_in_one_sentence(harness: Commands, tmp_path: Path, capsys: Any) -> None:
-    from harness.cli import main
-
     assert main(["synth", str(STARS), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
     assert capsys.readouterr().err == "harness: stars makes no synthetic tasks: its class has no `synthesise`\n"
+
+
+SYNTHESISE = "    @classmethod\n    def synthesise(cls, folder, users, seed):\n        "
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return {'a.jsonl': ['text']}", "expected bytes, got 'text'"),
+        ("return {'a.jsonl': (b'%d' % (1 // left) for left in (1, 0))}", "ZeroDivisionError"),
+        ("return {'a.jsonl': 3}", "TypeError"),
+    ],
+)
+def test_synthetic_tasks_that_fail_while_they_are_written_leave_no_file(
+    harness: Commands, tmp_path: Path, capsys: Any, body: str, words: str
+) -> None:
+    file = edited(tmp_path, f"{SYNTHESISE}{body}")
+    assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("harness: benchmark stars, synthesise: a.jsonl: ") and found.count("\n") == 1
+    assert words in found and list((tmp_path / "new").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("{'../a.jsonl': [b'x']}", "expected a path below the tasks folder, got '../a.jsonl'"),
+        ("{3: [b'x']}", "expected a path below the tasks folder, got 3"),
+        ("{'a.jsonl': [b'x']}", "yelp_star_tasks.jsonl was not made"),
+    ],
+)
+def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
+    harness: Commands, tmp_path: Path, capsys: Any, made: str, words: str
+) -> None:
+    file = edited(tmp_path, f"{SYNTHESISE}return {made}")
+    assert main(["synth", str(file), "--out", str(tmp_path / "new"), "--users", "3"]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("harness: benchmark stars, synthesise: ") and found.count("\n") == 1
+    assert words in found and not (tmp_path / "a.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ('secondary = (Metric("Extra"),)\n    headline = ("Extra",)', "headline: 'Extra' is in secondary"),
+        ('secondary = (Metric("Extra"),)', "secondary: only a class with its own `scorer`"),
+    ],
+)
+def test_a_figure_that_nothing_gives_a_value_is_refused(
+    harness: Commands, tmp_path: Path, declared: str, words: str
+) -> None:
+    file = edited(tmp_path, f"    {declared}")
+    assert words in harness.refused("run", file, "--model", FLOOR, "--tasks-dir", TASKS)
+
+
+def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: Path) -> None:
+    file = edited(tmp_path, "    def outcomes(self, record):\n        assert False, 'none'")
+    figures = Figures(registry.find(str(file))())
+    with pytest.raises(BenchmarkError, match=r"benchmark stars, outcomes: AssertionError: none \(stars.py, line"):
+        figures.outcomes([Record("a", {"user_id": "a", "outcome": "valid"})])
+
+
+OWN_FIGURES = """    def measure(self, task, answer):
+        hit = answer is not None and answer["stars"] == task.truth
+        return {"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}
+
+    def statistics(self, records):
+        return [[record["metrics"]["hits"], 0, 0, 0, record["metrics"]["MAE"], 1] for record in records]
+
+    def figures(self, totals):
+        return (totals[:, [4, 0]].T / totals[:, 5]).T
+
+    def sections(self, scored):
+        return [] if scored.totals[5] >= 0 else None
+"""
+
+
+def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
+    """Own statistics may be made of any values, on pages too."""
+    harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--tasks-dir", TASKS)
+    assert not harness.err
+    assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text("four-stars", "eval_report_yelp.html")
+    file = edited(tmp_path, OWN_FIGURES.replace('["metrics"]["hits"]', '["metrics"][0]'))
+    changed = file.read_text().replace(
+        '{"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}', "[int(hit), 1]"
+    )
+    file.write_text(changed.replace('["metrics"]["MAE"]', '["metrics"][1]'))
+    harness("run", file, "--model", FLOOR, "--name", "b", "--tasks-dir", TASKS)
+    assert not harness.err and "[0,1]." in harness.text("b", "eval_report_yelp.html")
+
+
+@pytest.mark.parametrize("first", ["", "        __import__('numpy').stack([[1] for _ in records])\n"])
+def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> None:
+    """Whatever the author's own methods would make of nobody."""
+    file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n{first}"))
+    made = AdditiveScorer(registry.find(str(file))(), "yelp")
+    nobody = made.score([])
+    assert made.running(nobody) == {"MAE": None, "Exact": None}
+    data = made.summarise(nobody, RunFacts("yelp", "m", "m", "own", 20, 20)).data
+    assert data["metrics"]["MAE"] == {"value": None, "ci95": None, "users": 0} and data["sections"] == []
+
+
+def test_an_error_inside_a_library_names_the_line_of_the_author(harness: Commands, tmp_path: Path) -> None:
+    body = "    def measure(self, task, answer):\n        return __import__('json').loads('{')"
+    file = edited(tmp_path, body)
+    line = 1 + file.read_text().splitlines().index("        return __import__('json').loads('{')")
+    assert f"(stars.py, line {line})" in harness.refused("run", file, "--model", FLOOR, "--tasks-dir", TASKS)
 
 
 def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english(floor: Commands) -> None:
@@ -233,8 +351,6 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None
 
 
 def _own() -> dict[str, Any]:
-    from harness.benchmarks import registry
-
     return {f"baseline/{name}": answer for name, answer in registry.find(str(STARS)).baselines.items()}
 
 

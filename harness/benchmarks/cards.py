@@ -48,8 +48,9 @@ class DerivedCards:
         return b'"outcome":"%s"' % kind.encode()
 
     def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
-        values: Mapping[str, Any] = data["metrics"]
-        figures = tuple(self.units[name].text(values.get(name)) for name in self.headline)
+        values = data["metrics"] if isinstance(data["metrics"], Mapping) else {}  # of own `statistics` they are any
+        shown = {name: value for name, value in values.items() if overview.is_value(value)}
+        figures = tuple(self.units[name].text(shown.get(name)) for name in self.headline)
         return Card(str(data["user_id"]), figures, tuple(self._blocks(data, task, replies)))
 
     def _blocks(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Iterable[Block]:

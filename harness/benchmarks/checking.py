@@ -21,10 +21,10 @@ import orjson
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import line_changes, registry, tasks
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.cards import cards_of
+from harness.benchmarks.cards import cards_of, page_of
 from harness.benchmarks.derived import Figures, declared, figures_of, has_values, rows_of, scorer
-from harness.benchmarks.user_code import described
-from harness.errors import BadInput, BenchmarkError, HarnessError
+from harness.benchmarks.user_code import described, guarded
+from harness.errors import BadInput, BenchmarkError, HarnessError, shown
 from harness.model import JSON, Ask, Completion, Record, Request, RunFacts, Where
 
 AGREE = 1e-9
@@ -40,7 +40,8 @@ Model = Callable[[], Callable[[Request], str]]
 class Engine(Protocol):
     """How the harness plays and measures a user (`harness.engine.play`)."""
 
-    def record(self, benchmark: Benchmark, task: Task, ask: Ask) -> Awaitable[JSON]: ...
+    def play(self, benchmark: Benchmark, task: Task, ask: Ask) -> Awaitable[Any]: ...
+    def recorded(self, benchmark: Benchmark, task: Task, played: Any) -> JSON: ...
     def rescored(self, benchmark: Benchmark, task: Task, data: JSON) -> JSON: ...
     def check_measure(self, benchmark: Benchmark, task: Task) -> None: ...
 
@@ -66,6 +67,11 @@ class Subject:
     models: Mapping[str, Model]
     engine: Engine
 
+    def fresh(self) -> Benchmark:
+        """Another instance of the benchmark."""
+        cls, now = type(self.benchmark), self.benchmark
+        return cls(now.settings, asking=now.asking, folder=now.folder)
+
     def parse(self, line: bytes, number: int = 1) -> Task:
         return tasks.parse(self.benchmark, line, Where(self.file, number), self.subset)
 
@@ -88,18 +94,20 @@ class Subject:
     def play(self, task: Task, model: Model) -> Played:
         requests: list[Request] = []
         saved: dict[tuple[Request, int], Completion] = {}
-        reply, times = model(), Counter[Request]()
+        return Played(task, requests, saved, self._record(task, _answering(model, requests, saved)))
 
-        async def ask(request: Request) -> Completion:
-            await asyncio.sleep(0)  # as over a network, others run meanwhile
-            requests.append(request)
-            text = reply(request)
-            made = Completion(text, prompt_tokens=sum(len(one.content) for one in request.messages) // 2)
-            saved[request, times[request]] = made = replace(made, completion_tokens=len(text) // 2)
-            times[request] += 1
-            return made
+    def at_once(self, numbers: Sequence[int], model: Model) -> list[JSON]:
+        """The records of users of some lines, played at the same time by another instance, then measured."""
+        benchmark = self.fresh()
 
-        return Played(task, requests, saved, self._record(task, ask))
+        async def one(number: int) -> tuple[Task, Any]:
+            task = tasks.parse(benchmark, self.lines[number], Where(self.file, number + 1), self.subset)
+            return task, await self.engine.play(benchmark, task, _answering(model, [], {}))
+
+        async def every() -> list[tuple[Task, Any]]:
+            return await asyncio.gather(*map(one, numbers))
+
+        return [self.engine.recorded(benchmark, task, played) for task, played in asyncio.run(every())]
 
     def replay(self, played: Played) -> JSON:
         """The record of the saved completions. Raise `BenchmarkError` where a request is another one."""
@@ -118,10 +126,26 @@ class Subject:
         return data
 
     def _record(self, task: Task, ask: Ask) -> JSON:
-        async def made() -> JSON:
-            return await self.engine.record(self.benchmark, task, ask)
+        async def played() -> Any:
+            return await self.engine.play(self.benchmark, task, ask)
 
-        return asyncio.run(made())
+        return self.engine.recorded(self.benchmark, task, asyncio.run(played()))
+
+
+def _answering(model: Model, requests: list[Request], saved: dict[tuple[Request, int], Completion]) -> Ask:
+    """What answers one user, and notes what was asked and answered."""
+    reply, times = model(), Counter[Request]()
+
+    async def ask(request: Request) -> Completion:
+        await asyncio.sleep(0)  # as over a network, others run meanwhile
+        requests.append(request)
+        text = reply(request)
+        made = Completion(text, prompt_tokens=sum(len(one.content) for one in request.messages) // 2)
+        saved[request, times[request]] = made = replace(made, completion_tokens=len(text) // 2)
+        times[request] += 1
+        return made
+
+    return ask
 
 
 Check = Callable[[Subject], Iterator[str]]
@@ -147,7 +171,7 @@ def unmade(subject: Subject) -> str | None:
     try:
         if any(VALID in subject.benchmark.outcomes(record.data) for record in subject.records):
             return None
-    except HarnessError:  # which the checks have reported
+    except Exception:  # the author's code or the harness's, which the checks have reported
         return None
     return (
         "no reply made a valid answer: values, statistics and saved answers were checked of invalid ones alone; "
@@ -254,6 +278,25 @@ def deterministic_replay(subject: Subject) -> Iterator[str]:
             yield f"user {one.task.key}: the saved replies give another record than the live ones"
 
 
+def shared_state(subject: Subject) -> Iterator[str]:
+    """A run plays many users at the same time with one instance; what it keeps of one must not reach another."""
+    numbers = range(len(subject.lines))
+    for model in subject.models.values():
+        alone = [subject.at_once([number], model)[0] for number in numbers]
+        try:
+            together = subject.at_once(numbers, model)
+        except HarnessError as error:
+            yield f"users share state: played at the same time, {error}"
+            continue
+        for task, one, other in zip(subject.tasks, alone, together, strict=True):
+            if orjson.dumps(one) != orjson.dumps(other):
+                yield (
+                    f"users share state: user {task.key} has another record when others are played at the same time: "
+                    "keep nothing of a user on self"
+                )
+                break
+
+
 def no_answer(subject: Subject) -> Iterator[str]:
     for task in subject.tasks:
         subject.engine.check_measure(subject.benchmark, task)
@@ -307,19 +350,28 @@ def _agree(a: float | None, b: float | None) -> bool:
 
 
 def reports(subject: Subject) -> Iterator[str]:
-    """A report and its page can be made of nobody, of one user and of all, complete or not; cards of all."""
+    """A report and its page can be made of nobody, of one user and of all, complete or not; cards and remarks."""
     benchmark = subject.benchmark
+    notes = _remarks(subject)
+    if wrong := [note for note in notes if type(note) is not str]:
+        yield f"remark: expected text, got {shown(wrong[0])}"
+        return
     made = scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
             facts = RunFacts(subject.subset, "model", "check", benchmark.prompt, len(records) + missing, missing)
-            report = made.summarise(made.score(records), facts)
-            orjson.dumps({**report.data, **declared(type(benchmark))})
-    cards = cards_of(benchmark, {**report.data, **declared(type(benchmark))}, posts=False)
+            report = made.summarise(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
+            data = orjson.loads(orjson.dumps({**report.data, **declared(type(benchmark))}))
+            page_of(data)
+    cards = cards_of(benchmark, data, posts=False)
     for one, record in zip(subject.played, subject.records, strict=True):
         for task in (one.task, None):
             cards.card(record.data, task, list(one.saved.values()))
-    yield from ()
+
+
+def _remarks(subject: Subject) -> list[Any]:
+    with guarded(subject.benchmark, "remark"):
+        return list(dict.fromkeys(map(subject.benchmark.remark, subject.tasks)))
 
 
 def settings_again(subject: Subject) -> Iterator[str]:
@@ -379,6 +431,7 @@ CHECKS: Mapping[str, Check] = {
     "ground truth": unreachable_truth,
     "values": values,
     "replay": deterministic_replay,
+    "users": shared_state,
     "saved answers": saved_answers,
     "statistics": additive_statistics,
     "reports": reports,

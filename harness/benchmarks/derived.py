@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -120,6 +121,8 @@ class AdditiveScorer:
         return {name: figures[name] for name in self.benchmark.main()}
 
     def _figures(self, merged: Totals) -> dict[str, float | None]:
+        if not merged.users:  # of own `statistics` not even the number of columns is known
+            return {metric.name: None for metric in self.benchmark.metrics}
         found = figures_of(self.benchmark, merged.total)[0]
         pairs = zip(self.benchmark.metrics, found.tolist(), strict=True)
         return {metric.name: None if np.isnan(value) else value for metric, value in pairs}
@@ -178,6 +181,8 @@ class AdditiveScorer:
         return data
 
     def _sections(self, merged: Totals, figures: Mapping[str, float | None]) -> list[JSON]:
+        if not merged.users:
+            return []
         scored = Scored(self.subset, merged.users, figures, merged.total[0], merged.rows)
         with guarded(self.benchmark, "sections"):
             return [overview.saved(block) for block in self.benchmark.sections(scored)]
@@ -242,18 +247,26 @@ def has_values(benchmark: Benchmark) -> bool:
 
 def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> Array:
     """What each user adds: users x K. Raise `BenchmarkError` for another shape, or what is no finite number."""
+    if not records:
+        return _nobody(benchmark)
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
         found = benchmark.statistics([record.data for record in records])
         rows = np.asarray(found, dtype=np.float64)
-    if not len(records):
-        return rows.reshape(0, rows.shape[1] if rows.ndim == 2 else 2 * len(benchmark.metrics))
     if rows.ndim != 2 or len(rows) != len(records) or not np.isfinite(rows).all():
         raise BenchmarkError(
             f"benchmark {benchmark.name}, statistics: expected a row of finite numbers for each of {len(records)} "
             f"users, got the shape {rows.shape}"
         )
     return rows
+
+
+def _nobody(benchmark: Benchmark) -> Array:
+    """The rows of no user, with as many columns as `statistics` shows, which need not work without users."""
+    columns = 2 * len(benchmark.metrics)
+    with suppress(Exception):
+        _, columns = np.asarray(benchmark.statistics([]), dtype=np.float64).shape
+    return np.zeros((0, columns))
 
 
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
@@ -365,7 +378,8 @@ class Figures:
         return made_of(lambda shard: rows_of(self.benchmark, shard), records)
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
-        return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
+        with guarded(self.benchmark, "outcomes", *ODD_SHAPE):
+            return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
 
     def values(self, totals: Array) -> Array:
         return figures_of(self.benchmark, totals)

@@ -249,13 +249,28 @@ def own_card(data: JSON, replies: Sequence[Completion], units: Mapping[str, Metr
     """What a card shows where the benchmark does not say: values, answer, replies."""
     if data["outcome"] != "valid":
         yield Paragraph(f"Invalid answer ({data['outcome']}).")
-    figures = " · ".join(f"{name} {with_unit(units[name], value)}" for name, value in data["metrics"].items())
-    yield Paragraph(f"{figures}.")
+    yield Paragraph(f"{_values(data['metrics'], units)}.")
     if data["answer"] is not None:
         answer = orjson.dumps(data["answer"], option=orjson.OPT_INDENT_2).decode()
         yield Quote("Answer", answer, open=True)
     for order, completion in enumerate(replies, 1):
         yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
+
+
+def _values(values: Any, units: Mapping[str, Metric]) -> str:
+    """A user's values: those of declared metrics with their unit, others as they are saved."""
+    if not isinstance(values, Mapping):
+        return plain(values)
+    texts = (
+        with_unit(units[name], value) if name in units and is_value(value) else plain(value)
+        for name, value in values.items()
+    )
+    return " · ".join(f"{name} {text}" for name, text in zip(values, texts, strict=True))
+
+
+def is_value(value: object) -> bool:
+    """Whether a metric can show this."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 # Sections as a report keeps them

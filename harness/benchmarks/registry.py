@@ -239,7 +239,21 @@ def _bad_metrics(cls: Any) -> str | None:
         return "headline: expected a tuple of names of metrics"
     if unknown := [name for name in cls.headline if name not in of_names]:
         return f"headline: {', '.join(map(shown, unknown))}: no such metric"
-    return None
+    return _valueless(cls)
+
+
+def _valueless(cls: Any) -> str | None:
+    """What names a figure that the derived scorer gives no value."""
+    if cls.scorer is not Benchmark.scorer:
+        return None
+    secondary = [metric.name for metric in cls.secondary]
+    if named := [name for name in cls.headline if name in secondary]:
+        return f"headline: {', '.join(map(shown, named))} is in secondary: name metrics of `metrics`"
+    return (
+        "secondary: only a class with its own `scorer` gives them values: declare them in metrics"
+        if secondary
+        else None
+    )
 
 
 def _missing_methods(cls: Any) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from harness.benchmark import Benchmark, Task
+from harness.benchmark import Benchmark
 from harness.benchmarks import checking, registry
 from harness.benchmarks.checking import Model, Subject
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -18,7 +18,6 @@ from harness.defaults import TASKS_FOLDER
 from harness.engine import play
 from harness.engine.files import index_file
 from harness.errors import BadInput
-from harness.model import JSON, Ask
 from harness.serve.app import MODELS
 from harness.ui.console import console
 
@@ -29,11 +28,10 @@ USERS = 20
 class Engine:
     """The harness's own, as checks are given it."""
 
+    recorded = staticmethod(play.recorded)
     rescored = staticmethod(play.rescored)
     check_measure = staticmethod(play.check_measure)
-
-    async def record(self, benchmark: Benchmark, task: Task, ask: Ask) -> JSON:
-        return play.recorded(benchmark, task, await play.play(benchmark, task, ask))
+    play = staticmethod(play.play)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.config import options
-from harness.errors import BadInput
+from harness.errors import BadInput, BenchmarkError, shown
 from harness.store.atomic import replacing
 from harness.ui.console import console
 
@@ -41,8 +41,10 @@ def execute(args: argparse.Namespace) -> int:
         path = args.out / name
         _make(path.parent)
         with replacing(path) as file:
-            file.writelines(lines)
+            file.writelines(_pieces(cls, name, lines))
     for subset in chosen:
+        if not (args.out / cls.subsets[subset]).is_file():
+            raise _wrong(cls, f"{cls.subsets[subset]} was not made")
         console().print(f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.user}s", soft_wrap=True)
     return 0
 
@@ -66,7 +68,24 @@ def _made(cls: type[Benchmark], args: argparse.Namespace, subsets: list[str]) ->
             raise BadInput(f"--{option} is no option of {cls.name}")
     more = {keyword: value for keyword, value in given.items() if value is not None}
     with guarded(cls, "synthesise"):
-        return dict(make(args.out, args.users, args.seed, **more) or {})
+        made = dict(make(args.out, args.users, args.seed, **more) or {})
+    for name in made:
+        if type(name) is not str or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _wrong(cls, f"expected a path below the tasks folder, got {shown(name)}")
+    return made
+
+
+def _wrong(cls: type[Benchmark], words: str) -> BenchmarkError:
+    return BenchmarkError(f"benchmark {cls.name}, synthesise: {words}")
+
+
+def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The pieces of a file, which may be made as they are written."""
+    with guarded(cls, f"synthesise: {name}"):
+        for piece in lines:
+            if not isinstance(piece, bytes):
+                raise _wrong(cls, f"{name}: expected bytes, got {shown(piece)}")
+            yield piece
 
 
 def _free(paths: Iterable[Path]) -> None:

@@ -12,6 +12,7 @@ from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirk_rules import QUIRKS
 from harness.engine.job import Job
+from harness.errors import shown
 from harness.model import JSON, Record, Report, RunFacts, Scorer
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
 
@@ -84,8 +85,12 @@ def facts(job: Job, manifest: Manifest, name: str, failed: int) -> RunFacts:
 
 
 def _remark(job: Job) -> str:
+    task = job.task(0)
     with guarded(job.benchmark, "remark"):
-        return job.benchmark.remark(job.task(0))
+        found: object = job.benchmark.remark(task)
+        if not isinstance(found, str):
+            raise TypeError(f"expected text, got {shown(found)}")
+    return found
 
 
 def described(job: Job, manifest: Manifest) -> JSON:

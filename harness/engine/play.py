@@ -30,7 +30,7 @@ async def play(benchmark: Benchmark, task: Task, ask: Ask) -> Played:
     """Play one user. Raise what `ask` raised, also where the benchmark caught it, and `BenchmarkError`."""
     chat, answer = Chat(ask, benchmark.asking, benchmark.language), None
     try:
-        with guarded(benchmark, f"user {task.key}, play"):
+        with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID
     except InvalidReply as error:
         outcome = _kind(benchmark, task, error)

@@ -142,7 +142,7 @@ def read(of: Subset, figures: Figures) -> Side:
     """Return what a run's users contribute. Raise `BadInput` for records that this harness has not scored."""
     tasks: dict[str, str] = {}
     places: dict[str, int] = {}
-    parts: list[Array] = [figures.contributions([])]
+    parts: list[Array] = []
     outcomes: list[Outcomes] = []
     alike: dict[Outcomes, Outcomes] = {}
     skipped = [0]
@@ -154,7 +154,7 @@ def read(of: Subset, figures: Figures) -> Side:
         parts.append(rows)
         outcomes += [alike.setdefault(one, one) for one in counted]
     chosen = [places[key] for key in tasks]
-    rows = np.concatenate(parts)[chosen] if tasks else parts[0]
+    rows = np.concatenate(parts)[chosen] if tasks else figures.contributions([])
     return Side(of, tasks, rows, [outcomes[place] for place in chosen], skipped[0])
 
 
