@@ -44,6 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @on_linux
 def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Path) -> None:
     """SIGKILL at any moment and at writes, SIGTERM, SIGUSR1, SIGINT once and twice, SIGSTOP, a parent that dies: no
