@@ -50,7 +50,7 @@ BAD_PROFILES = (
     Case("no home", _profiles("1.home", ...), ("line", "field home", "missing")),
     Case("a home nowhere", _profiles("1.home", 2**63), ("line", "field home", "AOI")),
     Case("work that is a list", _profiles("1.work", [[1]]), ("line", "field work")),
-    Case("an id twice", _profiles("1.id", PROFILES[0]["id"]), ("line", "field id", "already")),
+    Case("an id twice", _profiles("1.id", PROFILES[0]["id"]), ("line", "field id", "duplicate")),
     Case("a resident that is null", _profiles("1", None), ("line", "a JSON object")),
 )
 
