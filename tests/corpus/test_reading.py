@@ -173,7 +173,7 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
     records = [unseal(line) for line in path.read_bytes().splitlines()]
     records[0]["steps"] += records[0]["steps"][:1]
     path.write_bytes(b"".join(map(seal, records)))
-    assert command("reeval", "--name", "random") == 2 and "duplicate user" in command.said
+    assert command("reeval", "--name", "random") == 2 and "duplicate step_id 1" in command.said
     records[0]["steps"] = records[0]["steps"][1:-1]
     path.write_bytes(b"".join(map(seal, records)))
     assert command("reeval", "--name", "random") == 2 and "steps are missing" in command.said

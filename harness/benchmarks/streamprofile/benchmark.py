@@ -214,7 +214,7 @@ def _check_steps(task: Task, data: JSON) -> None:
         if number not in known:
             raise BadInput(f"user {task.key}: step_id {shown(number)} of the results is not in the tasks file")
         if number in seen:
-            raise BadInput(f"user {task.key}: step_id {number} stands there twice")
+            raise BadInput(f"user {task.key}: duplicate step_id {number}")
         seen.add(number)
     if missing := known - seen:
         raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
