@@ -13,7 +13,7 @@ from rich.table import Table as Columns
 from rich.text import Text
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.leaderboard import formats
 from harness.analysis.leaderboard.footnotes import left_out, notes
 from harness.analysis.leaderboard.reports import Scored, read
@@ -90,7 +90,7 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    code = saved_runs.each(_of(paths, args), lambda path: _add(path, reports), str)
+    code = selection.each(_of(paths, args), lambda path: _add(path, reports), str)
     left = left_out(reports, paths, args.results_dir, args.runs)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
