@@ -16,9 +16,9 @@ from pathlib import Path
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification import replayed
-from harness.analysis.verification.checksums import ALONE, LinesCheck
+from harness.analysis.verification.checksums import ALONE, LinesCheck, Replies
 from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player, Replies
+from harness.analysis.verification.replayed import Player
 from harness.benchmark import Benchmark
 from harness.config import options
 from harness.config.plan import sampling_again

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.analysis import selection
-from harness.analysis.verification.checksums import LinesCheck
+from harness.analysis.verification.checksums import LinesCheck, Replies
 from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player, Replies
+from harness.analysis.verification.replayed import Player
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config.plan import sampling_again
