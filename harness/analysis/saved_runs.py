@@ -185,16 +185,14 @@ class SavedRun:
             raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {shown(name)}")
         else:
             self._check_trust()
-            found, what = self._kept_class(copy), f"its copy {copy.name}"
+            spec, what = self.manifest.provenance.get("benchmark") or copy.name, f"its copy {copy.name}"
+            if ":" in spec and self.is_own:
+                found = registry.find(spec)
+            else:
+                found = registry.of_file(spec, copy.name.removeprefix(registry.KEPT), self._checked(copy))
         if found.name != name:
             raise BadInput(f"{self.name} is a run of {name}, and {what} is {found.name}")
         return found
-
-    def _kept_class(self, copy: Path) -> type[Benchmark]:
-        spec = self.manifest.provenance.get("benchmark") or copy.name
-        if ":" in spec and self.is_own:
-            return registry.find(spec)
-        return registry.of_file(spec, copy.name.removeprefix(registry.KEPT), self._checked(copy))
 
     def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
         """Return the benchmark with the settings of this run; its tasks may be in another folder.

@@ -91,21 +91,19 @@ def coverage_notes(pair: JSON) -> Iterator[str]:
             yield f"{pair[side]} was run on a share of its tasks: {', '.join(shares)}."
     for of in pair["coverage"]:
         for side in "ab":
-            yield from _missing(of["platform"], pair[side], of[side])
+            name, has = pair[side], of[side]
+            if has["expected"] is not None and has["scored"] < has["expected"]:
+                failed = f", {has['failed']} of them failed" if has["failed"] else ""
+                missing = plural(has["expected"] - has["scored"], "user")
+                yield f"{of['platform']}: {name} is INCOMPLETE, without {missing}{failed}."
+            if has["unsound"]:
+                lines = plural(has["unsound"], "line")
+                yield f"{of['platform']}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
         if of["other_tasks"]:
             users = plural(of["other_tasks"], "user")
             yield f"{of['platform']}: the tasks of {users} are not the same in both runs, so these are left out."
         yield from _alone(pair, of, "a", "b")
         yield from _alone(pair, of, "b", "a")
-
-
-def _missing(platform: str, name: str, has: JSON) -> Iterator[str]:
-    if has["expected"] is not None and has["scored"] < has["expected"]:
-        failed = f", {has['failed']} of them failed" if has["failed"] else ""
-        yield f"{platform}: {name} is INCOMPLETE, without {plural(has['expected'] - has['scored'], 'user')}{failed}."
-    if has["unsound"]:
-        lines = plural(has["unsound"], "line")
-        yield f"{platform}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
 
 
 def _alone(pair: JSON, of: JSON, side: str, other: str) -> Iterator[str]:
@@ -212,22 +210,27 @@ def _ranking(pair: JSON) -> Metric:
 def sheets(data: JSON) -> list[Sheet]:
     """Return verdicts, figures, coverage and users, all pairs in each."""
     pairs = data["pairs"]
+
+    def words(pair: JSON) -> Iterator[Sequence[Content]]:
+        kinds = {"warning": pair["warnings"], "coverage": coverage_notes(pair), "verdict": pair["verdicts"]}
+        return ((kind, words) for kind, sentences in kinds.items() for words in sentences)
+
+    def users(pair: JSON) -> Iterator[Sequence[Content]]:
+        metric = _ranking(pair)
+        for one in pair["most_different"]:
+            yield one["platform"], one["user_id"], metric.name, _figure(metric, one["difference"])
+
     return [
-        Sheet("Verdicts", ("A", "B", "", "in words"), _under(pairs, _words), tuple(method(data))),
+        Sheet("Verdicts", ("A", "B", "", "in words"), _under(pairs, words), tuple(method(data))),
         _figure_sheet(pairs),
         _coverage_sheet(pairs),
-        Sheet("Users", ("A", "B", "platform", "user", "metric", "A - B"), _under(pairs, _user_rows)),
+        Sheet("Users", ("A", "B", "platform", "user", "metric", "A - B"), _under(pairs, users)),
     ]
 
 
 def _under(pairs: Sequence[JSON], rows: Callable[[JSON], Iterable[Sequence[Content]]]) -> list[Sequence[Content]]:
     """Return the rows of all pairs, each after the names of its runs."""
     return [(pair["a"], pair["b"], *row) for pair in pairs for row in rows(pair)]
-
-
-def _words(pair: JSON) -> Iterator[Sequence[Content]]:
-    kinds = {"warning": pair["warnings"], "coverage": coverage_notes(pair), "verdict": pair["verdicts"]}
-    yield from ((kind, words) for kind, sentences in kinds.items() for words in sentences)
 
 
 def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
@@ -266,12 +269,6 @@ def _coverage_sheet(pairs: Sequence[JSON]) -> Sheet:
     titles = (f"{side} {name.replace('_', ' ')}" for side in "AB" for name in numbers)
     columns = ("A", "B", "platform", *titles, "both", "other task", "only A", "only B")
     return Sheet("Coverage", columns, _under(pairs, rows))
-
-
-def _user_rows(pair: JSON) -> Iterator[Sequence[Content]]:
-    metric = _ranking(pair)
-    for one in pair["most_different"]:
-        yield one["platform"], one["user_id"], metric.name, _figure(metric, one["difference"])
 
 
 def _figure(metric: Metric, value: float | None) -> Cell | None:

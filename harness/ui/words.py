@@ -9,10 +9,8 @@ from harness.model import Snapshot, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
-
 SILENT = 10.0
 """Seconds without a reply that are shown, unless one in twenty replies takes half as long or more."""
-
 KINDS_SHOWN = 3
 
 HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
