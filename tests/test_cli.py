@@ -25,7 +25,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
 from harness.commands import run as run_command
 from harness.config import options
-from harness.engine import launch
+from harness.engine import session
 from harness.errors import BadInput
 from harness.report import pages
 from harness.store import manifest
@@ -693,7 +693,7 @@ def test_command_to_resume_names_the_python_that_has_the_packages(
     monkeypatch.setattr(sys, "executable", str(tmp_path / executable))
     monkeypatch.setattr("shutil.which", lambda name: found and str(tmp_path / found))
     expected = told if told in ("python", ".venv/bin/python") else str(tmp_path / told)
-    assert launch._this_python() == expected
+    assert session._this_python() == expected
 
 
 def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(
@@ -747,7 +747,7 @@ def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
 ) -> None:
     """Exit 4, which says what was being done; `reeval` makes the report of the very records."""
     with monkeypatch.context() as patched:
-        patched.setattr(launch, where, lacking)
+        patched.setattr(session, where, lacking)
         assert run(tasks, tmp_path, "--name", "whole") == 4
     [told] = capsys.readouterr().err.splitlines()
     assert "no memory left to score weibo" in told and "records are saved" in told and "`reeval`" in told
@@ -806,7 +806,7 @@ def raised(error: Exception) -> None:
 SHORT_OF_MEMORY = """
 import resource, sys
 from harness import cli
-from harness.engine import launch
+from harness.engine import session
 from harness.engine.finish import finish
 
 def short(*given, **named):
@@ -814,7 +814,7 @@ def short(*given, **named):
     resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
     return finish(*given, **named)
 
-launch.finish = short
+session.finish = short
 sys.exit(cli.main(sys.argv[1:]))
 """
 

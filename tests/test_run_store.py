@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, Completion, Failure, Record, Where
+from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, Manifest, differences
 from harness.store.run import RunFiles, RunStore, replace_results, runs, same_identity
@@ -185,9 +185,9 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
     full = Completion('{"猫": 1}', "length", 12, 3, "served", "不行")
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r1", 0, full, 0.12345, 2, "http://x")
-    store.save_response("乙", "r1", 0, Completion("乙"), 0.1, 1, "http://x")
-    store.save_response("甲", "r1", 1, Completion("again"), 0.1, 1, "http://x")
+    store.save_response("甲", "r1", 0, Reply(full, 0.12345, 2, "http://x"))
+    store.save_response("乙", "r1", 0, Reply(Completion("乙"), 0.1, 1, "http://x"))
+    store.save_response("甲", "r1", 1, Reply(Completion("again"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     assert store.responses_of("甲") == {("r1", 0): full, ("r1", 1): Completion("again")}
@@ -200,7 +200,7 @@ def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, i
     """A done user is not played, so its responses take no memory, unless it is to be played again."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r1", 0, Completion("x"), 0.1, 1, "http://x")
+    store.save_response("甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     save(store, index, "甲")
     store = opened()
     store.open_logs(index)
@@ -214,7 +214,7 @@ def test_torn_response_does_not_hide_the_others(opened: Opened, index: TaskIndex
     store = opened()
     store.open_logs(index)
     for key in KEYS[:3]:
-        store.save_response(key, "r", 0, Completion(key), 0.1, 1, "http://x")
+        store.save_response(key, "r", 0, Reply(Completion(key), 0.1, 1, "http://x"))
     lines = files.responses.read_bytes().splitlines(keepends=True)
     files.responses.write_bytes(lines[0] + lines[1].replace(b'"tries":1', b'"tries":9') + lines[2])
     store = opened()
@@ -232,7 +232,7 @@ def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
     """A file that was taken away under the run ends it with the file's name."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r", 0, Completion("x"), 0.1, 1, "http://x")
+    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     files.responses.unlink()
@@ -246,7 +246,7 @@ def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
     """A line that is no longer the one that was found is not taken for a reply."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r", 0, Completion("x"), 0.1, 1, "http://x")
+    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     files.responses.write_bytes(files.responses.read_bytes().replace(b'"tries":1', b'"tries":2'))
@@ -413,7 +413,7 @@ def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFil
         store = opened("s")
         store.open_logs(index)
         save(store, index, *KEYS[: 1 + len(contents)])
-        store.save_response("甲", "r", len(contents), Completion("x"), 0.1, 1, "http://x")
+        store.save_response("甲", "r", len(contents), Reply(Completion("x"), 0.1, 1, "http://x"))
         store.save_failure(Failure("丁", "endpoint", "k", "d", len(contents)), index.digest(3))
         store.event("retry", number=len(contents))
         replace(MADE, counts={"n": len(contents)}).save(files.manifest)

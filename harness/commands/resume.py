@@ -18,7 +18,7 @@ from harness.config.origin import UNKNOWN
 from harness.config.plan import Plan, sampling_again
 from harness.config.providers import Provider
 from harness.endpoint.connect import usable
-from harness.engine.launch import launch
+from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store.manifest import COMPLETE

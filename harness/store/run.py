@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
 from harness.errors import MachineError
-from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record
+from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside, set_aside_any
@@ -151,30 +151,20 @@ class RunStore:
                 failed.add(position)
         return len(failed)
 
-    def save_response(
-        self,
-        key: str,
-        request: str,
-        nth: int,
-        completion: Completion,
-        seconds: float,
-        tries: int,
-        endpoint: str,
-        first_token: float | None = None,
-    ) -> None:
-        """`seconds` of the try that succeeded; `first_token` of them until a streamed reply began."""
+    def save_response(self, key: str, request: str, nth: int, reply: Reply) -> None:
+        """Append a user's reply to the request with this digest; `nth` is how often it was sent before."""
         line = {
             "user_id": key,
             "request": request,
             "nth": nth,
-            "completion": completion,
-            "seconds": round(seconds, 4),
-            "tries": tries,
-            "endpoint": endpoint,
+            "completion": reply.completion,
+            "seconds": round(reply.seconds, 4),
+            "tries": reply.tries,
+            "endpoint": reply.endpoint,
             "format": RESPONSE_FORMAT,
         }
-        if first_token is not None:
-            line["first_token"] = round(first_token, 4)
+        if reply.first_token is not None:
+            line["first_token"] = round(reply.first_token, 4)
         self._responses.append(line)
         self._unsynced_line()
 
