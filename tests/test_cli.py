@@ -311,7 +311,7 @@ def test_manifest_is_refused_by_file_and_field(field: str, value: Any, results: 
     changed(path, field, value)
     with pytest.raises(BadInput) as refused:
         manifest.load(path)
-    assert str(refused.value).startswith(f"{path}: field {field}: ")
+    assert str(refused.value).startswith(f"{path}: field {field}")
 
 
 @pytest.mark.parametrize("field", ["provenance.source", "counts.users", "times.updated", "identity.sampling.seed"])
@@ -330,7 +330,8 @@ def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(command: str, resu
     changed(results / "bad" / "run_weibo.json", "provenance", {})
     assert main([command, "--results-dir", str(results)]) == 2
     shown = capsys.readouterr()
-    assert shown.err == f"harness: {results}/bad/run_weibo.json: field provenance.endpoint: expected an address\n"
+    [line] = shown.err.splitlines()
+    assert line.startswith(f"harness: {results}/bad/run_weibo.json: field provenance.endpoint: ")
     assert "whole" in shown.out
 
 

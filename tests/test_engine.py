@@ -57,7 +57,7 @@ from harness.model import (
     Where,
 )
 from harness.store import log
-from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED, Manifest
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
 
@@ -174,12 +174,15 @@ class Run:
         self.benchmark = Chains()
         self.snapshots: list[Snapshot] = []
         self.manifest = Manifest(
-            "weibo",
+            subset="weibo",
             identity={"model": "m", "settings": {}, "sampling": {}, "files": {}},
             provenance={"endpoint": "http://x", "harness": "0"},
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": "", "users": len(users)},
             selection={"ratio": 1.0, "sample_seed": 0},
+            state=RUNNING,
+            counts={},
+            times={},
         )
         self._tasks = folder / "tasks.jsonl"
         self._tasks.write_text(task_lines(users), encoding="utf-8")

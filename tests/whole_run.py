@@ -181,12 +181,14 @@ class WholeRun:
 
     def _manifest(self, index: TaskIndex) -> Manifest:
         return Manifest(
-            "weibo",
+            subset="weibo",
             identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},
             provenance={"endpoint": "http://x", "key_from": None, "harness": "0"},
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": index.sha256, "users": len(index)},
             selection={"ratio": 1.0, "sample_seed": 0},
+            state=RUNNING,
+            counts={},
             times={"created": "2025-01-01T00:00:00+00:00"},
         )
 

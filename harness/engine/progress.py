@@ -33,8 +33,8 @@ class Findings:
         """Save a quirk of the endpoint in the manifests; `words` of the endpoint revealed it."""
         for run in self.runs:
             provenance = run.manifest.provenance
-            for names in ("quirks", "quirks_used"):
-                provenance[names] = sorted({*provenance[names], name})
+            provenance["quirks"] = sorted({*provenance["quirks"], name})
+            provenance["quirks_used"] = sorted({*provenance["quirks_used"], name})
             run.manifest.save(run.store.files.manifest)
         self._note("learned", f"{name}: {words}")
 

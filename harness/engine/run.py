@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, SubsetProgress
-from harness.store.manifest import RUNNING, Manifest, differences
+from harness.model import SubsetProgress
+from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 
@@ -147,7 +147,9 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     done, selected = store.open_logs(index), index.select(plan.ratio, plan.sample_seed)
     run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
     run.changed = old is not None and (
-        any(old.tasks.get(name, "") != manifest.tasks[name] for name in ("sha256", "truth")) or store.outside() > 0
+        old.tasks["sha256"] != index.sha256
+        or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
+        or store.outside() > 0
     )
     for words in _state(run, old, int((done & ~selected).sum())):
         console.print(f"{label}: {words}", **PLAIN)
@@ -166,7 +168,7 @@ def is_bare(files: RunFiles) -> bool:
     return not any(path.exists() and path.stat().st_size for path in (files.results, files.responses, files.failures))
 
 
-def _manifest(plan: Plan, subset: str, provenance: JSON, index: TaskIndex, old: Manifest | None) -> Manifest:
+def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex, old: Manifest | None) -> Manifest:
     """Return the manifest of this session, with state, counts and times of an earlier one."""
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
@@ -177,9 +179,11 @@ def _manifest(plan: Plan, subset: str, provenance: JSON, index: TaskIndex, old: 
         subset=subset,
         identity=plan.identity(),
         provenance={**provenance, "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
-        tuning=asdict(plan.tuning),
+        tuning=cast(Tuning, asdict(plan.tuning)),
         tasks={"path": path, "sha256": index.sha256, "users": len(index), "truth": truth},
         selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
+        state=RUNNING,
+        counts={},
         times={"created": now(), "seconds": 0.0},
     )
     if old is not None:

@@ -54,8 +54,9 @@ def _covered(side: Side, both: Sequence[str]) -> JSON:
     if manifest is None:
         return found
     ratio, users = manifest.selection["ratio"], manifest.tasks["users"]
+    expected = manifest.counts.get("users") or round(ratio * users)
     return found | {
-        "expected": max(manifest.counts.get("users") or round(ratio * users), scored),
+        "expected": max(expected, scored),
         "failed": manifest.counts.get("failed", 0),
         "state": manifest.state,
         "ratio": ratio,
