@@ -149,11 +149,7 @@ class Session:
                 store.set_aside_everything()
         self.runs = [
             open_run(
-                plan,
-                indexes[_index_key(plan, subset)],
-                store,
-                subset if alone else f"{plan.name}, {subset}",
-                console,
+                plan, indexes[_index_key(plan, subset)], store, subset if alone else f"{plan.name}, {subset}", console
             )
             for subset, store in stores.items()
         ]

@@ -44,11 +44,7 @@ class RunLock:
     """
 
     def __init__(
-        self,
-        path: Path,
-        clock: Callable[[], float],
-        lock: Callable[[int], None] = kernel_lock,
-        disk: Disk = DISK,
+        self, path: Path, clock: Callable[[], float], lock: Callable[[int], None] = kernel_lock, disk: Disk = DISK
     ) -> None:
         self._path = path
         self._disk = disk
