@@ -7,23 +7,20 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from harness.benchmark import Benchmark, Importer, Metric, Origin
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.overview import RUN_FACTS
-from harness.benchmarks.user_code import described
+from harness.benchmarks.user_code import described, loading, module_of
 from harness.errors import BadInput, shown
 from harness.model import Baseline
 
@@ -106,11 +103,7 @@ def reader(text: str) -> str | None:
 @cache
 def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
     """Return the benchmark in the bytes of a file. Its code is run, once: the same file is the same class."""
-    module = ModuleType(f"harness_benchmark_{sha256(data).hexdigest()[:16]}")
-    module.__file__ = name
-    sys.modules[module.__name__] = module  # where dataclasses look up their annotations
-    with _loading(name):
-        exec(compile(data, name, "exec", dont_inherit=True), module.__dict__)
+    module = module_of(f"harness_benchmark_{sha256(data).hexdigest()[:16]}", name, data)
     values = list(dict.fromkeys(filter(_is_benchmark, vars(module).values())))  # a class may have two names
     found = [value for value in values if value.__module__ == module.__name__]
     if not spec.endswith(".py"):  # package.module:Name
@@ -124,24 +117,13 @@ def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
 
 
 def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
-    with _loading(spec):
+    with loading(spec):
         found: Any = getattr(import_module(module), name, None)
         source = find_spec(found.__module__) if _is_benchmark(found) else None
     if source is None or source.origin is None:
         raise BadInput(f"{spec}: expected a class that extends harness.Benchmark")
     path = Path(source.origin)
     return _declared(found, spec, path.name, input_file(path, "the benchmark "))
-
-
-@contextmanager
-def _loading(name: str) -> Iterator[None]:
-    """Turn what the author's code raises into `BadInput`."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        problem = described(error) if isinstance(error, Exception) else "it ended the process"
-        raise BadInput(f"{name}: could not be loaded: {problem}{line}") from error
 
 
 def _is_benchmark(value: object) -> bool:
