@@ -584,7 +584,7 @@ def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
 STATIC = {
     "a syntax error": ("def parse(", "def parse((", "line 52"),
     "an error as it is loaded": ("import numpy as np", "import numpy as np\n1 / 0", "ZeroDivisionError"),
-    "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "ended the process"),
+    "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "SystemExit: 3"),
     "no class": ("class Visits(Benchmark):", "class Visits:", "found none"),
     "two classes": ("class Visits(", "class Other(Benchmark):\n    pass\n\n\nclass Visits(", "found 2 (Other, Visits)"),
     "a missing method": ("def measure(", "def measures(", "measure: has to be written"),

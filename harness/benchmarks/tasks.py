@@ -150,6 +150,7 @@ def _checked(benchmark: Benchmark, given: object, steps: object, where: Where) -
 def is_text(text: str) -> bool:
     """Return whether a file can hold it: half a surrogate pair is no character."""
     try:
-        return bool(text.encode())
+        text.encode()
     except UnicodeEncodeError:
         return False
+    return True
