@@ -94,8 +94,8 @@ def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
             post.append(line)
     if post is not rest:  # a last post without a Tags line has no known end
         rest.extend(post)
-    newest_first = sorted(reversed(numbered), key=lambda entry: -entry[0])
-    return tuple([tags for _, tags in newest_first]), "\n".join(rest)
+    newest_first = sorted(enumerate(numbered), key=lambda entry: (entry[1][0], entry[0]), reverse=True)
+    return tuple([tags for _, (_, tags) in newest_first]), "\n".join(rest)
 
 
 def _split_tags(line: str) -> tuple[str, ...]:

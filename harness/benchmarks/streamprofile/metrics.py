@@ -52,7 +52,7 @@ class Sets(NamedTuple):
 
 
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
-    """Return the values of a prediction without repeated tags; tags outside the pool count in Precision as any other."""
+    """Return the values of a prediction without repeated tags; tags outside the pool count in Precision, too."""
     pool, predicted, asked = frozenset(step.pool), frozenset(prediction), step.asked
     out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
