@@ -24,12 +24,12 @@ from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
-from harness.config import options, plan
+from harness.config import options
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
-from harness.engine.job import Job
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
+from harness.engine.run import Run
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record, Report, RunFacts, Where
 from harness.report import pages
@@ -78,8 +78,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
             raise BadInput(f"{run.files.manifest} has gone")
         done, selection = store.open_logs(index), manifest.selection
         expected = index.select(selection["ratio"], selection["sample_seed"]) | done
-        endpoint = manifest.provenance["endpoint"]
-        job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
+        job = Run(benchmark, run.files.subset, index, store, manifest, expected)
         again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark, job.subset)
         state, manifest.state = manifest.state, RUNNING
         manifest.save(run.files.manifest)  # if the process dies from here on, no outdated hash remains
@@ -99,7 +98,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         failed = store.failed_users(index, expected)
         manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)
-        about = facts(job, manifest, run.name, failed)
+        about = facts(job, run.name, failed)
         report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
         write_report(run.files, report)
         _tell(run.files, report, again.notes(), screen)
@@ -111,7 +110,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
 class _Again:
     """Measure the records of a run again, from its saved answers or (`reparse`) its saved responses."""
 
-    def __init__(self, job: Job, reparse: bool, loop: asyncio.Runner) -> None:
+    def __init__(self, job: Run, reparse: bool, loop: asyncio.Runner) -> None:
         self._job = job
         self._loop = loop
         self._reparse = reparse

@@ -16,7 +16,7 @@ from harness.benchmarks import settings
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
 from harness.model import JSON
-from harness.store.manifest import Manifest
+from harness.store.manifest import Identity, Manifest, Provenance
 
 PACKAGES = (
     "aiohttp",
@@ -81,7 +81,7 @@ class Plan:
         others = other.found.addresses[0].key if other.found else None
         return key == others and not self.hosts.isdisjoint(other.hosts)
 
-    def identity(self) -> JSON:
+    def identity(self) -> Identity:
         """Return everything that can change a prompt, a request's meaning or an answer."""
         sampling = asdict(self.sampling)
         model = sampling.pop("model")
@@ -99,7 +99,7 @@ class Plan:
         files = settings.files(self.benchmark.settings) if self.benchmark.origin else {}
         return {name: str(path.resolve()) for name, path in files.items()}
 
-    def provenance(self) -> JSON:
+    def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
         own = self.benchmark.source
         return {
