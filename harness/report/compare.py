@@ -45,20 +45,19 @@ def method(data: JSON) -> Iterator[str]:
     """Yield what the columns mean, and how sure they are."""
     yield (
         "Differences are A minus B in the unit of each metric, of shares in percentage points (times 100), on users "
-        "that both have, the task of each being the same in both. Failed users are in no figure; invalid answers count "
-        "as in the reports. Over all platforms (all): the mean of the platforms' figures, each weighing the same."
+        "that both have with the same task. Failed users are in no figure; invalid answers count as in the reports. "
+        "Over all platforms (all): the mean of the platforms' figures, each with the same weight."
     )
     yield (
         f"Intervals: 95 %, bootstrap of whole users, both sides together, {data['resamples']} resamples, on each "
-        f"platform by itself. p (Holm): both sides of users swapped at random, {data['permutations']} times (all "
-        "ways where there are fewer), corrected over metrics and pairs of runs, for single platforms over these too. "
-        f"Seed {data['seed']}. Chance covered is that of which users there are, not that of a model that answers "
-        "otherwise when asked again."
+        f"platform separately. p (Holm): both sides of users swapped at random, {data['permutations']} times (in all "
+        "ways if there are fewer), corrected over metrics and pairs of runs, for single platforms over these too. "
+        f"Seed {data['seed']}. They cover the choice of users, not a model that answers a repeated request differently."
     )
     yield (
-        "A better, equal, B better: on how many users; of a divergence, whose days speak for which side. Users for 1 "
-        "point: how many it takes to see a difference of 1 percentage point (for another unit, of a hundredth of its "
-        "range) at 5 % with a power of 80 %. Formulas and sources: docs/statistics.md."
+        "A better, equal, B better: the number of users; of a divergence, of users whose days count for that side. "
+        "Users for 1 point: how many it takes to see a difference of 1 percentage point (for another unit, of a "
+        "hundredth of its range) at 5 % with a power of 80 %. Formulas and sources: docs/statistics.md."
     )
 
 

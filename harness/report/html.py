@@ -24,7 +24,7 @@ from harness.model import Block, Card, Chart, Heading, Sketch, Tile
 
 SCRIPTS, STYLE = ("d3.min.js", "plot.umd.min.js", "page.js"), "page.css"
 UNSAFE = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
-"""What could end a script element, or a line of a script, in the middle of its data; and its escaped form."""
+"""Characters that could end a script element, or a line of a script, in its data; and their escaped forms."""
 
 
 @dataclass(frozen=True, slots=True)

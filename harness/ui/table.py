@@ -21,7 +21,7 @@ DIM, GOING, ENDED = "dim", "cyan", "green"
 class Column:
     """Cells are plain text. `width` is at least that of what they may come to, so that nothing moves as they grow.
 
-    `worth` says how long the column stays where room is short; one of the largest worth is cut to what there is.
+    Where room is short, columns of the least `worth` are left out first; one of the largest is cut.
     """
 
     heading: str

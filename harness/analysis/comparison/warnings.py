@@ -103,7 +103,7 @@ def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
 
 
 def _notes(of: Subset) -> Sequence[str]:
-    """The notes of a subset's report."""
+    """Return the notes of a subset's report."""
     try:
         data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
         return [str(note) for note in data["notes"]]

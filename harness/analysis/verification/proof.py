@@ -190,7 +190,7 @@ class Check:
         try:
             made = self._made(self._scores, *self._only_in_report(content))
         except MISSHAPEN as error:
-            yield f"{self._files.manifest.name}: no report can be made of what it says ({error!r})"
+            yield f"{self._files.manifest.name}: no report can be made of its fields ({error!r})"
             return
         if _dumped(made) == content:
             others = {self._files.report("txt").name: text.render(made).encode(), **made.files}
