@@ -17,7 +17,7 @@ import orjson
 from rich.console import Console
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Importer, Task
 from harness.benchmarks import registry
@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     screen = console()
-    ours = saved_runs.find(args)
+    ours = selection.find(args)
     foreign = _foreign(args, {run.files.results for run in ours})
     if not ours and not foreign:
-        raise saved_runs.nothing_found(args)
-    worst = saved_runs.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
+        raise selection.nothing_found(args)
+    worst = selection.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
     return max(
         worst,
-        saved_runs.each(foreign, lambda files: _theirs(files, args, screen), lambda files: str(files.results)),
+        selection.each(foreign, lambda files: _theirs(files, args, screen), lambda files: str(files.results)),
     )
 
 
@@ -159,11 +159,11 @@ def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
     """Return results without a manifest, which another program wrote."""
     platforms = {name.lower() for name in args.platform or ()}
     found = []
-    for path in sorted(args.results_dir.glob(f"{saved_runs.folder_named(args) or '*'}/inference_results_*.jsonl")):
+    for path in sorted(args.results_dir.glob(f"{selection.folder_named(args) or '*'}/inference_results_*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
         if path in ours or files.manifest.exists() or (platforms and files.subset not in platforms):
             continue
-        if saved_runs.has_name(path.parent, args):
+        if selection.has_name(path.parent, args):
             found.append(files)
     return found
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import orjson
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.leaderboard import reports
 from harness.analysis.leaderboard.footnotes import left_out
 from harness.analysis.leaderboard.reports import Scored, Value
@@ -75,10 +75,10 @@ def execute(args: argparse.Namespace) -> int:
             raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         return _over_all(found, args)
     if not found:
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return saved_runs.each(found, lambda files: _again(files, args), _label)
+    return selection.each(found, lambda files: _again(files, args), _label)
 
 
 def _label(files: RunFiles) -> str:
@@ -191,7 +191,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     from harness.report import html
 
     runs: list[_Run] = []
-    code = saved_runs.each(found, lambda files: _add(files, runs), _label)
+    code = selection.each(found, lambda files: _add(files, runs), _label)
     left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))

@@ -11,7 +11,7 @@ import orjson
 from rich.console import Console
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import address, models, options, providers
 from harness.config.origin import UNKNOWN
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    found = saved_runs.find(args)
+    found = selection.find(args)
     if not found and (args.name or args.model or args.platform):
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
     if not unfinished:
@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
     plans: list[Plan] = []
-    code = saved_runs.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
+    code = selection.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     return max(code, launch(plans, screen, html=args.html)) if plans else code

@@ -8,7 +8,7 @@ import time
 from rich.measure import Measurement
 from rich.table import Table
 
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
 from harness.model import JSON
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     rows: list[JSON] = []
-    code = saved_runs.each(
-        saved_runs.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}"
+    code = selection.each(
+        selection.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}"
     )
     if args.json:
         show_json(rows)
@@ -71,13 +71,12 @@ def _row(run: SavedRun) -> JSON:
     """Return a run's row; users done are counted in the results file, which may be ahead of the manifest."""
     manifest = run.manifest
     done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
-    users = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
     return {
         "name": run.name,
         "subset": run.files.subset,
         "model": manifest.identity["model"],
         "state": _state(run),
-        "users": users,
+        "users": run.expected_users,
         "done": len(done),
         "failed": manifest.counts.get("failed", 0),
         "updated": manifest.times.get("updated", manifest.times["created"]),

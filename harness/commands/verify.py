@@ -13,12 +13,12 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification import replayed
-from harness.analysis.verification.checksums import ALONE, LinesCheck
+from harness.analysis.verification.checksums import ALONE, LinesCheck, Replies
 from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player, Replies
+from harness.analysis.verification.replayed import Player
 from harness.benchmark import Benchmark
 from harness.config import options
 from harness.config.plan import sampling_again
@@ -56,11 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.without_tasks and args.tasks_dir:
         raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
-    found = saved_runs.find(args)
+    found = selection.find(args)
     if not found:
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     proofs: list[JSON] = []
-    code = saved_runs.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
+    code = selection.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
     if args.json:
         show_json(proofs)
     else:
