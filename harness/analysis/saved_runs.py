@@ -297,40 +297,35 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def find(args: Namespace) -> list[SavedRun]:
-    """The runs that `--name`, `--model` and `--platform` name; all where they name none.
+def find(args: Namespace) -> tuple[list[SavedRun], int]:
+    """Return the runs that `--name`, `--model` and `--platform` select, all without these, and an exit code.
 
-    A run with an unusable manifest is reported and skipped, and makes the command's exit code at least that of a bad
-    input (`args.least_code`, which the command line takes up).
+    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0.
     """
     platforms = {name.lower() for name in args.platform or ()}
-    found = []
+    trust, named = getattr(args, "trust", False), getattr(args, "benchmark", None)
+    found, code = [], 0
     for files in runs(args.results_dir):
         if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
             continue
-        if not has_name(files.folder, args):
-            continue
         try:
+            check_name(files.folder)
             manifest = load(files.manifest)
         except HarnessError as error:
             tell(str(error))
-            args.least_code = max(error.exit_code, getattr(args, "least_code", 0))
+            code = max(code, error.exit_code)
             continue
         if manifest is not None and (not args.model or args.model in _names(manifest)):
-            found.append(SavedRun(files, manifest, getattr(args, "trust", False), getattr(args, "benchmark", None)))
-    return found
+            found.append(SavedRun(files, manifest, trust, named))
+    return found, code
 
 
-def has_name(folder: Path, args: Namespace) -> bool:
-    """Return whether the name of a folder is text, which reports and manifests can hold. If not, it is reported
-    like an unusable manifest in `find`."""
+def check_name(folder: Path) -> None:
+    """Raise `BadInput` if the name of a folder is not text, which reports and manifests could not hold."""
     try:
         folder.name.encode()
     except UnicodeEncodeError:
-        tell(f"{folder}: the name of this folder is not text in UTF-8: give it another")
-        args.least_code = max(BadInput.exit_code, getattr(args, "least_code", 0))
-        return False
-    return True
+        raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
 
 
 def _names(manifest: Manifest) -> tuple[str, str]:

@@ -43,20 +43,16 @@ READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser, of_earlier_runs=True)
-    options.add_trust(parser)
+    options.add_earlier(parser)
     options.add_json(parser)
-    parser.add_argument(
-        "--without-tasks",
-        action="store_true",
-        help="check only that every line is as it was written, for a folder whose tasks are elsewhere",
-    )
+    words = "check only that every line is as it was written, for a folder without its tasks"
+    options.add(parser, "--without-tasks", words, action="store_true")
 
 
 def execute(args: argparse.Namespace) -> int:
     if args.without_tasks and args.tasks_dir:
         raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
-    found = saved_runs.find(args)
+    found, skipped = saved_runs.find(args)
     if not found:
         raise saved_runs.nothing_found(args)
     proofs: list[JSON] = []
@@ -65,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
         show_json(proofs)
     else:
         _show(proofs)
-    return code
+    return max(code, skipped)
 
 
 def _prove(run: SavedRun, args: argparse.Namespace, proofs: list[JSON]) -> int:
