@@ -76,7 +76,7 @@ class _Pair(NamedTuple):
 def _data(args: argparse.Namespace) -> JSON:
     """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
     folders = runs.folders(args.runs, args.results_dir)
-    found = {run: runs.subsets(run, folder, args.platform) for run, folder in folders.items()}
+    found = {run: runs.subsets(run, folder, args) for run, folder in folders.items()}
     for run, subsets in found.items():
         if not subsets:
             raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
@@ -119,11 +119,7 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    figures = {
-        name: runs.figures(of, args.tasks_dir, args.trust, args.benchmark)
-        for name, of in by_subset.items()
-        if len(of) > 1
-    }
+    figures = {name: runs.figures(of, args.tasks_dir) for name, of in by_subset.items() if len(of) > 1}
     read = cache(lambda run, subset: runs.read(found[run][subset], figures[subset]))
     pairs = []
     for a, b in combinations(found, 2):

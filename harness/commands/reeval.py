@@ -16,7 +16,7 @@ import orjson
 from rich.console import Console
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import registry
@@ -52,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     screen = console()
-    ours, skipped = saved_runs.find(args)
+    ours, skipped = selection.find(args)
     theirs, unnamed = _without_manifest(args)
     if not ours and not theirs:
-        raise saved_runs.nothing_found(args)
-    code = saved_runs.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
-    others = saved_runs.each(theirs, lambda files: _theirs(files, args, screen), lambda files: str(files.results))
-    return max(skipped, unnamed, code, others)
+        raise selection.nothing_found(args)
+    codes, failed = selection.each(ours, lambda run: _ours(run, args, screen), lambda run: run.label)
+    _, unread = selection.each(theirs, lambda files: _theirs(files, args, screen), lambda files: str(files.results))
+    return max(skipped, unnamed, *codes, failed, unread)
 
 
 def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
@@ -146,12 +146,12 @@ def _without_manifest(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     """Return results that another program wrote, and the exit code for folders whose name is not text."""
     platforms = {name.lower() for name in args.platform or ()}
     found, code = [], 0
-    for path in sorted(args.results_dir.glob(f"{saved_runs.folder_named(args) or '*'}/inference_results_*.jsonl")):
+    for path in sorted(args.results_dir.glob(f"{selection.folder_named(args) or '*'}/inference_results_*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
         if files.manifest.exists() or (platforms and files.subset not in platforms):
             continue
         try:
-            saved_runs.check_name(path.parent)
+            selection.check_name(path.parent)
             found.append(files)
         except BadInput as error:
             tell(str(error))
@@ -159,7 +159,7 @@ def _without_manifest(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     return found, code
 
 
-def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
+def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
     tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / benchmark.subsets[files.subset]
@@ -178,7 +178,6 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
                 _write_page(Source(files, report.data, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
-    return 0
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import orjson
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.leaderboard import reports
 from harness.analysis.leaderboard.footnotes import left_out
 from harness.analysis.leaderboard.reports import Scored, Value
@@ -66,10 +66,10 @@ def execute(args: argparse.Namespace) -> int:
             raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         return _over_all(found, args)
     if not found:
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return max(skipped, saved_runs.each(found, lambda files: _write(files, args), _label))
+    return max(skipped, selection.each(found, lambda files: _write(files, args), _label)[1])
 
 
 def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
@@ -117,7 +117,7 @@ def _shown(name: str) -> str:
 # One run
 
 
-def _write(files: RunFiles, args: argparse.Namespace) -> int:
+def _write(files: RunFiles, args: argparse.Namespace) -> None:
     data, manifest = _read(files)[0], load(files.manifest)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     wish = Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
@@ -134,7 +134,6 @@ def _write(files: RunFiles, args: argparse.Namespace) -> int:
             made.append(pages.write_all(source, wish, args.out and args.out.with_name(files.all_users.name)))
     for path in made:
         _print(path)
-    return 0
 
 
 def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
@@ -181,8 +180,7 @@ class _Run:
 def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     from harness.report import html
 
-    runs: list[_Run] = []
-    code = saved_runs.each(found, lambda files: _add(files, runs), _label)
+    runs, code = selection.each(found, _run, _label)
     left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))
@@ -196,13 +194,12 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     return code
 
 
-def _add(files: RunFiles, runs: list[_Run]) -> int:
+def _run(files: RunFiles) -> _Run:
     data, scored = _read(files)
     try:
-        runs.append(_Run(files, scored, bool(page_of(data).warning)))
+        return _Run(files, scored, bool(page_of(data).warning))
     except ODD_SHAPE:
         raise BadInput(f"{files.report('json')} is {NONE_OF_OURS}") from None
-    return 0
 
 
 def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:

@@ -11,7 +11,7 @@ import orjson
 from rich.console import Console
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import address, models, options, providers
 from harness.config.origin import SHARED, UNKNOWN
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    found, skipped = saved_runs.find(args)
+    found, skipped = selection.find(args)
     if not found and (args.name or args.model or args.platform):
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
     if not unfinished:
@@ -46,9 +46,8 @@ def execute(args: argparse.Namespace) -> int:
             f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one: name it with "
             f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
-    plans: list[Plan] = []
-    code = saved_runs.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
-    code = max(code, skipped)
+    plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
+    code = max(skipped, failed)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     return max(code, launch(plans, screen, html=args.html)) if plans else code
@@ -61,7 +60,8 @@ def _together(run: SavedRun) -> bytes:
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
-def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
+def _planned(group: list[SavedRun], args: argparse.Namespace, screen: Console) -> Plan:
+    """Return the plan of runs that share a schedule, and print what it changes."""
     own = all(run.is_own for run in group)
     if not own and not args.name:
         raise BadInput(f"{UNKNOWN}: resume it by name: --name {shlex.quote(group[0].name)}")
@@ -74,8 +74,7 @@ def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans
         screen.print(f"{group[0].name}: certificates named in its manifest are not trusted: give yours with --ca-file")
     made = _plan(group, args, own)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
-    plans.append(made)
-    return 0
+    return made
 
 
 NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")

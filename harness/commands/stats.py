@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -12,16 +11,16 @@ from rich.table import Table as Columns
 from rich.text import Text
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.leaderboard import formats
 from harness.analysis.leaderboard.footnotes import left_out, notes
 from harness.analysis.leaderboard.reports import Scored, read
-from harness.analysis.leaderboard.tables import MetricTable, Row, tables
+from harness.analysis.leaderboard.tables import MetricTable, tables
 from harness.analysis.leaderboard.workbooks import workbooks
 from harness.config import options
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
-from harness.report.grid import Place
+from harness.report.grid import Grid, Number, Place
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
@@ -56,9 +55,8 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"--json prints JSON: leave out --format {args.format}")
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
-    reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    code = saved_runs.each(_of(paths, args), lambda path: _add(path, reports), str)
+    reports, code = selection.each(_of(paths, args), read, str)
     left = left_out(reports, paths, args.results_dir, args.runs)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
@@ -84,11 +82,6 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
     return [path for path in paths if path.parent.name in args.runs]
-
-
-def _add(path: Path, reports: list[Scored]) -> int:
-    reports.append(read(path))
-    return 0
 
 
 def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
@@ -140,27 +133,26 @@ def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | Non
     screen = console()
     for table in chosen:
         screen.print(table.title, style="italic", highlight=False)
-        columns = _columns(table)
+        columns = _columns(formats.grid(table))
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
-    # without bold there is no note on it
-    visible = chosen if screen.is_terminal else [replace(table, places={}) for table in chosen]
-    for line in [*formats.about(chosen), *notes(visible), *missing]:
+    for line in [*formats.about(chosen), *notes(chosen, show_ranks=screen.is_terminal), *missing]:
         screen.print(line, soft_wrap=True)
     if out is not None:
         screen.print(f"every metric: {out}", soft_wrap=True)
 
 
-def _columns(table: MetricTable) -> Columns:
+def _columns(table: Grid) -> Columns:
     made = Columns(box=None, pad_edge=False)
-    made.add_column("run", overflow="fold", min_width=NAME_LEAST)
+    made.add_column(table.corner, overflow="fold", min_width=NAME_LEAST)
     for column in table.columns:
         made.add_column(column, justify="right", no_wrap=True)
-    for number, row in enumerate(table.rows):
-        if row.is_published and number and not table.rows[number - 1].is_published:
+    for group in table.groups:
+        if made.row_count:
             made.add_row()
-        made.add_row(row.label, *(_cell(table, number, row, column) for column in table.columns))
+        for name, numbers in group:
+            made.add_row(name, *map(_cell, numbers))
     return made
 
 
@@ -171,8 +163,5 @@ def _least(columns: Columns) -> int:
     return NAME_LEAST + sum(GAP + width for width in widest)
 
 
-def _cell(table: MetricTable, at: int, row: Row, column: str) -> Text:
-    number = formats.number(table, at, row, column)
-    if number is None:
-        return Text("")
-    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "")
+def _cell(number: Number | None) -> Text:
+    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "") if number else Text("")

@@ -8,7 +8,7 @@ import time
 from rich.measure import Measurement
 from rich.table import Table
 
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
 from harness.model import JSON
@@ -31,16 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    rows: list[JSON] = []
-    found, skipped = saved_runs.find(args)
-    code = saved_runs.each(found, lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}")
+    found, skipped = selection.find(args)
+    rows, failed = selection.each(found, _row, lambda run: run.label)
     if args.json:
         show_json(rows)
     elif rows:
         _print(rows)
     else:
         console().print(f"no run under {args.results_dir}", soft_wrap=True)
-    return max(code, skipped)
+    return max(skipped, failed)
 
 
 def _print(rows: list[JSON]) -> None:
@@ -57,22 +56,20 @@ def _print(rows: list[JSON]) -> None:
     screen.print(table)
 
 
-def _add(run: SavedRun, rows: list[JSON]) -> int:
-    """Add a run's row; users done are counted in the results file, which may be ahead of the manifest."""
+def _row(run: SavedRun) -> JSON:
+    """Return a run's row; users done are counted in the results file, which may be ahead of the manifest."""
     manifest = run.manifest
     done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
-    row = {
+    return {
         "name": run.name,
         "subset": run.files.subset,
         "model": manifest.identity["model"],
         "state": _state(run),
-        "users": manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"]),
+        "users": run.expected_users,
         "done": len(done),
         "failed": manifest.counts.get("failed", 0),
         "updated": manifest.times.get("updated", manifest.times["created"]),
     }
-    rows.append(row)
-    return 0
 
 
 def _state(run: SavedRun) -> str:

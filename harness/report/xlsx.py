@@ -62,6 +62,15 @@ class Cell:
         return RED if self.marked else GREY if self.faint else BLACK
 
 
+Content = Cell | str | None
+"""Of a cell of a sheet; None for an empty one."""
+
+
+def decimals(digits: int) -> str:
+    """Return the Excel format of numbers with so many digits after the point."""
+    return f"0.{'0' * digits}"
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
     """A heading row, the rows, and beneath them notes, a paragraph each.
@@ -73,7 +82,7 @@ class Sheet:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell | str | None]]
+    rows: Sequence[Sequence[Content]]
     notes: Sequence[str] = ()
 
 
@@ -178,7 +187,7 @@ def _indent(column: int, numbers: bool) -> int:
     return int(column > 0 and not numbers)
 
 
-def _row(page: Any, number: int, row: Sequence[Cell | str | None], widths: Sequence[float], look: _Look) -> None:
+def _row(page: Any, number: int, row: Sequence[Content], widths: Sequence[float], look: _Look) -> None:
     lines = 1
     for column, cell in enumerate(row):
         if isinstance(cell, Cell):
