@@ -41,6 +41,11 @@ class SavedRun:
         return self.files.folder.name
 
     @property
+    def label(self) -> str:
+        """Return the name of the run and its subset, for messages."""
+        return f"{self.name}, {self.files.subset}"
+
+    @property
     def expected_users(self) -> int:
         """Return how many users the run selected; before it has counted them, what its share comes to."""
         manifest = self.manifest

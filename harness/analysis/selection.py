@@ -15,52 +15,42 @@ from harness.store.manifest import load
 from harness.store.run import runs
 from harness.ui.streams import tell
 
-ENDS_ALL = frozenset({4, 130, 143})
-"""Exit codes of a session after which no other starts: a full disk, a signal."""
-
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-def find(args: Namespace) -> list[SavedRun]:
-    """Return the runs that `--name`, `--model` and `--platform` name, all if they name none.
+def find(args: Namespace) -> tuple[list[SavedRun], int]:
+    """Return the runs that `--name`, `--model` and `--platform` select, all without these, and an exit code.
 
-    A run with an unusable manifest is reported and skipped, and makes the command's exit code at least that of a bad
-    input (`args.least_code`, which the command line takes up).
+    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0.
     """
     platforms = {name.lower() for name in args.platform or ()}
-    found = []
+    trust, named = getattr(args, "trust", False), getattr(args, "benchmark", None)
+    found, code = [], 0
     for files in runs(args.results_dir):
         if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
             continue
-        if not has_name(files.folder, args):
-            continue
         try:
+            check_name(files.folder)
             manifest = load(files.manifest)
         except HarnessError as error:
-            _skip(error, args)
+            tell(str(error))
+            code = max(code, error.exit_code)
             continue
         if manifest is None:
             continue
         model = manifest.identity["model"]
         if not args.model or args.model in (model, f"{manifest.provenance.get('provider')}:{model}"):
-            found.append(SavedRun(files, manifest, getattr(args, "trust", False), getattr(args, "benchmark", None)))
-    return found
+            found.append(SavedRun(files, manifest, trust, named))
+    return found, code
 
 
-def has_name(folder: Path, args: Namespace) -> bool:
-    """Return whether the name of a folder is text, which reports and manifests can hold. If not, report it as `find`
-    reports an unusable manifest."""
+def check_name(folder: Path) -> None:
+    """Raise `BadInput` if the name of a folder is not text, which reports and manifests could not hold."""
     try:
         folder.name.encode()
     except UnicodeEncodeError:
-        _skip(BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another"), args)
-        return False
-    return True
-
-
-def _skip(error: HarnessError, args: Namespace) -> None:
-    tell(str(error))
-    args.least_code = max(error.exit_code, getattr(args, "least_code", 0))
+        raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
 
 
 def folder_named(args: Namespace) -> str | None:
@@ -76,20 +66,16 @@ def nothing_found(args: Namespace) -> BadInput:
     return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
 
 
-def each(items: Sequence[T], work: Callable[[T], int], name: Callable[[T], str]) -> int:
-    """Process one after the other and return the worst exit code.
+def each(items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]) -> tuple[list[R], int]:
+    """Process one after the other; return the results, and the worst exit code of those that failed.
 
-    An error of one run is reported, and the others go on; what ends a session ends all.
+    An error of one is reported under its name, and the others go on.
     """
-    worst = 0
+    results, code = [], 0
     for item in items:
         try:
-            code = work(item)
+            results.append(work(item))
         except HarnessError as error:
             tell(f"{name(item)}: {error}")
-            worst = max(worst, error.exit_code)
-            continue
-        worst = max(worst, code)
-        if code in ENDS_ALL:
-            break
-    return worst
+            code = max(code, error.exit_code)
+    return results, code

@@ -33,18 +33,12 @@ FEWEST, MOST = 1000, 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="names of at least two runs, or their folders")
     options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
-    options.add_folders(parser, of_earlier_runs=True)
-    options.add_trust(parser)
-    parser.add_argument(
-        "--resamples",
-        type=options.whole(FEWEST, MOST),
-        default=RESAMPLES,
-        metavar="N",
-        help=f"of the bootstrap, and permutations (default: {RESAMPLES})",
-    )
+    options.add_earlier(parser)
+    words = f"of the bootstrap, and permutations (default: {RESAMPLES})"
+    options.add(parser, "--resamples N", words, type=options.whole(FEWEST, MOST), default=RESAMPLES)
     options.add_json(parser)
-    parser.add_argument("--out", type=options.file_of(".xlsx"), metavar="FILE.xlsx", help="write an Excel file too")
-    parser.add_argument("--html", type=options.file_of(".html"), metavar="FILE.html", help="write a page too")
+    options.add(parser, "--out FILE.xlsx", "write an Excel file too", type=options.file_of(".xlsx"))
+    options.add(parser, "--html FILE.html", "write a page too", type=options.file_of(".html"))
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -31,40 +31,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    rows: list[JSON] = []
-    code = selection.each(
-        selection.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}"
-    )
+    found, skipped = selection.find(args)
+    rows, failed = selection.each(found, _row, lambda run: run.label)
     if args.json:
         show_json(rows)
     elif rows:
-        _print(_table(rows))
+        _print(rows)
     else:
         console().print(f"no run under {args.results_dir}", soft_wrap=True)
-    return code
+    return max(skipped, failed)
 
 
-def _print(table: Table) -> None:
-    """Print folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
-    screen = console()
-    if not screen.is_terminal:
-        screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
-    screen.print(table)
-
-
-def _table(rows: list[JSON]) -> Table:
+def _print(rows: list[JSON]) -> None:
+    """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         shown = {**row, "updated": row["updated"].replace("T", " ").removesuffix("+00:00")}
         table.add_row(*(str(shown[name]) for name in COLUMNS))
-    return table
-
-
-def _add(run: SavedRun, rows: list[JSON]) -> int:
-    rows.append(_row(run))
-    return 0
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
+    screen.print(table)
 
 
 def _row(run: SavedRun) -> JSON:

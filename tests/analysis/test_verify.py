@@ -117,7 +117,7 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
 
     In the `state` of a run that died nothing but the checksums of lines tells a change.
     """
-    (run,) = [one for one in selection.find(_which(folder)) if one.name == folder.name]
+    (run,) = [one for one in selection.find(_which(folder))[0] if one.name == folder.name]
     benchmark = run.as_it_was(None, play=True)
     with closing(index_file(benchmark, "weibo", run.tasks(None), folder.parent)) as index, asyncio.Runner() as loop:
 
