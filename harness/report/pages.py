@@ -243,19 +243,15 @@ class _Reader:
         return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
 
     def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
+        """Yield the scored records among some lines: of the current task, or without the tasks of any version."""
+        index = self._source.index
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
-                if log.sound(line) and "user_id" in (data := log.parsed(line)) and self._counts(data):
+                data = log.parsed(line) if log.sound(line) else {}
+                of_task = type(data.get("task")) is str if index is None else index.current(data) is not None
+                if "user_id" in data and of_task:
                     yield data
-
-    def _counts(self, data: JSON) -> bool:
-        """Return whether a record is scored: of the current task, or without the tasks of any version."""
-        index, task = self._source.index, data.get("task")
-        if index is None:
-            return type(task) is str
-        position = index.find(str(data["user_id"]))
-        return position is not None and index.digest(position) == task
 
     def find_replies(self, users: set[str] | None, patient: bool) -> None:
         """Find where the replies of users are; of all, if none are named."""
@@ -306,7 +302,7 @@ class _Reader:
     def _task(self, data: JSON) -> Task | None:
         """Return the task that a record was made of, None without tasks."""
         index, benchmark = self._source.index, self._source.benchmark
-        position = None if index is None else index.find(str(data["user_id"]))
+        position = None if index is None else index.current(data)
         if index is None or benchmark is None or position is None:
             return None
         try:

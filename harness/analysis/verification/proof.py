@@ -87,21 +87,16 @@ class Check:
 
     def _saw_failure(self, data: JSON) -> None:
         """Note a failed user, if the task is unchanged."""
-        position = self._position(data)
+        position = self._index.current(data)
         if position is not None:
             self._failed[position] = True
-
-    def _position(self, data: JSON) -> int | None:
-        """Return the position of the task that a line is about, None if the task is missing or has changed."""
-        position = self._index.find(str(data.get("user_id")))
-        return position if position is not None and self._index.digest(position) == data.get("task") else None
 
     def _results(self) -> Iterator[str]:
         """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
         whole, outside, last, complete = hashlib.sha256(), 0, -1, self._manifest.state == COMPLETE
         for at, number, line, data in opened(self._files.results, self._beat):
             whole.update(line.text + b"\n")
-            position = None if data is None else self._position(data)
+            position = None if data is None else self._index.current(data)
             if data is None:
                 yield f"{at}: {TORN}"
             elif position is not None:
@@ -122,7 +117,7 @@ class Check:
         """Yield records that differ from what their answers or responses give; collect their scores."""
         path = self._files.results
         if not self.done.any():
-            return  # perhaps without a file
+            return  # there may be no file
         with open_regular(path) as file:
             for position in map(int, np.flatnonzero(self.done)):
                 self._beat()
