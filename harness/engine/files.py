@@ -22,7 +22,7 @@ from harness.store.tasks import TaskIndex, open_index
 
 
 def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
-    """The index of a subset's tasks; every line is validated before anything is sent."""
+    """Return the index of a subset's tasks; every line is validated before anything is sent."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
@@ -33,12 +33,16 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
 
 
 def write_report(files: RunFiles, report: Report) -> None:
-    """Where it is another one than stood there, the pages of that one are set aside first.
+    """Write a report's files. Unless the report is unchanged, the pages of the old one are set aside first.
 
     So a page never belongs to another report than the one in its folder, whenever the process ends.
     """
     path, data = files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
-    if not _is_written(path, data):
+    try:
+        unchanged = holds(path, data)
+    except OSError:
+        unchanged = False
+    if not unchanged:
         set_aside_any(files.pages, stamp())
     atomic.write(path, data)
     atomic.write(files.report("txt"), text.render(report).encode())
@@ -46,18 +50,11 @@ def write_report(files: RunFiles, report: Report) -> None:
         atomic.write(files.folder / name, made)
 
 
-def _is_written(path: Path, data: bytes) -> bool:
-    try:
-        return holds(path, data)
-    except OSError:
-        return False
-
-
 def now() -> str:
-    """This moment as manifests have it: ISO 8601, UTC."""
+    """Return this moment for manifests: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def stamp() -> str:
-    """This moment as names of set-aside files have it."""
+    """Return this moment for names of set-aside files."""
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

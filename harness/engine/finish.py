@@ -1,4 +1,4 @@
-"""The end of a run: one pass over its records in input order, to the final results file and the report."""
+"""Finish a run: one pass over its records in input order makes the final results file and the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
 
 
 class ReportScores:
-    """Records in, shard by shard, to the scores of all."""
+    """Score the records of a run, shard by shard, for its report."""
 
     def __init__(self, benchmark: Benchmark, subset: str) -> None:
         self._benchmark = benchmark
@@ -38,7 +38,7 @@ class ReportScores:
         return replace(made, data={**made.data, **declared(type(self._benchmark))})
 
     def flush(self) -> None:
-        """Scores what no shard was full of. Raises `BadInput` for a record that cannot be, as `add` does."""
+        """Score the last shard. Raise `BadInput` for a record that cannot be scored, as `add` does."""
         if not self._shard and self._merged is not None:
             return
         scores = self._scorer.score(self._shard)

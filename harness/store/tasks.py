@@ -29,7 +29,7 @@ from harness.benchmarks.files import open_regular
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
-from harness.store.jsonl import BLOCK, Unexpected, elements, plain_lines
+from harness.store.jsonl import Unexpected, elements, plain_lines
 
 FORMAT = 3
 Measured = Callable[[bytes, Where], tuple[str, int]]
@@ -163,7 +163,7 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskI
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except Unexpected as error:
-        raise BadInput(f"{error.where(name)}: expected {error}") from None
+        raise BadInput(f"{Where(name, error.line)}: expected {error}") from None
     if not offsets:
         raise BadInput(f"{path} holds no tasks")
     columns = Columns(
@@ -196,6 +196,8 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
 
 SEAL = sha256().digest_size
+BLOCK = 1 << 20
+"""Bytes read at once."""
 CACHE_MOST = 32
 """Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task several."""
 

@@ -581,7 +581,11 @@ def saved(array: np.ndarray[Any, Any]) -> bytes:
 
 SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "no array": ("profiles.json", profiles(lambda all: {"residents": all}), ", line 1: expected a JSON array"),
-    "cut short": ("profiles.json", lambda content: content[:-60], ", line 46: expected an element that is whole JSON"),
+    "cut short": (
+        "profiles.json",
+        lambda content: content[:-60],
+        ", line 53: expected a JSON array (Input data was truncated)",
+    ),
     "unknown home": (
         "profiles.json",
         profiles(lambda all: all[2].update(home=7)),
