@@ -32,7 +32,7 @@ class Conversation:
 
     def __init__(self, sampling: Sampling, saved: Saved, steps: int, call: Call, save: Save) -> None:
         self.replayed = 0
-        self.asked = 0
+        self.requests = 0
         self._sampling = sampling
         self._saved = saved
         self._steps = steps
@@ -54,12 +54,12 @@ class Conversation:
         if completion is not None:
             self.replayed += 1
         else:
-            reply = await self._call(body, max(1, self._steps - self.asked))
+            reply = await self._call(body, max(1, self._steps - self.requests))
             pending = self._save(key, nth, reply)
             if pending is not None:
                 await pending
             completion = reply.completion
-        self.asked += 1
+        self.requests += 1
         return completion
 
 

@@ -125,7 +125,7 @@ def open_index(
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     if not path.is_file():
         raise BadInput(f"{path} is not a file")
-    place = hash_name(str(path.resolve()) + kind)
+    place = blake2b(os.fsencode(str(path.resolve()) + kind), digest_size=6).hexdigest()
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
@@ -135,10 +135,6 @@ def open_index(
     if secret is not None:
         _save(cache, index, stamp, secret)
     return index
-
-
-def hash_name(text: str) -> str:
-    return blake2b(os.fsencode(text), digest_size=6).hexdigest()
 
 
 def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskIndex:
