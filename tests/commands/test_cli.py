@@ -20,7 +20,8 @@ import numpy as np
 import orjson
 import pytest
 
-from harness.analysis import saved_runs
+from harness.analysis import selection
+from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
 from harness.commands import run as run_command
@@ -230,7 +231,7 @@ def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytes
     shutil.copytree(results / "whole", results / "second")
     begun = []
 
-    def proving(run: saved_runs.SavedRun, *_: object) -> int:
+    def proving(run: SavedRun, *_: object) -> int:
         begun.append(run.name)
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
         signal.raise_signal(signal.SIGTERM)
@@ -482,7 +483,7 @@ def test_name_with_characters_of_patterns_is_found(results: Path) -> None:
     """The folder of that very name is what the pattern fits."""
     (results / "whole").rename(results / "[x]*")
     made = argparse.Namespace(name="[x]*", model=None)
-    assert [path.name for path in results.glob(saved_runs.folder_named(made) or "")] == ["[x]*"]
+    assert [path.name for path in results.glob(selection.folder_named(made) or "")] == ["[x]*"]
 
 
 @pytest.mark.parametrize("words", [["status", "--tasks-dir", "a\udcff"], ["run", "--model", "\udcff"], ["\udcff"]])

@@ -199,7 +199,7 @@ def test_a_secret_that_others_may_know_is_none(tmp_path: Path, trick: str, capsy
     with serving(denied) as server:
         unfinished(server.url)
     shown = capsys.readouterr().out
-    assert f"no secret of yours can be kept in {secret}" in shown
+    assert f"your secret cannot be kept in {secret}" in shown
     assert manifest().provenance["origin"] is None
     assert main(["resume"]) == 2
 
