@@ -220,26 +220,14 @@ def no_answer(subject: Subject) -> Iterator[str]:
 def bad_lines(subject: Subject) -> Iterator[str]:
     """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
     for number, line in enumerate(subject.decoded[:FEW], 1):
-        read = _fields_read(subject, line)
+        subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
         for path in line_changes.paths(line):
             wrong = _refusal(subject, number, line_changes.without(line, path))
             name = path[0]
-            if len(path) == 1 and name in read and wrong is not None and f"field {name}" not in wrong:
+            if len(path) == 1 and name in watched.read and wrong is not None and f"field {name}" not in wrong:
                 yield f"line {number} without {name}: the error does not name the field: {wrong}"
             for value in line_changes.OTHER_TYPES:
                 _refusal(subject, number, line_changes.replaced(line, path, value))
-
-
-def _fields_read(subject: Subject, line: JSON) -> set[str]:
-    read: set[str] = set()
-
-    class Watched(tasks.Line):
-        def __getitem__(self, name: str) -> Any:
-            read.add(name)
-            return super().__getitem__(name)
-
-    subject.benchmark.parse(Watched(line), subject.subset)
-    return read
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:

@@ -47,10 +47,18 @@ def open_regular(path: Path, buffer: int = DEFAULT_BUFFER_SIZE, *, pipe: bool = 
     return BufferedReader(FileIO(fd), buffer)
 
 
-def content(path: Path, most: int = WHOLE_MOST) -> bytes:
-    """Return the bytes of a regular file. Raise `OSError`; with `EFBIG` for a file of more than `most` bytes."""
-    with open_regular(path) as file:
-        return _within(file, most)
+def content(path: Path, most: int = WHOLE_MOST, *, pipe: bool = False) -> bytes:
+    """Return the bytes of a regular file, or (once) of a pipe. Raise `OSError`, `EFBIG` for more than `most` bytes."""
+    with open_regular(path, pipe=pipe) as file:
+        blocks, size = list[bytes](), 0
+        large = os.fstat(file.fileno()).st_size > most
+        while not large and (block := file.read(BLOCK)):  # a file of the kernel has no size, and some have no end
+            blocks.append(block)
+            size += len(block)
+            large = size > most
+    if large:
+        raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
+    return b"".join(blocks)
 
 
 def input_file(path: Path, what: str = "", most: int = WHOLE_MOST) -> bytes:
@@ -67,13 +75,6 @@ def is_descriptor(path: Path) -> bool:
     return _DESCRIPTOR.fullmatch(str(path)) is not None
 
 
-def handed_over(path: Path, most: int) -> bytes:
-    """Return the bytes of a descriptor's path (`is_descriptor`), which may be a pipe: it can be read once. Raise
-    `OSError` as `content` does."""
-    with open_regular(path, pipe=True) as file:
-        return _within(file, most)
-
-
 def holds(path: Path, expected: bytes) -> bool:
     """Return whether a regular file has exactly these bytes. Raise `OSError`."""
     try:
@@ -82,15 +83,3 @@ def holds(path: Path, expected: bytes) -> bool:
         if error.errno != errno.EFBIG:
             raise
         return False
-
-
-def _within(file: BufferedReader, most: int) -> bytes:
-    large = os.fstat(file.fileno()).st_size > most
-    blocks, size = list[bytes](), 0
-    while not large and (block := file.read(BLOCK)):  # a file of the kernel has no size, and some have no end
-        blocks.append(block)
-        size += len(block)
-        large = size > most
-    if large:
-        raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
-    return b"".join(blocks)

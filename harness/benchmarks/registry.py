@@ -140,9 +140,7 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
 
 def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
-    return next(
-        chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_methods(cls), _bad_settings(cls)), None
-    )
+    return next(chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_code(cls)), None)
 
 
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
@@ -208,12 +206,9 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield "secondary: only a class with its own `scorer` gives them values: declare them in metrics"
 
 
-def _bad_methods(cls: Any) -> Iterator[str]:
+def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]:
         yield f"{', '.join(missing)}: has to be written"
-
-
-def _bad_settings(cls: Any) -> Iterator[str]:
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
