@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 TASKS_FOLDER, RESULTS_FOLDER = Path("tasks"), Path("results")
 INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.html"
@@ -88,13 +89,8 @@ class Tuning:
 
     def combined(self, other: Tuning) -> Tuning:
         """Return this tuning with the lower one of each limit of an account that two runs share."""
-        numbers = [each.concurrency for each in (self, other) if each.concurrency is not None]
-        return replace(
-            self,
-            concurrency=min(numbers, default=None),
-            start=min(self.start, other.start),
-            floor=min(self.floor, other.floor),
-            ceiling=min(self.ceiling, other.ceiling),
-            rpm=min([each.rpm for each in (self, other) if each.rpm is not None], default=None),
-            tpm=min([each.tpm for each in (self, other) if each.tpm is not None], default=None),
-        )
+        least: dict[str, Any] = {}
+        for limit in ("concurrency", "start", "floor", "ceiling", "rpm", "tpm"):
+            both = getattr(self, limit), getattr(other, limit)
+            least[limit] = min((number for number in both if number is not None), default=None)
+        return replace(self, **least)
