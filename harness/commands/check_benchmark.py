@@ -27,13 +27,9 @@ USERS = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
-    parser.add_argument("--tasks-dir", type=options.folder, default=TASKS_FOLDER, metavar="DIR", help="default: tasks")
-    parser.add_argument(
-        "--replies",
-        type=Path,
-        metavar="FILE",
-        help="JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines",
-    )
+    options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
+    words = "JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines"
+    options.add(parser, "--replies FILE", words, type=Path)
 
 
 def execute(args: argparse.Namespace) -> int:
