@@ -76,7 +76,7 @@ class CallError(OfKind):
 
 
 class TransportFault(CallError):
-    """`retry_after` is the wait that the endpoint asked for, in seconds.
+    """`retry_after` is the wait that the endpoint requests, in seconds.
 
     `unreachable`: the address itself does not answer (refused, unknown, 404). Before any success that means a wrong
     address, not a busy server.

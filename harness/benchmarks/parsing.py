@@ -22,7 +22,7 @@ _THINKING, _THOUGHT = "<think>", "</think>"
 """Some servers return the end of the thoughts without their beginning, which was in the prompt."""
 
 _MOST_THOUGHTS = 16
-"""Ends of thoughts that are tried, besides the last: each takes time that grows with what follows."""
+"""Ends of thoughts that are tried, in addition to the last: each takes time that grows with what follows."""
 
 _OBJECT = re.compile(r'\{\s*"')
 _MOST_OPENERS = 64
@@ -118,7 +118,7 @@ def _after_thinking(text: str) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    """Whether a text is an object or array, bare or in a fence, and nothing else."""
+    """Return whether a text is an object or array, bare or in a fence, and nothing else."""
     fence = _FENCE.fullmatch(text)
     try:
         return type(orjson.loads(fence[1] if fence else text)) in (dict, list)

@@ -62,7 +62,7 @@ def is_shipped(name: str) -> bool:
 
 
 def find(spec: str) -> type[Benchmark]:
-    """Return the class of a benchmark. Raise `BadInput` where there is none, or where it declares too little."""
+    """Return the class of a benchmark. Raise `BadInput` if there is none, or if it declares too little."""
     if is_shipped(spec):
         module, name = SHIPPED[spec.lower()]
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
@@ -93,7 +93,7 @@ def baselines() -> dict[str, Baseline]:
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that can answer a prompt which is for another model, None where none can."""
+    """Return the baseline that can answer a prompt which is for another model, None if none can."""
     found = (
         import_module(module).reader(text) for module in reversed(BASELINES)
     )  # the first takes any list for a pool
@@ -151,7 +151,7 @@ def _bad_words(cls: Any) -> Iterator[str]:
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {shown(name)}"
     if is_shipped(name) and find(name) is not cls:
-        yield f"name: {name} is a benchmark that ships: call it otherwise"
+        yield f"name: {name} is a benchmark that ships: rename this one"
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
             yield f"{field}: expected text, got {shown(value)}"
@@ -218,6 +218,6 @@ def _bad_code(cls: Any) -> Iterator[str]:
         yield f"Settings: {described(error)}"
     for name, kind in kinds.items():
         if name in RUN_FACTS:
-            yield f"Settings.{name}: reports have something else under this name: call it otherwise"
+            yield f"Settings.{name}: reports use this name for something else: rename it"
         if kind is Path and name.partition("_")[0] in RESERVED:
-            yield f"Settings.{name}: the run's folder has other files whose names begin like this: call it otherwise"
+            yield f"Settings.{name}: names of other files in the run's folder begin like this: rename it"
