@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.benchmarks.files import content, handed_over, is_descriptor
+from harness.benchmarks.files import content, is_descriptor
 from harness.config import config_file, providers
 from harness.config.origin import UNKNOWN
 from harness.config.providers import Provider
@@ -298,7 +298,7 @@ def key_in(path: Path) -> str:
 @functools.lru_cache
 def _key_handed_over(path: Path) -> str:
     """Return the key in a pipe, which can be read only once, for all models of a command."""
-    return _key_of_file(path, handed_over)
+    return _key_of_file(path, functools.partial(content, pipe=True))
 
 
 def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> str:

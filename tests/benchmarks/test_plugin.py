@@ -515,7 +515,7 @@ def test_a_file_setting_whose_copy_could_replace_a_file_of_the_run_is_refused(
     changed(file, "few_shot: Path | None = None", f"{field}: Path | None = None")
     changed(file, "self.settings.few_shot.read_text() if self.settings.few_shot else", "")
     error = harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
-    assert f"Settings.{field}: the run's folder has other files whose names begin like this" in error
+    assert f"Settings.{field}: " in error and "the run's folder" in error
 
 
 CHECK = """scale: float = 1.0
