@@ -16,7 +16,7 @@ from pathlib import Path
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification import replayed
-from harness.analysis.verification.checksums import ALONE, LinesCheck, Replies
+from harness.analysis.verification.checksums import ALONE, LinesCheck
 from harness.analysis.verification.proof import Check
 from harness.analysis.verification.replayed import Player
 from harness.benchmark import Benchmark
@@ -79,7 +79,7 @@ def _prove(run: SavedRun, args: argparse.Namespace) -> JSON:
 
 
 def _of_lines(run: SavedRun, beat: Callable[[], None]) -> JSON:
-    check = LinesCheck(run.files, run.manifest, beat)
+    check = LinesCheck(run, beat)
     findings = list(check.findings())
     return {"users": None, "records": check.records, "findings": findings, "notes": [ALONE]}
 
@@ -91,9 +91,8 @@ def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
     with closing(_index(benchmark, run.files.subset, tasks, args.results_dir)) as index, asyncio.Runner() as loop:
-        replies = Replies(run.files.responses, index.find, beat)
         player = Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
-        check = Check(run.files, manifest, benchmark, index, replies, player, beat)
+        check = Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
     users, records = int(check.expected.sum()), int(check.done.sum())
     notes = [*filter(None, [unplayed]), *check.notes]
