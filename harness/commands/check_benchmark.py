@@ -25,15 +25,6 @@ USERS = 20
 """Of each subset; the first ones."""
 
 
-class Engine:
-    """The harness's own, as checks are given it."""
-
-    recorded = staticmethod(play.recorded)
-    rescored = staticmethod(play.rescored)
-    check_measure = staticmethod(play.check_measure)
-    play = staticmethod(play.play)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
     options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
@@ -95,4 +86,4 @@ def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str
     benchmark, path = cls(folder=folder), folder / cls.subsets[subset]
     with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
         lines = [index.read(position) for position in range(min(USERS, len(index)))]
-    return Subject(benchmark, subset, path.name, lines, models, Engine())
+    return Subject(benchmark, subset, path.name, lines, models, play)

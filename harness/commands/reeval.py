@@ -23,12 +23,12 @@ from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
-from harness.config import options, plan
+from harness.config import options
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
-from harness.engine.job import Job
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
+from harness.engine.run import Run
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record, Report, RunFacts, Where
 from harness.report import pages
@@ -74,8 +74,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
             raise BadInput(f"{run.files.manifest} no longer exists")
         done, selection = store.open_logs(index), manifest.selection
         expected = index.select(selection["ratio"], selection["sample_seed"]) | done
-        endpoint = manifest.provenance["endpoint"]
-        job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
+        job = Run(benchmark, run.files.subset, index, store, manifest, expected)
         scores, diverged = ReportScores(benchmark, job.subset), list[str]()
         if args.reparse:
             store.load_responses(index)
@@ -98,7 +97,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)
         many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
-        about, notes = facts(job, manifest, run.name, failed), (many,) if diverged else ()
+        about, notes = facts(job, run.name, failed), (many,) if diverged else ()
         report = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report)
         _show(run.files, report, notes, screen)
@@ -107,7 +106,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
     return 1 if manifest.state == INCOMPLETE else 0
 
 
-def _measured(job: Job, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:
+def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:
     """Yield the records of a run, measured again: their saved answers, or with `loop` answers to its saved responses.
 
     A user who asks for a response that was not saved keeps the saved answers, and is added to `diverged`.

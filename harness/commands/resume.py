@@ -18,7 +18,7 @@ from harness.config.origin import SHARED, UNKNOWN
 from harness.config.plan import Plan, sampling_again
 from harness.config.providers import Provider
 from harness.endpoint.connect import usable
-from harness.engine.launch import launch
+from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
@@ -83,9 +83,8 @@ NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
 
 def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
     first, manifest = group[0], group[0].manifest
-    provenance, selection = manifest.provenance, manifest.selection
-    if not own:
-        provenance = {name: value for name, value in provenance.items() if name not in NOT_FOLLOWED}
+    left_out, selection = () if own else NOT_FOLLOWED, manifest.selection
+    provenance: JSON = {name: value for name, value in manifest.provenance.items() if name not in left_out}
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
         provider = _provider(first.name, provenance, args)
@@ -99,7 +98,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, _lower(manifest.tuning, found)),
+        tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
         ratio=selection["ratio"],
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),

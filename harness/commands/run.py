@@ -19,7 +19,7 @@ from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.defaults import PARSE_RETRIES
-from harness.engine.launch import launch
+from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.serve.app import MODELS

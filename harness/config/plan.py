@@ -16,8 +16,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import settings
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
-from harness.model import JSON
-from harness.store.manifest import Manifest
+from harness.store.manifest import Identity, Manifest, Provenance
 
 PACKAGES = (
     "aiohttp",
@@ -82,7 +81,7 @@ class Plan:
         others = other.found.addresses[0].key if other.found else None
         return key == others and not self.hosts.isdisjoint(other.hosts)
 
-    def identity(self) -> JSON:
+    def identity(self) -> Identity:
         """Return everything that can change a prompt, a request's meaning or an answer."""
         sampling = asdict(self.sampling)
         model = sampling.pop("model")
@@ -95,7 +94,7 @@ class Plan:
             "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
         }
 
-    def provenance(self) -> JSON:
+    def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
         own, origin = self.benchmark.source, self.benchmark.origin
         files = settings.files(self.benchmark.settings) if origin else {}  # a shipped benchmark's are next to `source`

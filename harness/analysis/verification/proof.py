@@ -24,10 +24,9 @@ from harness.benchmark import Benchmark
 from harness.benchmarks.derived import upgraded
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
 from harness.benchmarks.tasks import parse
-from harness.config.plan import sampling_again
 from harness.engine.finish import ReportScores, facts
-from harness.engine.job import Job
 from harness.engine.play import rescored
+from harness.engine.run import Run
 from harness.errors import reading, shown
 from harness.model import JSON, Record, Report
 from harness.report import text
@@ -232,16 +231,10 @@ class Check:
 
     def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> Report:
         """Return the report of the saved results, as `run` and `reeval` make it."""
-        job = Job(
-            self._benchmark,
-            self._files.subset,
-            sampling_again(self._manifest),
-            self._manifest.provenance["endpoint"],
-            self._index,
-            cast(RunStore, None),  # a writer, and nothing is written here
-            self.expected | self.done,
-        )
-        about = facts(job, self._manifest, name, self._failed_users())
+        store = cast(RunStore, None)  # a writer, and nothing is written here
+        expected = self.expected | self.done
+        run = Run(self._benchmark, self._files.subset, self._index, store, self._manifest, expected)
+        about = facts(run, name, self._failed_users())
         return scores.report(replace(about, notes=(*about.notes, *notes)))
 
 
