@@ -2,7 +2,7 @@
 
     agent = load_agent(Path("agent.py"))
     runner = Runner(agent, city, seed=0, warn=print)      # once a run and process
-    rows = await runner.play(resident, ask)               # once a resident, many at once
+    rows = await play(runner, resident, ask)              # once a resident, many at once
 
 All residents share the file's module, hence its module-level variables, and the dicts of places. Upstream runs all
 residents in one process too, so a file written for it expects this. Each resident has its own agent, memory, clock and
@@ -24,6 +24,7 @@ stops the run, or holds it up, without a resident's name. No such day is scored:
 
 from harness.benchmarks.dailymobility.agents.loader import KEPT, AgentFile, load_agent
 from harness.benchmarks.dailymobility.agents.runner import Runner
+from harness.benchmarks.dailymobility.agents.session import play
 from harness.benchmarks.dailymobility.agents.watchdog import Limits
 
-__all__ = ["KEPT", "AgentFile", "Limits", "Runner", "load_agent"]
+__all__ = ["KEPT", "AgentFile", "Limits", "Runner", "load_agent", "play"]

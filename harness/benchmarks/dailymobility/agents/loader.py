@@ -28,7 +28,7 @@ from typing import Any
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
 from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, described, one_line, warnings_to
 from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
-from harness.benchmarks.dailymobility.agents.watchdog import Dice, Folder, Place
+from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place, put_back, working_directory
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
@@ -228,13 +228,13 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
 @contextmanager
 def _undisturbed(dice: Dice) -> Iterator[None]:
     """Put random states, level and handlers of the root logger, and the working directory back afterwards."""
-    folder, root = Folder(), logging.getLogger()
+    folder, root = working_directory(), logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:
         with dice.drawn():
             yield
     finally:
-        folder.put_back()
+        put_back(folder)
         root.setLevel(level)
         root.handlers[:] = handlers
 

@@ -23,13 +23,11 @@ from harness.benchmarks.dailymobility.agents.classes import Agent, AgentToolbox
 from harness.benchmarks.dailymobility.agents.environment import Environment
 from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, described, one_line
 from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
-from harness.benchmarks.dailymobility.agents.loader import AgentFile
 from harness.benchmarks.dailymobility.agents.memory import Memory, first_status
-from harness.benchmarks.dailymobility.agents.places import MapData
-from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Folder, Guard, Limits, Place
-from harness.benchmarks.dailymobility.city import City
+from harness.benchmarks.dailymobility.agents.runner import Runner
+from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Place, put_back, working_directory
 from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS, Resident, Row
-from harness.benchmarks.dailymobility.simulator import Route, Walker
+from harness.benchmarks.dailymobility.simulator import Route, UnknownPlace, Walker
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Request
 
@@ -43,48 +41,35 @@ Step = Callable[[Any], Any]
 Result = TypeVar("Result")
 
 
-class Shared:
-    """What the residents of a run share. `playing` is the session that runs a slice."""
+async def play(runner: Runner, resident: Resident, ask: Ask) -> list[Row]:
+    """Return the 100 rows of a resident's day.
 
-    def __init__(
-        self, agent: AgentFile, city: City, seed: int, limits: Limits, warn: Callable[[str], None] | None
-    ) -> None:
-        self.agent = agent
-        self.city = city
-        self.seed = seed
-        self.limits = limits
-        self.guard = Guard(limits, agent.place_of)
-        self.map = MapData(city, self)
-        self.playing: Session | None = None
-        self._warn = warn
-        self._warned: set[str] = set()
-
-    def warn_once(self, what: str, key: str = "") -> None:
-        """Warn by one line, once for each key (by default the text)."""
-        if self._warn is not None and (key or what) not in self._warned:
-            self._warned.add(key or what)
-            self._warn(one_line(f"{self.agent.name}: {what}", 2 * LONGEST))
-
-    def refuse(self, kind: str, what: str) -> NoReturn:
-        """Fail the resident whose slice runs: the map is for all of them."""
-        if self.playing is None:
-            raise AttributeError(what)
-        self.playing.refuse(kind, what)
+    Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
+    `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`, `only_thinking`,
+    `refusal`, `empty`), and errors of `ask` as they are. A home that is not in the city is an `unknown_place` too.
+    """
+    try:
+        session = Session(runner, resident, ask)
+    except UnknownPlace as error:
+        raise AgentFailed("unknown_place", f"the home of resident {resident.key}: {error}") from None
+    with runner.warnings_captured():
+        return await session.play()
 
 
 class Session:
     """One resident's day. See interface.py for the part that the agent's objects use."""
 
-    def __init__(self, shared: Shared, resident: Resident, ask: Ask) -> None:
+    def __init__(self, runner: Runner, resident: Resident, ask: Ask) -> None:
         self.number = resident.number
-        self.route = Route(Walker(shared.city, resident.home))
+        self.route = Route(Walker(runner.city, resident.home))
+        self.warn_once = runner.warn_once
         self.failure: Exception | None = None
         self.stopped = False
-        self._shared = shared
+        self._runner = runner
         self._resident = resident
         self._ask = ask
-        self._dice = Dice(shared.seed, resident.key)
-        self._folder = Folder()
+        self._dice = Dice(runner.seed, resident.key)
+        self._folder = working_directory()
         self._when = "init"
         self._status: dict[Any, Any] = {}
         self._rows: list[Row] = []
@@ -110,7 +95,7 @@ class Session:
 
     async def _ended_or_stalled(self, life: asyncio.Task[None]) -> None:
         """Wait for the day to end. Fail an agent that has not run for long while no request is under way."""
-        slices, stall = -1, self._shared.limits.stall
+        slices, stall = -1, self._runner.limits.stall
         while not (await asyncio.wait([life], timeout=stall))[0]:
             if self._slices == slices and not self._asking:
                 what = f"waits for {stall:g} s for something that does not come"
@@ -132,10 +117,10 @@ class Session:
             self._raised(error)
 
     async def _make_agent(self) -> Agent:
-        cls, shared = self._shared.agent.cls, self._shared
+        cls, runner = self._runner.agent.cls, self._runner
         self._status = first_status(self._resident, cls.StatusAttributes)
         memory = Memory(self, self._status)
-        toolbox = AgentToolbox(self, LLM(self), Environment(self, shared.map, shared.city))
+        toolbox = AgentToolbox(self, LLM(self), Environment(self, runner.map, runner.city))
         name = f"{cls.__name__}_{self.number}"
         return cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
 
@@ -166,7 +151,7 @@ class Session:
         if self.stopped:
             return
         kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
-        place = self._ask_about(self._shared.agent.place_of_error, error, None)
+        place = self._ask_about(self._runner.agent.place_of_error, error, None)
         self.fail(self._failed(kind, place, self._ask_about(described, error, NO_TEXT)))
 
     def _ask_about(self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result) -> Result:
@@ -182,21 +167,18 @@ class Session:
     def _at(self, place: Place | None) -> str:
         """Return `agent.py, step 40, line 17`."""
         if place is None:
-            return f"{self._shared.agent.name}, {self._when}"
+            return f"{self._runner.agent.name}, {self._when}"
         return f"{place[0]}, {self._when}, line {place[1]}"
 
     # What the agent's objects use.
 
     def refuse(self, kind: str, what: str) -> NoReturn:
-        self.fail(self._failed(kind, self._shared.agent.place_of(_getframe(1)), what))
-        raise self._shared.guard.cut()
-
-    def warn_once(self, what: str) -> None:
-        self._shared.warn_once(what)
+        self.fail(self._failed(kind, self._runner.agent.place_of(_getframe(1)), what))
+        raise self._runner.guard.cut()
 
     def send(self, request: Request) -> asyncio.Future[Completion]:
         if self.stopped:
-            raise self._shared.guard.cut()
+            raise self._runner.guard.cut()
         reply: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._sent.append((request, reply))
         return reply
@@ -205,7 +187,7 @@ class Session:
 
     def slice(self, step: Step, argument: Any, dice: Dice) -> Any:
         """Run one slice of the agent. The alarm, and what would end the event loop, end the task instead."""
-        if self._shared.guard.inside:  # a task that starts eagerly, within the slice that makes it
+        if self._runner.guard.inside:  # a task that starts eagerly, within the slice that makes it
             return self._draw(step, argument, dice)
         try:
             return self._run(step, argument, dice)
@@ -216,15 +198,15 @@ class Session:
             raise asyncio.CancelledError from None
 
     def _run(self, step: Step, argument: Any, dice: Dice) -> Any:
-        shared, loop = self._shared, asyncio.get_running_loop()
+        runner, loop = self._runner, asyncio.get_running_loop()
         factory = loop.get_task_factory()
-        shared.playing = self
+        runner.playing = self
         loop.set_task_factory(self._task)
         try:
-            return self._draw(partial(shared.guard.run, step), argument, dice)
+            return self._draw(partial(runner.guard.run, step), argument, dice)
         finally:
             loop.set_task_factory(factory)
-            shared.playing = None
+            runner.playing = None
             self._after_slice()
 
     def _draw(self, step: Step, argument: Any, dice: Dice) -> Any:
@@ -240,21 +222,21 @@ class Session:
         """End a coroutine that waits."""
         for _ in range(MOST_ENDS):
             try:
-                self.slice(coroutine.throw, self._shared.guard.cut, dice)
+                self.slice(coroutine.throw, self._runner.guard.cut, dice)
             except BaseException:
                 return
 
     def _after_slice(self) -> None:
-        shared, guard = self._shared, self._shared.guard
+        runner, guard = self._runner, self._runner.guard
         self._slices += 1
-        if self._folder.put_back():
-            shared.warn_once("changed the working directory, which was put back: the whole process has one")
+        if put_back(self._folder):
+            runner.warn_once("changed the working directory, which was put back: the whole process has one")
         if guard.broken:
-            what = f"still running after {shared.limits.limit:g} s without waiting"
+            what = f"still running after {runner.limits.limit:g} s without waiting"
             self.fail(self._failed("agent_blocked", guard.place, what))
-        elif guard.seconds > shared.limits.notice:
+        elif guard.seconds > runner.limits.notice:
             where = f"{self._at(guard.place)}, resident {self._resident.key}"
-            shared.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
+            runner.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
         for request, reply in self._sent:
             self._start(self._answer(request, reply))
         self._sent.clear()
@@ -290,7 +272,7 @@ class Session:
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
         """Make a task that the agent starts."""
         if self.stopped:
-            raise self._shared.guard.cut()
+            raise self._runner.guard.cut()
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"a coroutine was expected, got {coroutine!r}")
         task: asyncio.Task[Any] = asyncio.Task(Driven(self, coroutine, self._dice.part()), loop=loop, **how)
@@ -319,8 +301,7 @@ class Driven(Coroutine[Any, Any, Any]):
     def __await__(self) -> Driven:
         return self
 
-    def __iter__(self) -> Driven:
-        return self
+    __iter__ = __await__
 
     def __next__(self) -> Any:
         return self.send(None)
