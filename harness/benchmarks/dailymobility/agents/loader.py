@@ -35,7 +35,6 @@ from harness.errors import BadInput
 
 KEPT = "agent_"
 """Before the names under which a run's folder keeps agent files; a kept one can be named as `--agent` again."""
-
 WANTED = "one class derived from DailyMobilityAgent"
 
 

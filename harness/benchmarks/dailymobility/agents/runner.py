@@ -6,18 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from sys import _getframe
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from harness.benchmarks.dailymobility.agents.environment import MapData
 from harness.benchmarks.dailymobility.agents.errors import LONGEST, one_line, warnings_to
-from harness.benchmarks.dailymobility.agents.interface import Refuses
+from harness.benchmarks.dailymobility.agents.interface import Harness
 from harness.benchmarks.dailymobility.agents.loader import AgentFile
 from harness.benchmarks.dailymobility.agents.watchdog import Guard, Limits
 from harness.benchmarks.dailymobility.city import City
-
-
-class Playing(Refuses, Protocol):
-    stopped: bool
 
 
 class Runner:
@@ -41,7 +37,7 @@ class Runner:
         self.limits = limits or Limits()
         self.guard = Guard(self.limits, agent.place_of)
         self.map = MapData(city, self)
-        self.playing: Playing | None = None
+        self.playing: Harness | None = None
         self._warn = warn
         self._warned: set[str] = set()
         self._capture = ExitStack()

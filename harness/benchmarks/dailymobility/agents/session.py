@@ -33,7 +33,6 @@ from harness.model import Ask, Completion, Request
 
 BEFORE_PLANS = "Planning"
 """Upstream's intention of a resident without a plan."""
-
 MOST_ENDS = 100
 """Attempts to end a coroutine that waits for something new after each."""
 
@@ -79,59 +78,60 @@ class Session:
 
     async def play(self) -> list[Row]:
         """Return the rows of the day. Raise the first failure, as it was raised or as `AgentFailed`."""
-        life = self._start(self._live())
+        life, slices, stall = self._start(self._live()), -1, self._runner.limits.stall
         try:
-            await self._ended_or_stalled(life)
+            while not (await asyncio.wait([life], timeout=stall))[0]:
+                if self._slices == slices and not self._asking:
+                    self._fail("agent_stalled", None, f"waits for {stall:g} s for something that does not come")
+                    break
+                slices = self._slices
         finally:
             self.stop()
             with CancelScope(shield=True):
                 if left := [task for task in self._tasks if not task.done()]:
                     await asyncio.wait(left)
+        if self.failure is None and len(self._rows) != ROWS:
+            self.failure = self._failed(
+                "agent_error", None, f"the day ended with {len(self._rows)} of its {ROWS} steps"
+            )
         if self.failure is not None:
             raise self.failure
-        if len(self._rows) != ROWS:
-            raise self._failed("agent_error", None, f"the day ended with {len(self._rows)} of its {ROWS} steps")
         return self._rows
-
-    async def _ended_or_stalled(self, life: asyncio.Task[None]) -> None:
-        """Wait for the day to end. Fail an agent that has not run for long while no request is under way."""
-        slices, stall = -1, self._runner.limits.stall
-        while not (await asyncio.wait([life], timeout=stall))[0]:
-            if self._slices == slices and not self._asking:
-                what = f"waits for {stall:g} s for something that does not come"
-                return self.fail(self._failed("agent_stalled", None, what))
-            slices = self._slices
 
     async def _live(self) -> None:
         try:
-            agent = await self._driven(self._make_agent())
-            await self._driven(_call(agent, "init"))
+            agent = await Driven(self, self._initialised(), self._dice)
             self.route.advance(1)  # upstream's first step is at second 1
             for step in range(1, ROWS + 1):
                 self._when = f"step {step}"
                 aoi = self.route.walker.aoi
-                self._rows.append(Row(aoi, await self._driven(self._act(agent))))
+                self._rows.append(Row(aoi, await Driven(self, self._act(agent), self._dice)))
                 self.route.advance(ROW_SECONDS)
                 await asyncio.sleep(0)
         except BaseException as error:  # an agent may raise anything, and no other day than a whole one is scored
             self._raised(error)
 
-    async def _make_agent(self) -> Agent:
+    async def _initialised(self) -> Agent:
         cls, runner = self._runner.agent.cls, self._runner
         self._status = first_status(self._resident, cls.StatusAttributes)
         memory = Memory(self, self._status)
         toolbox = AgentToolbox(self, LLM(self), Environment(self, runner.map, runner.city))
         name = f"{cls.__name__}_{self.number}"
-        return cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
+        agent = cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
+        await agent.init()
+        return agent
 
     async def _act(self, agent: Agent) -> str | None:
         """Return the intention after a step. Reading it from the agent's memory may run code of its own."""
-        await _call(agent, "run")
+        await agent.run()
         return _intention(self._status.get("current_plan"))
 
     # How it ends.
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, kind: str, place: Place | None, what: str) -> None:
+        self._end_by(self._failed(kind, place, what))
+
+    def _end_by(self, error: Exception) -> None:
         """End by the first failure; what comes after the end is no failure."""
         if not self.stopped:
             self.failure = error
@@ -152,7 +152,7 @@ class Session:
             return
         kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
         place = self._ask_about(self._runner.agent.place_of_error, error, None)
-        self.fail(self._failed(kind, place, self._ask_about(described, error, NO_TEXT)))
+        self._fail(kind, place, self._ask_about(described, error, NO_TEXT))
 
     def _ask_about(self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result) -> Result:
         """Return something about an error. This runs in a slice: the error's class may be the agent's."""
@@ -173,7 +173,7 @@ class Session:
     # What the agent's objects use.
 
     def refuse(self, kind: str, what: str) -> NoReturn:
-        self.fail(self._failed(kind, self._runner.agent.place_of(_getframe(1)), what))
+        self._fail(kind, self._runner.agent.place_of(_getframe(1)), what)
         raise self._runner.guard.cut()
 
     def send(self, request: Request) -> asyncio.Future[Completion]:
@@ -233,7 +233,7 @@ class Session:
             runner.warn_once("changed the working directory, which was put back: the whole process has one")
         if guard.broken:
             what = f"still running after {runner.limits.limit:g} s without waiting"
-            self.fail(self._failed("agent_blocked", guard.place, what))
+            self._fail("agent_blocked", guard.place, what)
         elif guard.seconds > runner.limits.notice:
             where = f"{self._at(guard.place)}, resident {self._resident.key}"
             runner.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
@@ -249,7 +249,7 @@ class Session:
             reply.cancel()  # nobody else would ever wake who waits for it
             raise
         except Exception as error:
-            self.fail(error)
+            self._end_by(error)
             return
         finally:
             self._asking -= 1
@@ -264,10 +264,6 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _driven(self, coroutine: Coroutine[Any, Any, Any]) -> Driven:
-        """Drive what the harness calls of the agent."""
-        return Driven(self, coroutine, self._dice)
 
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
         """Make a task that the agent starts."""
@@ -327,11 +323,6 @@ class Driven(Coroutine[Any, Any, Any]):
                     return waits_for
         self.close()
         raise asyncio.CancelledError
-
-
-async def _call(agent: Agent, method: str) -> Any:
-    """Call a method in the slice: one that is no `async def` runs as it is called."""
-    return await getattr(agent, method)()
 
 
 def _intention(plan: Any) -> str | None:

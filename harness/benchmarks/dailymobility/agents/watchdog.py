@@ -39,7 +39,6 @@ from numpy.random import mtrand
 
 ALARM: Any = getattr(signal, "SIGALRM", 0)
 """0 where the platform has none, and nothing is broken off."""
-
 AGAIN_SECONDS = 0.02
 """Between two attempts to break off a slice that has swallowed one."""
 
