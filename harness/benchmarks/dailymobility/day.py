@@ -11,6 +11,7 @@ SLOTS = 48
 
 ROWS, ROW_SECONDS = 100, 900
 """Steps of a simulated day, 96 of the day and 4 of the next, and the seconds that each takes."""
+
 _NAMES = ("sleep", "home activity", "other", "work", "shopping", "eating out", "leisure and entertainment")
 INTENTIONS = dict(enumerate(_NAMES, 1))
 NUMBERS = {name: number for number, name in INTENTIONS.items()}
