@@ -121,7 +121,7 @@ def _share(job: Job, manifest: Manifest) -> tuple[str, ...]:
 
 def _adapted(manifest: Manifest) -> tuple[str, ...]:
     """What requests were sent otherwise than the settings say, because the endpoint takes them in no other way."""
-    told = [QUIRKS[name].told for name in manifest.provenance.get("quirks_used", ()) if name in QUIRKS]
+    told = [QUIRKS[name].sentence for name in manifest.provenance.get("quirks_used", ()) if name in QUIRKS]
     return tuple(f"{words[0].upper()}{words[1:]}." for words in told)
 
 
