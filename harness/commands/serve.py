@@ -13,7 +13,7 @@ from harness.config.address import key_in
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
-from harness.serve.shapes import NAMES
+from harness.serve.imitate import NAMES
 from harness.ui.streams import show
 
 

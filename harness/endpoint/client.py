@@ -79,7 +79,11 @@ class Client:
         self._way = connection(address, connections)
         self._proxy = self._way.proxy
         self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
-        self._interruptions = (TransportFault, asyncio.CancelledError, *self._errors)
+        self._interruptions: tuple[type[BaseException], ...] = (
+            TransportFault,
+            asyncio.CancelledError,
+            *self._errors,
+        )
         self._shown = address.shown
         self._without_secrets = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
@@ -87,7 +91,8 @@ class Client:
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
         # A session's own headers cost less, but aiohttp also sends them to a proxy: with one they go with each request.
-        self._of_session, self._of_request = (headers, None) if self._proxy is None else (None, headers)
+        self._of_session = headers if self._proxy is None else None
+        self._of_request = None if self._proxy is None else headers
         self._timeout = timeout
         self._stall = stall
         self._clock = clock
