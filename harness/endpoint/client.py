@@ -79,11 +79,7 @@ class Client:
         self._way = connection(address, connections)
         self._proxy = self._way.proxy
         self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
-        self._interruptions: tuple[type[BaseException], ...] = (
-            TransportFault,
-            asyncio.CancelledError,
-            *self._errors,
-        )
+        self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self._errors)
         self._shown = address.shown
         self._without_secrets = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None

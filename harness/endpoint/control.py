@@ -11,7 +11,6 @@ keeps the limit from oscillating around the capacity; each later probe starts wi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 FIRST_HOLD, LONGEST_HOLD = 4, 16
 """Windows at a found capacity before the next probe. A window is as many answers as the limit."""
@@ -29,26 +28,15 @@ COMPARABLE = 1.25
 """Growth below which two levels' throughputs differ by less than the noise of one window."""
 
 
-class Control(Protocol):
-    @property
-    def limit(self) -> int: ...
+@dataclass(slots=True)
+class FixedControl:
+    limit: int
 
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
         """Note an answer after `seconds`; `pressed`: all slots were taken, or requests waited for one."""
 
     def refused(self, now: float, in_flight: int) -> None:
         """Note a 429 while so many were in flight, the refused request included."""
-
-
-@dataclass(slots=True)
-class FixedControl:
-    limit: int
-
-    def answered(self, now: float, seconds: float, pressed: bool) -> None:
-        pass
-
-    def refused(self, now: float, in_flight: int) -> None:
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +129,6 @@ class AdaptiveControl:
         """Begin a window of the requests that are sent from `since` on."""
         self._since, self._answers, self._seconds = since, 0, 0.0
         self._pressed = self._doubted = False
+
+
+Control = FixedControl | AdaptiveControl

@@ -112,10 +112,17 @@ def is_first(choice: Any) -> bool:
 
 
 def _without_answer(data: dict[str, Any], error: Any) -> Completion:
-    """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with status 200."""
+    """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with status 200.
+
+    The code of an error object may be its status; otherwise its words decide, 502 by default.
+    """
     words = error_text(error or data)
     if error:
-        status = _status_within(error, phrases.searchable(words))
+        code = error.get("code") if type(error) is dict else None
+        code, low = str(code) if type(code) in (str, int) else "", phrases.searchable(words)
+        bad_request = any(says(topic, low) for topic in ("content_filter", "context", "unknown_model"))
+        is_status = len(code) == 3 and code.isdecimal() and int(code) >= 400
+        status = int(code) if is_status else 400 if bad_request else 502
     else:
         base = data.get("base_resp")
         code = base.get("status_code") if type(base) is dict else None
@@ -124,15 +131,6 @@ def _without_answer(data: dict[str, Any], error: Any) -> Completion:
             raise TransportFault("no_choices", f"the reply has {lacks}" + (f": {words}" if words else ""))
         status = phrases.BASE_RESP.get(code, 500)
     return _settle(status, words, words, {}, datetime.now(UTC))
-
-
-def _status_within(error: Any, low: str) -> int:
-    """Return the status that an error object under status 200 names by its code or its words; 502 by default."""
-    code = error.get("code") if type(error) is dict else None
-    code = str(code) if type(code) in (str, int) else ""
-    if len(code) == 3 and code.isdecimal() and int(code) >= 400:
-        return int(code)
-    return 400 if any(says(topic, low) for topic in ("content_filter", "context", "unknown_model")) else 502
 
 
 def _finish_reason(reason: Any) -> str | None:

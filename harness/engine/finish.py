@@ -11,7 +11,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks.derived import declared, scorer
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
-from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.quirks import QUIRKS
 from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, Report, RunFacts, Scorer

@@ -12,9 +12,8 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.endpoint import quirk_rules
-from harness.endpoint.quirk_rules import CHANGES, QUIRKS
-from harness.endpoint.quirks import Adapted, adapt, checked, learn
+from harness.endpoint import quirks as module
+from harness.endpoint.quirks import CHANGES, QUIRKS, Adapted, adapt, checked, learn
 from harness.endpoint.replies import refused
 from harness.endpoint.request_body import Sampling
 from harness.endpoint.transport import Received
@@ -150,7 +149,7 @@ def test_every_quirk_has_a_sentence_for_the_report() -> None:
 
 def test_rules_in_the_data_file_are_whole() -> None:
     """Every rule has the fields of a quirk and no other, names a quirk where it names one, and every change a rule."""
-    rules = tomllib.loads((Path(quirk_rules.__file__).with_suffix(".toml")).read_text(encoding="utf-8"))["quirks"]
+    rules = tomllib.loads((Path(module.__file__).with_suffix(".toml")).read_text(encoding="utf-8"))["quirks"]
     for name, rule in rules.items():
         matching = {"refusal"} if "refusal" in rule else {"names", "refused"}
         assert {"member", "sentence", *matching} <= rule.keys(), name
