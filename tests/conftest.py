@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
+
+# Processes that tests start would compile the package each time, and every session the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 @pytest.fixture(scope="session")
