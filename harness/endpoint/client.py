@@ -53,7 +53,7 @@ class Client:
 
     `timeout` bounds a request; if its reply streams, the time until the first byte. From then on only `stall` counts,
     the time without a single byte, since a long thought that streams is not dead; `LONGEST_STREAM` bounds the whole.
-    `beside` is an open client of the same server, and this one shares its connections. `on_exhausted` is called with
+    `shares_with` is an open client of the same server, for its connections. `on_exhausted` is called with
     the seconds until a used-up quota resets.
     """
 
@@ -68,7 +68,7 @@ class Client:
         connections: int,
         stall: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        beside: Client | None = None,
+        shares_with: Client | None = None,
         on_exhausted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         check(address)
@@ -96,13 +96,13 @@ class Client:
         self._patience = min(CONNECT_SECONDS, timeout)
         self._on_exhausted = on_exhausted
         self._connections = connections
-        self._beside = beside
+        self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        self._connector = self._beside._connector if self._beside else self._way.connector()
+        self._connector = self._shares_with._connector if self._shares_with else self._way.connector()
         self._session = aiohttp.ClientSession(
             connector=self._connector,
-            connector_owner=self._beside is None,
+            connector_owner=self._shares_with is None,
             # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),

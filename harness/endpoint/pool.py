@@ -3,7 +3,7 @@
 A server may close an idle connection at any moment, and the next request may be on its way just then. Neither endpoint
 nor request is at fault, so that is no failed try, and the request may be sent once more, over a new connection. And a
 connection that sends something unrequested, as after two replies to one request, must not serve the next request,
-whose user would get another's answer.
+or its user would get the answer of another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Stage = Literal["connecting", "renewing", "new", "used"]
 
 
 class Reusing(aiohttp.TCPConnector):
-    """A pool that drops a connection with unrequested bytes. `stages` are those of tasks that have asked for one.
+    """A pool that drops a connection with unrequested bytes. `stages` are those of tasks that have requested one.
 
     A client that sets "renewing" gets a new connection next, whichever are idle. Bytes that come unrequested only after
     the next request has been sent cannot be distinguished from its reply.
