@@ -15,7 +15,7 @@ from harness.config.options import add as add_option
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
-from harness.serve.shapes import NAMES
+from harness.serve.imitate import NAMES
 from harness.ui.streams import show
 
 

@@ -11,7 +11,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks.derived import declared, scorer
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
-from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.quirks import QUIRKS
 from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, Report, RunFacts, Scorer
@@ -98,7 +98,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"{outside} of the users stand outside the share asked for last: together they are no fair sample."
     for name in manifest.provenance.get("quirks_used", ()):
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
-            words = QUIRKS[name].told
+            words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
 
 

@@ -542,10 +542,10 @@ def test_run_is_told_that_certificates_are_not_checked(proxy: str | None, monkey
     """With or without a proxy, at https alone: `run` shows the way of an address wherever it is not the plain one."""
     if proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
-    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).told
+    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).way
     assert "without checking its certificate" in told and told != DIRECTLY
-    assert "certificate" not in connection(Address("https://h.example/v1"), 1).told
-    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).told == DIRECTLY
+    assert "certificate" not in connection(Address("https://h.example/v1"), 1).way
+    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).way == DIRECTLY
 
 
 WATCHED = [0.5] * 80

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from harness.errors import BadInput
-from harness.serve import imitate, shapes
+from harness.serve import imitate
 from harness.serve.app import Embedded, Options, start
 from harness.serve.faults import PASSING, REFUSALS, FaultPlan
 from harness.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
@@ -21,7 +21,7 @@ from tests.support.scripted import answer
 PROMPT = '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选，以 JSON 回答'
 MESSAGES = [{"role": "user", "content": PROMPT}]
 TEXT = answer("baseline/recency", MESSAGES, 0)
-PLAIN = dict.fromkeys(shapes.NAMES, "some-model")
+PLAIN = dict.fromkeys(imitate.NAMES, "some-model")
 THINKER = {
     "openai": "o4-mini",
     "deepseek": "deepseek-reasoner",
@@ -34,8 +34,8 @@ THINKER = {
 }
 """A model of each provider that thinks first, and takes both whole replies and streams."""
 
-EACH = pytest.mark.parametrize("name", shapes.NAMES)
-EVERY_ERROR = [(name, kind) for name in shapes.NAMES for kind in shapes.load(name).errors]
+EACH = pytest.mark.parametrize("name", imitate.NAMES)
+EVERY_ERROR = [(name, kind) for name in imitate.NAMES for kind in imitate.load(name).errors]
 
 
 def call(model: str = "some-model", **changes: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def chunks_of(stream: bytes) -> list[dict[str, Any]]:
 @EACH
 def test_each_data_file_names_public_sources_and_what_it_has(name: str) -> None:
     """A file that loads is a valid one; its sources are public addresses, its errors JSON with a status."""
-    imitation = shapes.load(name)
+    imitation = imitate.load(name)
     assert imitation.sources and all(source.startswith("https://") for source in imitation.sources)
     for kind, error in imitation.errors.items():
         assert kind in REFUSALS and error.status >= 400
@@ -89,7 +89,7 @@ def test_each_data_file_names_public_sources_and_what_it_has(name: str) -> None:
 
 def test_every_data_file_is_offered() -> None:
     """The names are those of the files."""
-    assert {path.stem for path in shapes.FOLDER.glob("*.toml")} == set(shapes.NAMES)
+    assert {path.stem for path in imitate.FOLDER.glob("*.toml")} == set(imitate.NAMES)
 
 
 VALID = 'sources = ["https://example.org"]\n'
@@ -99,27 +99,30 @@ VALID = 'sources = ["https://example.org"]\n'
     ("content", "said"),
     [
         ("sources = [", "not TOML"),
-        ("", "sources: expected a list"),
-        (VALID + "color = 1", "unknown field 'color'"),
-        (VALID + "reply = '[]'", "reply: expected a JSON object"),
-        (VALID + "reply = '{'", "reply: expected a JSON object"),
-        (VALID + "parts = 1", "parts: expected true or false"),
-        (VALID + "thinking = 1", "thinking: expected tables"),
-        (VALID + "[[thinking]]\nshown = 'loudly'", r"thinking\[0\], shown: expected one of"),
-        (VALID + "[[thinking]]\nshown = 'hidden'\nmodels = '('", "models: expected a regular expression"),
-        (VALID + "[[refused]]\nstatus = 400", r"refused\[0\], body: expected text"),
-        (VALID + "[[refused]]\nstatus = 400\nbody = '{'", r"refused\[0\], body: expected JSON"),
+        ("", "`sources`"),
+        (VALID + "color = 1", "unknown field `color`"),
+        (VALID + "reply = '[]'", r"a JSON object as text - at `\$\.reply`"),
+        (VALID + "reply = '{'", r"JSON as text .* - at `\$\.reply`"),
+        (VALID + "parts = 1", r"`bool`, got `int` - at `\$\.parts`"),
+        (VALID + "thinking = 1", r"at `\$\.thinking`"),
+        (VALID + "[[thinking]]\nshown = 'loudly'", r"at `\$\.thinking\[0\]\.shown`"),
+        (
+            VALID + "[[thinking]]\nshown = 'hidden'\nmodels = '('",
+            r"regular expression .* at `\$\.thinking\[0\]\.models`",
+        ),
+        (VALID + "[[refused]]\nstatus = 400", r"`body` - at `\$\.refused\[0\]`"),
+        (VALID + "[[refused]]\nstatus = 400\nbody = '{'", r"JSON as text .* at `\$\.refused\[0\]\.body`"),
         (VALID + "[errors.fire]\nstatus = 400", "errors.fire: expected one of rate_limit"),
-        (VALID + "[errors.quota]\nstatus = 200\nbody = '{}'", "errors.quota, status: expected a status"),
-        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nheaders = {x = 1}", "headers: expected a table of texts"),
-        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nextra = 1", "unknown field 'extra'"),
+        (VALID + "[errors.quota]\nstatus = 200\nbody = '{}'", r"errors.quota: .* at `\$\.status`"),
+        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nheaders = {x = 1}", r"errors.quota: .* at `\$\.headers"),
+        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nextra = 1", "errors.quota: .*unknown field `extra`"),
     ],
 )
 def test_mistake_in_a_data_file_is_named(tmp_path: Path, content: str, said: str) -> None:
     """File, place and what was expected."""
     (tmp_path / "own.toml").write_text(content, encoding="utf-8")
     with pytest.raises(BadInput, match=said) as caught:
-        shapes.load("own", tmp_path)
+        imitate.load("own", tmp_path)
     assert "own.toml" in str(caught.value)
 
 
@@ -128,12 +131,12 @@ def test_provider_without_a_data_file_cannot_be_imitated(tmp_path: Path) -> None
     with pytest.raises(BadInput, match="known are openai, deepseek"):
         Options(imitate="nobody")
     with pytest.raises(BadInput, match="cannot read"):
-        shapes.load("nobody", tmp_path)
+        imitate.load("nobody", tmp_path)
 
 
 def own(tmp_path: Path, content: str) -> Imitation:
     (tmp_path / "own.toml").write_text(VALID + content, encoding="utf-8")
-    return shapes.load("own", tmp_path)
+    return imitate.load("own", tmp_path)
 
 
 def whole(content: str = "好") -> dict[str, Any]:
@@ -177,7 +180,7 @@ async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models
     usage = reply["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert (usage["completion_tokens"] > len(TEXT) // 2) == (models is THINKER)
-    assert set(shapes.load(name).reply) <= set(reply)
+    assert set(imitate.load(name).reply) <= set(reply)
 
 
 @pytest.mark.anyio
@@ -215,7 +218,7 @@ WHERE = {
 @EACH
 def test_thoughts_stand_where_the_provider_has_them(name: str) -> None:
     """Beside the content, or nowhere, and then the usage alone tells of them; other models have none."""
-    imitation = shapes.load(name)
+    imitation = imitate.load(name)
     thinking, plain = imitation.shape(whole(), call(THINKER[name])), imitation.shape(whole(), call())
     message = thinking["choices"][0]["message"]
     assert [member for member in ("reasoning_content", "reasoning") if message.get(member)] == (
@@ -248,7 +251,7 @@ def test_thoughts_stand_where_the_provider_has_them(name: str) -> None:
 )
 def test_thinking_switches(name: str, model: str, switch: dict[str, Any], thinks: bool) -> None:
     """Each provider's own way to have models think or not."""
-    shaped = shapes.load(name).shape(whole(), call(model, **switch))
+    shaped = imitate.load(name).shape(whole(), call(model, **switch))
     message = shaped["choices"][0]["message"]
     assert bool(message.get("reasoning_content") or message.get("reasoning")) == thinks
 
@@ -256,14 +259,14 @@ def test_thinking_switches(name: str, model: str, switch: dict[str, Any], thinks
 def test_excluded_thoughts_are_counted_though_not_shown() -> None:
     """OpenRouter leaves them out when asked to, and bills them."""
     asked = call("deepseek/deepseek-r1", reasoning={"exclude": True})
-    shaped = shapes.load("openrouter").shape(whole(), asked)
+    shaped = imitate.load("openrouter").shape(whole(), asked)
     assert shaped["choices"][0]["message"]["reasoning"] is None
     assert shaped["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(THOUGHTS) // 2
 
 
 def test_thoughts_can_be_left_in_the_content() -> None:
     """Without a reasoning parser the answer comes after `</think>`."""
-    shaped = shapes.load("sglang").shape(whole(), call("deepseek-ai/DeepSeek-R1"))
+    shaped = imitate.load("sglang").shape(whole(), call("deepseek-ai/DeepSeek-R1"))
     content = shaped["choices"][0]["message"]["content"]
     assert content == f"<think>\n{THOUGHTS}\n</think>\n\n好"
 
@@ -397,12 +400,12 @@ async def test_refused_parameters_are_refused(name: str, wanted: dict[str, Any],
 )
 def test_nothing_else_is_refused(name: str, taken: dict[str, Any]) -> None:
     """Beside each refused parameter stands a call that is taken."""
-    assert shapes.load(name).refusal(taken) is None
+    assert imitate.load(name).refusal(taken) is None
 
 
 def test_values_are_quoted_as_they_stand_in_json() -> None:
     """A model or value with quotation marks breaks no body."""
-    error = imitate.Error(400, '{"m": "$model", "v": "$value"}', {})
+    error = imitate.Error(400, imitate.Body('{"m": "$model", "v": "$value"}'))
     body = orjson.loads(error.reply('a"b\n', {"x": '"是"'}).body)
     assert body == {"m": 'a"b\n', "v": '{"x":"\\"是\\""}'}
 
@@ -415,7 +418,7 @@ def test_values_are_quoted_as_they_stand_in_json() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, streamed: bool) -> None:
     """As a fault it comes in place of the completion, streamed or not, with the provider's headers."""
-    error = shapes.load(name).errors[kind]
+    error = imitate.load(name).errors[kind]
     async with serving(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
         status, body, headers = await post(endpoint, session, call(stream=streamed))
     assert (status, body) == (error.status, error.reply("some-model").body)
@@ -427,7 +430,7 @@ async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, s
 @EACH
 async def test_unknown_model_is_not_answered(name: str) -> None:
     """One name gets the error of an unknown model, where the provider has one; the others take any name."""
-    error = shapes.load(name).errors.get("unknown_model")
+    error = imitate.load(name).errors.get("unknown_model")
     async with serving(Options(imitate=name)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(NO_SUCH_MODEL))
     assert (status, body) == (error.status, error.reply(NO_SUCH_MODEL).body) if error else status == 200
@@ -439,7 +442,7 @@ async def test_wrong_key_is_refused_in_the_providers_form(name: str) -> None:
     """401 with the provider's own body, for streams too."""
     async with serving(Options(imitate=name, key="sk-test-own")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(stream=True))
-    assert (status, body) == (401, shapes.load(name).errors["bad_key"].reply("").body)
+    assert (status, body) == (401, imitate.load(name).errors["bad_key"].reply("").body)
 
 
 def test_refusals_of_a_plan_are_those_of_the_provider() -> None:
