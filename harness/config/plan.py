@@ -6,6 +6,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -126,6 +127,7 @@ def sampling_again(manifest: Manifest) -> Sampling:
     return Sampling(model=manifest.identity["model"], **manifest.identity["sampling"])
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -133,6 +135,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _commit() -> str | None:
     """Return the commit of the harness's own checkout, None outside one."""
     root = Path(__file__).resolve().parent.parent.parent
