@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.analysis import saved_runs
-from harness.analysis.verification.checksums import LinesCheck
+from harness.analysis import selection
+from harness.analysis.verification.checksums import LinesCheck, Replies
 from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player, Replies
+from harness.analysis.verification.replayed import Player
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config.plan import sampling_again
@@ -109,7 +109,7 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
 
     In the `state` of a run that died nothing but the checksums of lines tells a change.
     """
-    (run,) = [one for one in saved_runs.find(_which(folder)) if one.name == folder.name]
+    (run,) = [one for one in selection.find(_which(folder))[0] if one.name == folder.name]
     benchmark = run.as_it_was(None, play=True)
     with closing(index_file(benchmark, "weibo", run.tasks(None), folder.parent)) as index, asyncio.Runner() as loop:
 

@@ -67,11 +67,11 @@ def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) ->
         ("llm: [{provider: dashscope, model: m}]", r"llm\[0\]\.base_url: expected an address"),
         ("llm: [{provider: openai, model: m, api_key: 12345678}]", r"llm\[0\]\.api_key: expected a key in quotes"),
         ("llm: [{provider: openai, model: m, concurrency: many}]", r"llm\[0\]\.concurrency: expected a whole number"),
-        ("llm: [{provider: openai, model: m, concurrency: 0}]", r"llm\[0\]\.concurrency: expected a number above 0"),
-        ("llm: [{provider: openai, model: m, timeout: .nan}]", r"llm\[0\]\.timeout: expected a number above 0"),
+        ("llm: [{provider: openai, model: m, concurrency: 0}]", r"llm\[0\]\.concurrency: expected a whole number"),
+        ("llm: [{provider: openai, model: m, timeout: .nan}]", r"llm\[0\]\.timeout: expected seconds above 0"),
         ("llm: [{provider: openai, model: m, api_key: !!bool 12345678}]", "expected YAML"),
         ("llm: [{provider: openai, model: m, semaphore: true}]", r"llm\[0\]\.semaphore"),
-        ("llm: [{provider: openai, model: m, timeout: -1}]", r"llm\[0\]\.timeout: expected a number above 0"),
+        ("llm: [{provider: openai, model: m, timeout: -1}]", r"llm\[0\]\.timeout: expected seconds above 0"),
     ],
 )
 def test_what_cannot_be_used_is_told_by_field(file: Path, text: str, said: str) -> None:

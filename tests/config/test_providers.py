@@ -264,11 +264,11 @@ def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
         ("adapt = [1]", r"mine\.adapt: expected a list"),
         ('ca_file = ""', r"mine\.ca_file: expected the path"),
         ("extra_body = 3", r"mine\.extra_body: expected a table"),
-        ("extra_body = {a = [2026-01-01]}", r"mine\.extra_body: expected a table of what JSON has"),
-        ("extra_body = {a = {b = nan}}", r"mine\.extra_body: expected a table of what JSON has"),
-        ("extra_body = {a = 9223372036854775808}", r"mine\.extra_body: expected a table of what JSON has"),
+        ("extra_body = {a = [2026-01-01]}", r"mine\.extra_body: expected a table of JSON values"),
+        ("extra_body = {a = {b = nan}}", r"mine\.extra_body: expected a table of JSON values"),
+        ("extra_body = {a = 9223372036854775808}", r"mine\.extra_body: expected a table of JSON values"),
         ('extra_headers = "x"', r"mine\.extra_headers: expected a table"),
-        (f'extra_headers = {{authorization = "{SECRET}"}}', "header authorization is that of the key"),
+        (f'extra_headers = {{authorization = "{SECRET}"}}', "header authorization is for the key"),
         ('extra_headers = {Content-Type = "text/plain"}', "header Content-Type is set by the harness"),
         ('extra_headers = {"X Y" = "1"}', "'X Y' cannot be a header's name"),
         ('extra_headers = {"标题" = "1"}', "'标题' cannot be a header's name"),
@@ -354,7 +354,7 @@ def test_a_byte_order_mark_is_no_mistake(file: Path) -> None:
 def test_a_header_that_can_be_sent_is_given_back() -> None:
     """The command line's headers are checked as those of a file are."""
     assert fields.header("X-Title", "ü") == ("X-Title", "ü")
-    with pytest.raises(BadInput, match="header Authorization is that of the key") as raised:
+    with pytest.raises(BadInput, match="header Authorization is for the key") as raised:
         fields.header("Authorization", SECRET)
     assert SECRET not in str(raised.value)
 

@@ -28,9 +28,10 @@ from harness.endpoint.request_body import Sampling
 from harness.engine import lane as lane_module
 from harness.engine import local
 from harness.engine.finish import finish
-from harness.engine.job import Job
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
+from harness.engine.progress import Findings
+from harness.engine.run import Run as SubsetRun
 from harness.errors import (
     EndpointStopped,
     HarnessError,
@@ -48,7 +49,7 @@ from harness.model import (
     Where,
 )
 from harness.store import log
-from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED, Manifest
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.chains import Chains, Endpoint, no_wait, task_lines
@@ -68,12 +69,15 @@ class Run:
         self.benchmark = Chains()
         self.snapshots: list[Snapshot] = []
         self.manifest = Manifest(
-            "weibo",
-            identity={"settings": {}, "sampling": {}, "files": {}},
+            subset="weibo",
+            identity={"model": "m", "settings": {}, "sampling": {}, "files": {}},
             provenance={"endpoint": "http://x", "harness": "0"},
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": "", "users": len(users)},
             selection={"ratio": 1.0, "sample_seed": 0},
+            state=RUNNING,
+            counts={},
+            times={},
         )
         self._tasks = folder / "tasks.jsonl"
         self._tasks.write_text(task_lines(users), encoding="utf-8")
@@ -104,17 +108,25 @@ class Run:
                 sleep=sleep,
                 rng=random.Random(0),
             )
-            lane = Lane("run", [job], caller, seed=1, requested=limit, power=power, clock=anyio.current_time)
+            lane = Lane(
+                "run",
+                Findings([job], anyio.current_time),
+                caller,
+                seed=1,
+                requested=limit,
+                power=power,
+                clock=anyio.current_time,
+            )
             await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
             ending = lane.ending
             if not isinstance(ending, MachineError):
-                self.report = finish(job, self.manifest, "run", stopped=ending is not None).data
+                self.report = finish(job, "run", stopped=ending is not None).data
                 self.counts = {name: self.report[name] for name in ("users", "expected", "failed")}
             return ending
 
     def open(self) -> _Opened:
         index = open_index(self._tasks, "chains", self._measured, self._tasks.parent / ".index")
-        return _Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"))
+        return _Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"), self.manifest)
 
     def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
         task = tasks.parse(self.benchmark, line, where, "weibo")
@@ -138,13 +150,13 @@ class Run:
 class _Opened:
     """A run's files, open for the time of a block."""
 
-    def __init__(self, benchmark: Chains, index: TaskIndex, store: RunStore) -> None:
-        self._benchmark, self._index, self._store = benchmark, index, store
+    def __init__(self, benchmark: Chains, index: TaskIndex, store: RunStore, manifest: Manifest) -> None:
+        self._benchmark, self._index, self._store, self._manifest = benchmark, index, store, manifest
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> SubsetRun:
         self._store.open_logs(self._index)
         everyone = np.ones(len(self._index), np.bool_)
-        return Job(self._benchmark, "weibo", SAMPLING, "http://x", self._index, self._store, everyone)
+        return SubsetRun(self._benchmark, "weibo", self._index, self._store, self._manifest, everyone)
 
     def __exit__(self, *_: object) -> None:
         self._store.close()
@@ -386,7 +398,7 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
         clock = anyio.current_time
         caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), clock=clock)
         jobs = [first, second]
-        lane = Lane("run", jobs, caller, seed=0, requested=2, power=False, clock=clock)
+        lane = Lane("run", Findings(jobs, clock), caller, seed=0, requested=2, power=False, clock=clock)
         await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
         assert lane.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
@@ -817,7 +829,7 @@ class Together:
         job = self._opened[-1].__enter__()
         clock = anyio.current_time
         caller = Caller(endpoint, Limiter(slots), Limits(2, 900.0), clock=clock, sleep=self.sleep, rng=random.Random(0))
-        made = Lane(name, [job], caller, seed=1, requested=None, power=False, clock=clock)
+        made = Lane(name, Findings([job], clock), caller, seed=1, requested=None, power=False, clock=clock)
         self.lanes[name] = made
         return made
 
@@ -893,7 +905,7 @@ async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -
 
     def observe(snapshots: tuple[Snapshot, ...]) -> None:
         of_down, of_up = (snapshot.subsets[0].done for snapshot in snapshots)
-        if of_up == len(USERS) and down.in_outage:
+        if of_up == len(USERS) and down.caller.limiter.probing:
             done_in_outage.append(of_down)
             down.caller.limiter.recover()
 

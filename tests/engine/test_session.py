@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness import defaults
-from harness.engine import session
+from harness.engine import accounts
 from harness.errors import MachineError
 from tests.support import ROOT
 
@@ -66,7 +66,7 @@ def test_soft_limit_is_raised_to_what_the_connections_take_and_never_lowered(
 ) -> None:
     """A thousand at once need a thousand sockets and some files; the hard limit is left alone."""
     files = allowing(soft, hard)
-    session._admit_sockets(1000, 1000)
+    accounts.admit_sockets(1000, 1000)
     assert files.limits == (raised, hard)
 
 
@@ -76,9 +76,9 @@ def test_more_connections_than_this_machine_allows_are_refused_with_what_it_does
     with pytest.raises(
         MachineError, match=rf"need {2000 + MORE} .* allows 1024 .* --concurrency {1024 - MORE} .*ulimit"
     ):
-        session._admit_sockets(2000, 2000)
+        accounts.admit_sockets(2000, 2000)
     assert files.limits == (256, 1024)
-    session._admit_sockets(1024 - MORE, 1024 - MORE)  # the advice holds
+    accounts.admit_sockets(1024 - MORE, 1024 - MORE)  # the advice holds
     assert files.limits == (1024, 1024)
 
 
@@ -86,7 +86,7 @@ def test_advice_of_several_accounts_is_a_share_of_what_there_is(allowing: type[F
     """Three servers of 500 requests each need 1,500 connections; a third of what there is goes for each."""
     allowing(256, 600 + MORE)
     with pytest.raises(MachineError, match=r"1500 requests at once .* --concurrency 200 "):
-        session._admit_sockets(1500, 500)
+        accounts.admit_sockets(1500, 500)
 
 
 @pytest.mark.parametrize(("connections", "most", "hard"), [(16, 16, 64), (1, 1, 64), (16, 16, 3), (6, 2, MORE + 2)])
@@ -96,12 +96,12 @@ def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
     """A lower --concurrency would be refused in its turn; with the limit that the sentence names the run begins."""
     files = allowing(hard, hard)
     with pytest.raises(MachineError, match="no --concurrency fits") as refused:
-        session._admit_sockets(connections, most)
+        accounts.admit_sockets(connections, most)
     assert "take --concurrency" not in str(refused.value)
     named = re.search(r"ulimit -n (\d+)", str(refused.value))
     assert named and int(named[1]) == connections + MORE
     files.limits = (int(named[1]), int(named[1]))
-    session._admit_sockets(connections, most)
+    accounts.admit_sockets(connections, most)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_limit_of_this_very_process_is_raised() -> None:
         pytest.skip("this machine allows too few open files to tell")
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, before[1]))
-        session._admit_sockets(500, 500)
+        accounts.admit_sockets(500, 500)
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (500 + MORE, before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "printable": set(),
     "defaults": {"model", "errors"},
     "scoring": WORDS,
-    "benchmarks.files": set(),
+    "benchmarks.files": {"errors"},
     "benchmarks.records": WORDS,
     "benchmarks.parsing": WORDS,
     "benchmarks.user_code": WORDS,

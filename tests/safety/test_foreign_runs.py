@@ -195,7 +195,7 @@ def test_a_secret_that_others_may_know_is_none(tmp_path: Path, trick: str, capsy
     with serving(denied) as server:
         unfinished(server.url)
     shown = capsys.readouterr().out
-    assert f"no secret of yours can be kept in {secret}" in shown
+    assert f"your secret cannot be kept in {secret}" in shown
     assert manifest().provenance["origin"] is None
     assert main(["resume"]) == 2
 
@@ -249,7 +249,7 @@ def test_what_a_manifest_allowed_are_sentences(capsys: Streams) -> None:
     edit(lambda data: data["provenance"].update(allowed=5), "results/recency/run_weibo.json")
     for words in (["reeval"], ["run", "--model", "baseline/recency", "--platform", "weibo"]):
         assert main(words) == 2
-        assert "field provenance.allowed: expected a list of names" in capsys.readouterr().err
+        assert "field provenance.allowed: expected" in capsys.readouterr().err
 
 
 def test_notes_of_what_changed_are_short(capsys: Streams) -> None:
@@ -475,7 +475,7 @@ def test_odd_names_of_kept_files_are_refused_in_one_sentence(capsys: Streams) ->
         for command in (["status"], ["verify"], ["reeval", "--reparse"], ["resume"]):
             capsys.readouterr()
             assert main(command) == 2
-            assert "run_weibo.json: field identity.files: expected" in capsys.readouterr().err.splitlines()[0]
+            assert "run_weibo.json: field identity.files" in capsys.readouterr().err.splitlines()[0]
 
 
 def test_a_prompt_whose_name_no_folder_could_keep_is_refused_before_it_is_used(capsys: Streams) -> None:

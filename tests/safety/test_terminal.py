@@ -349,7 +349,7 @@ def test_details_of_a_defect_are_safe_to_read(
     def fail(*_: object) -> None:
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setattr("harness.analysis.saved_runs.find", fail)
+    monkeypatch.setattr("harness.analysis.selection.find", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert main(["status", "--results-dir", str(tmp_path)]) == 70
     (path,) = tmp_path.glob("harness-error-*.txt")

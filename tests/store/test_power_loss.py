@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.engine.job import Job
+from harness.engine.run import Run
 from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal
-from harness.store.manifest import COMPLETE, Manifest
+from harness.store.manifest import COMPLETE
 from harness.store.run import RunStore, replace_results
 from tests.support.disks import Cut, Death, FaultyDisk, QuickDisk, RecordingDisk, Written
 from tests.support.power import Held, Power, laid_out
@@ -234,12 +234,12 @@ class ContentForgotten(RecordingDisk):
 class ManifestFirst(WholeRun):
     """A run whose manifest says that it is complete before it is."""
 
-    def finish(self, job: Job, made: Manifest, disk: Disk) -> None:
+    def finish(self, job: Run, disk: Disk) -> None:
         job.store.event("finishing")
         if job.users_done == job.users:
-            made.state, made.results_sha256 = COMPLETE, "0" * 64
-            made.save(self.files.manifest, disk)
-        super().finish(job, made, disk)
+            job.manifest.state, job.manifest.results_sha256 = COMPLETE, "0" * 64
+            job.manifest.save(self.files.manifest, disk)
+        super().finish(job, disk)
 
 
 def is_found(bench: Bench, disk: RecordingDisk) -> bool:

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
-from harness.benchmarks.dailymobility.agents import Stage, load_agent
+from harness.benchmarks.dailymobility.agents import Limits, Runner, load_agent
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.day import Resident, Row
 from harness.model import Ask, Completion, Request
@@ -37,9 +36,11 @@ def resident(number: int = 1) -> Resident:
     return Resident(str(number), number, HOME, WORK, profile)
 
 
-def stage(file: str | Path, warn: Callable[[str], None] = lambda warning: None, **more: Any) -> Stage:
+def runner(
+    file: str | Path, warn: Callable[[str], None] = lambda warning: None, seed: int = 1, **limits: float
+) -> Runner:
     path = file if isinstance(file, Path) else FILES / file
-    return Stage(load_agent(path), city(), seed=more.pop("seed", 1), warn=warn, **more)
+    return Runner(load_agent(path), city(), seed=seed, warn=warn, limits=Limits(**limits))
 
 
 def written(folder: Path, body: str, *, top: str = "") -> Path:
@@ -63,5 +64,5 @@ def saying(text: str) -> Ask:
     return ask
 
 
-def played(stage: Stage, ask: Ask = silence, number: int = 1) -> list[Row]:
-    return asyncio.run(stage.play(resident(number), ask))
+def played(runner: Runner, ask: Ask = silence, number: int = 1) -> list[Row]:
+    return asyncio.run(runner.play(resident(number), ask))

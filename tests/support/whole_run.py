@@ -1,6 +1,6 @@
 """A whole run over a scripted endpoint, from its lock to its manifest, in processes that follow one another.
 
-Each does what `run` does with its files, in the same order (harness/engine/launch.py), on a disk of the test's.
+Each does what `run` does with its files, in the same order (harness/engine/run.py), on a disk of the test's.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.request_body import Sampling
 from harness.endpoint.transport import Received
 from harness.engine.finish import finish
-from harness.engine.job import Job
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
+from harness.engine.progress import Findings
+from harness.engine.run import Run
 from harness.errors import BadInput, Rejected, TransportFault
 from harness.model import JSON, Completion, Record, Where
 from harness.store import atomic, log, manifest
@@ -146,7 +146,7 @@ class WholeRun:
         if old is None:
             made.save(files.manifest, disk)
         store.open_logs(index)
-        job = Job(benchmark, "weibo", Sampling("m"), "http://x", index, store, np.ones(len(index), np.bool_))
+        job = Run(benchmark, "weibo", index, store, made, np.ones(len(index), np.bool_))
         if len(job.remaining):
             made.state = RUNNING
             store.set_aside_report()
@@ -155,19 +155,19 @@ class WholeRun:
             anyio.run(self._play, job, endpoint)
         elif made.state == COMPLETE:
             return made
-        self.finish(job, made, disk)
+        self.finish(job, disk)
         return made
 
-    def finish(self, job: Job, made: Manifest, disk: Disk) -> None:
-        files, report = self.files, finish(job, made, "run", stopped=False)
+    def finish(self, job: Run, disk: Disk) -> None:
+        files, report = self.files, finish(job, "run", stopped=False)
         atomic.write(files.report("json"), orjson.dumps(report.data), disk=disk)
-        made.save(files.manifest, disk)
+        job.manifest.save(files.manifest, disk)
 
-    async def _play(self, job: Job, endpoint: Endpoint) -> None:
+    async def _play(self, job: Run, endpoint: Endpoint) -> None:
         clock = anyio.current_time
         limiter = Limiter(Slots(FixedControl(LIMIT), clock))
         caller = Caller(endpoint, limiter, Limits(2, 900.0), clock=clock, sleep=no_wait, rng=random.Random(0))
-        lane = Lane("run", [job], caller, seed=1, requested=LIMIT, power=self._power, clock=clock)
+        lane = Lane("run", Findings([job], clock), caller, seed=1, requested=LIMIT, power=self._power, clock=clock)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:
             raise lane.ending
@@ -181,12 +181,14 @@ class WholeRun:
 
     def _manifest(self, index: TaskIndex) -> Manifest:
         return Manifest(
-            "weibo",
+            subset="weibo",
             identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},
             provenance={"endpoint": "http://x", "key_from": None, "harness": "0"},
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": index.sha256, "users": len(index)},
             selection={"ratio": 1.0, "sample_seed": 0},
+            state=RUNNING,
+            counts={},
             times={"created": "2025-01-01T00:00:00+00:00"},
         )
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from harness.engine.progress import Ahead, time_to_go
-from harness.engine.recent import REPLIES, Counts, Latency, Rates, Warnings
+from harness.engine.progress import time_to_go
+from harness.engine.recent import REPLIES, Latency, Rates, Warnings
 from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view
@@ -357,15 +357,15 @@ def test_faults_of_several_runs_leave_room_for_what_was_found_out(number: int) -
 
 def test_longest_chain_can_outlast_the_rate() -> None:
     """A user's steps come one after another: 50 of 2 s take 100 s, however fast all others are."""
-    assert time_to_go(Ahead(100, 50), rate=5.0, step_seconds=2.0, outage=False) == (100.0, True)
-    assert time_to_go(Ahead(1000, 50), rate=5.0, step_seconds=2.0, outage=False) == (200.0, False)
-    assert time_to_go(Ahead(0, 0), rate=0.0, step_seconds=None, outage=False) == (0.0, False)
+    assert time_to_go(100, 50, rate=5.0, step_seconds=2.0, outage=False) == (100.0, True)
+    assert time_to_go(1000, 50, rate=5.0, step_seconds=2.0, outage=False) == (200.0, False)
+    assert time_to_go(0, 0, rate=0.0, step_seconds=None, outage=False) == (0.0, False)
 
 
 def test_nobody_can_tell_how_long_an_outage_lasts() -> None:
     """Nor how long a run takes before its first step."""
-    assert time_to_go(Ahead(10, 2), rate=5.0, step_seconds=2.0, outage=True) == (None, False)
-    assert time_to_go(Ahead(10, 2), rate=0.0, step_seconds=None, outage=False) == (None, False)
+    assert time_to_go(10, 2, rate=5.0, step_seconds=2.0, outage=True) == (None, False)
+    assert time_to_go(10, 2, rate=0.0, step_seconds=None, outage=False) == (None, False)
 
 
 def test_latency_is_that_of_the_last_replies() -> None:
@@ -382,11 +382,11 @@ def test_latency_is_that_of_the_last_replies() -> None:
 
 def test_rates_are_those_of_the_last_half_minute() -> None:
     """Of steps, and of tokens in and out; before any time has gone there is none."""
-    rates = Rates(0.0, Counts(0, 0, 0))
-    assert rates.of(0.0, Counts(0, 0, 0)) == (0.0, 0.0, 0.0)
-    assert rates.of(10.0, Counts(1000, 10_000, 1000)) == (100.0, 1000.0, 100.0)
+    rates = Rates(0.0, (0, 0, 0))
+    assert rates.of(0.0, (0, 0, 0)) == (0.0, 0.0, 0.0)
+    assert rates.of(10.0, (1000, 10_000, 1000)) == (100.0, 1000.0, 100.0)
     for second in range(11, 100):
-        steps, into, out = rates.of(float(second), Counts(1000 + 2 * (second - 10), 10_000, 1000))
+        steps, into, out = rates.of(float(second), (1000 + 2 * (second - 10), 10_000, 1000))
     assert steps == pytest.approx(2.0)
     assert (into, out) == (0.0, 0.0)
 

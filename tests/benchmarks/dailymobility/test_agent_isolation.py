@@ -20,14 +20,14 @@ import anyio
 import pytest
 import uvloop
 
-from harness.benchmarks.dailymobility.agents import Stage
-from harness.benchmarks.dailymobility.agents.session import Host
+from harness.benchmarks.dailymobility.agents import Runner
+from harness.benchmarks.dailymobility.agents.session import Session
 from harness.benchmarks.dailymobility.day import Row
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
 from harness.model import Completion, Request
-from tests.support.agent_town import played, resident, saying, silence, stage, written
+from tests.support.agent_town import played, resident, runner, saying, silence, written
 
-Runner = Callable[[Coroutine[Any, Any, Any]], Any]
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 LIMIT = 0.03
 """Seconds that an agent may hold up these tests."""
@@ -65,14 +65,14 @@ def dedented(text: str) -> list[str]:
     return dedent(text).strip("\n").splitlines()
 
 
-async def all_of(on_stage: Stage, numbers: range, ask: Any = silence) -> list[Any]:
-    plays = (on_stage.play(resident(number), ask) for number in numbers)
+async def all_of(running: Runner, numbers: range, ask: Any = silence) -> list[Any]:
+    plays = (running.play(resident(number), ask) for number in numbers)
     return await asyncio.gather(*plays, return_exceptions=True)
 
 
 def test_an_exception_fails_its_resident_only() -> None:
     """It is told by file, step and line; everybody else plays on."""
-    ends = asyncio.run(all_of(stage("fails_at_40.py"), range(10)))
+    ends = asyncio.run(all_of(runner("fails_at_40.py"), range(10)))
     assert [number for number, end in enumerate(ends) if isinstance(end, AgentFailed)] == [7]
     assert (ends[7].kind, ends[7].detail) == ("agent_error", "fails_at_40.py, step 40, line 10: ValueError: 没有计划")
     assert all(len(end) == 100 for number, end in enumerate(ends) if number != 7)
@@ -101,27 +101,27 @@ def test_an_exception_fails_its_resident_only() -> None:
 def test_whatever_an_agent_raises_is_its_resident_s(tmp_path: Path, body: str, told: str) -> None:
     """What would end the event loop or look like a cancelled run among it."""
     with pytest.raises(AgentFailed) as failed:
-        played(stage(written(tmp_path, body)))
+        played(runner(written(tmp_path, body)))
     assert failed.value.kind == "agent_error" and told in failed.value.detail
 
 
 def test_a_day_that_is_not_whole_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it came about that it ended."""
 
-    async def nothing(host: Host) -> None: ...
+    async def nothing(session: Session) -> None: ...
 
-    monkeypatch.setattr(Host, "_live", nothing)
+    monkeypatch.setattr(Session, "_live", nothing)
     with pytest.raises(AgentFailed) as failed:
-        played(stage("random_walk.py"))
+        played(runner("random_walk.py"))
     assert failed.value.detail == "random_walk.py, init: the day ended with 0 of its 100 steps"
 
 
 @pytest.mark.parametrize(
     ("says", "kind", "told"),
     [
-        ("raise ValueError", "agent_error", "line 9: an error that cannot say what it is"),
-        ("raise SystemExit", "agent_error", "line 9: an error that cannot say what it is"),
-        ("return 5", "agent_error", "line 9: an error that cannot say what it is"),
+        ("raise ValueError", "agent_error", "line 9: an error without a usable text"),
+        ("raise SystemExit", "agent_error", "line 9: an error without a usable text"),
+        ("return 5", "agent_error", "line 9: an error without a usable text"),
         ("while True: pass", "agent_blocked", f"line 8: still running after {LIMIT} s without waiting"),
         (r"return 'a\nb\x1b\u2028c'", "agent_error", "line 9: E: a b c"),
         (r"return '\ud83d!'", "agent_error", "line 9: E: ?!"),
@@ -135,19 +135,19 @@ def test_the_text_of_an_error_is_one_line_whatever_it_does(
     """It may be the agent's code that makes it, which may fail in turn; a file of JSON has to hold it."""
     body = forward(f"class E({of}):\n    def __str__(self):\n        {says}\nraise E")
     with pytest.raises(AgentFailed) as failed:
-        played(stage(written(tmp_path, body), limit=LIMIT))
+        played(runner(written(tmp_path, body), limit=LIMIT))
     assert (failed.value.kind, failed.value.detail) == (kind, f"agent.py, step 1, {told}")
     failed.value.detail.encode()
 
 
 @LOOPS
 @pytest.mark.parametrize("way", AWAY)
-def test_an_agent_that_never_waits_is_broken_off(tmp_path: Path, run: Runner, way: str) -> None:
+def test_an_agent_that_never_waits_is_broken_off(tmp_path: Path, run: Run, way: str) -> None:
     """Whatever it catches; the others play on, and the alarm is as it was."""
     body = forward(f"if self.id == 1:\n{chr(10).join('    ' + line for line in dedented(AWAY[way]))}")
-    on_stage = stage(written(tmp_path, body), limit=LIMIT)
+    running = runner(written(tmp_path, body), limit=LIMIT)
     handler = signal.getsignal(signal.SIGALRM)
-    blocked, other = run(all_of(on_stage, range(1, 3)))
+    blocked, other = run(all_of(running, range(1, 3)))
     assert isinstance(blocked, AgentFailed) and blocked.kind == "agent_blocked" and len(other) == 100
     assert blocked.detail.startswith("agent.py, step 1, line ")
     assert blocked.detail.endswith(f": still running after {LIMIT} s without waiting")
@@ -160,7 +160,7 @@ def test_an_alarm_of_somebody_else_s_is_put_back() -> None:
     earlier = signal.signal(signal.SIGALRM, lambda number, frame: struck.append(number))
     try:
         signal.setitimer(signal.ITIMER_REAL, 50, 7)
-        played(stage("random_walk.py"))
+        played(runner("random_walk.py"))
         left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
         assert 40 < left < 50 and interval == 7
         signal.raise_signal(signal.SIGALRM)
@@ -176,8 +176,8 @@ HOLD = forward("if self.environment.get_tick() < 9000:\n    time.sleep(0.004)")
 def test_a_slice_that_holds_up_the_loop_is_noticed_with_its_line(tmp_path: Path) -> None:
     """One warning for a line, whoever it is that stands there."""
     warnings: list[str] = []
-    on_stage = stage(written(tmp_path, HOLD), warnings.append, notice=0.002)
-    asyncio.run(all_of(on_stage, range(1, 3)))
+    running = runner(written(tmp_path, HOLD), warnings.append, notice=0.002)
+    asyncio.run(all_of(running, range(1, 3)))
     (told,) = [warning for warning in warnings if ", line 7, " in warning]
     assert told.startswith("agent.py: held up everybody for 0.0") and "(agent.py, step " in told
 
@@ -185,9 +185,9 @@ def test_a_slice_that_holds_up_the_loop_is_noticed_with_its_line(tmp_path: Path)
 def test_outside_of_the_main_thread_it_is_only_noticed(tmp_path: Path) -> None:
     """There are no alarms there."""
     warnings: list[str] = []
-    on_stage = stage(written(tmp_path, HOLD), warnings.append, notice=0.001, limit=0.002)
+    running = runner(written(tmp_path, HOLD), warnings.append, notice=0.001, limit=0.002)
     ends: list[Any] = []
-    thread = threading.Thread(target=lambda: ends.extend(asyncio.run(all_of(on_stage, range(1)))))
+    thread = threading.Thread(target=lambda: ends.extend(asyncio.run(all_of(running, range(1)))))
     thread.start()
     thread.join()
     assert len(ends[0]) == 100 and len(warnings) == 1 and warnings[0].endswith(", resident 0)")
@@ -213,9 +213,7 @@ def _seldom(caught: str, error: Exception) -> Any:
 @pytest.mark.parametrize(
     ("caught", "error"), [_seldom(*pair) for pair in product(["Exception", "BaseException", ""], ERRORS)]
 )
-def test_a_failing_api_is_no_occasion_for_a_fallback(
-    tmp_path: Path, run: Runner, error: Exception, caught: str
-) -> None:
+def test_a_failing_api_is_no_occasion_for_a_fallback(tmp_path: Path, run: Run, error: Exception, caught: str) -> None:
     """The very error reaches who plays, and the agent is not run again, whatever it catches and however often."""
     body = f"""
     while True:
@@ -225,7 +223,7 @@ def test_a_failing_api_is_no_occasion_for_a_fallback(
         except {caught}:
             LATER.append(self.id)
     """
-    on_stage = stage(written(tmp_path, forward(body), top="LATER = []"))
+    running = runner(written(tmp_path, forward(body), top="LATER = []"))
     asked = 0
 
     async def ask(request: Request) -> Completion:
@@ -237,7 +235,7 @@ def test_a_failing_api_is_no_occasion_for_a_fallback(
         return Completion("好")
 
     with pytest.raises(type(error)) as raised:
-        run(on_stage.play(resident(), ask))
+        run(running.play(resident(), ask))
     assert raised.value is error and asked == 3
     gc.collect()  # nothing is left that would complain as it is taken away
 
@@ -245,8 +243,8 @@ def test_a_failing_api_is_no_occasion_for_a_fallback(
 def test_the_file_that_falls_back_is_not_scored_for_it() -> None:
     """As a user writes it, with retries of its own."""
     with pytest.raises(GaveUp):
-        played(stage("catches_all.py"), failing_after(5))
-    assert played(stage("catches_all.py"), saying("work"))[0].intention == "work"
+        played(runner("catches_all.py"), failing_after(5))
+    assert played(runner("catches_all.py"), saying("work"))[0].intention == "work"
 
 
 def failing_after(count: int) -> Any:
@@ -261,7 +259,7 @@ def failing_after(count: int) -> Any:
 
 
 @LOOPS
-def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Runner) -> None:
+def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Run) -> None:
     """The others under way are cancelled, and none is left behind."""
     body = """
     async def one(number):
@@ -283,14 +281,14 @@ def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Runne
             ended.append(request.messages[0].content)
         raise AssertionError
 
-    on_stage = stage(written(tmp_path, forward(body)))
+    running = runner(written(tmp_path, forward(body)))
     with pytest.raises(GaveUp):
-        run(on_stage.play(resident(), ask))
+        run(running.play(resident(), ask))
     assert sorted(ended) == ["0", "1", "2", "3", "4"]
 
 
 @LOOPS
-def test_requests_at_once_are_asked_in_order(run: Runner) -> None:
+def test_requests_at_once_are_asked_in_order(run: Run) -> None:
     """By gather, tasks, wait_for and task groups; what is asked first of the same is the first of it saved."""
     asked: list[str] = []
 
@@ -299,7 +297,7 @@ def test_requests_at_once_are_asked_in_order(run: Runner) -> None:
         await asyncio.sleep(0)
         return Completion(request.messages[0].content)
 
-    rows: list[Row] = run(stage("asks_at_once.py").play(resident(), ask))
+    rows: list[Row] = run(runner("asks_at_once.py").play(resident(), ask))
     assert asked == ["1", "2", "3", "4", "5"]
     said = rows[0].intention or ""
     assert [part.split()[0] for part in said.split(", ")] == asked
@@ -313,27 +311,27 @@ def test_a_request_that_is_cancelled_leaves_nobody_waiting(tmp_path: Path) -> No
         raise asyncio.CancelledError
 
     with pytest.raises(AgentFailed, match="step 1, line 6: CancelledError"):
-        played(stage(written(tmp_path, body)), ask)
+        played(runner(written(tmp_path, body)), ask)
 
 
 def test_requests_are_asked_outside_of_slices(tmp_path: Path) -> None:
     """No alarm is set and no random state is the resident's while the harness asks and saves."""
     body = forward("random.seed(5)\nawait self.llm.atext_request([{'role': 'user', 'content': '?'}])")
-    on_stage = stage(written(tmp_path, body), limit=0.01)
+    running = runner(written(tmp_path, body), limit=0.01)
     random.seed(1)
     state = random.getstate()
 
     async def ask(request: Request) -> Completion:
         assert random.getstate() == state and signal.getitimer(signal.ITIMER_REAL)[0] == 0
-        assert asyncio.get_running_loop().get_task_factory() is None and not on_stage.guard.inside
+        assert asyncio.get_running_loop().get_task_factory() is None and not running.shared.guard.inside
         return Completion("好")
 
-    assert len(played(on_stage, ask)) == 100
+    assert len(played(running, ask)) == 100
 
 
 @LOOPS
 @pytest.mark.parametrize("ends", ["Exception", "BaseException"])
-def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Runner, ends: str) -> None:
+def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Run, ends: str) -> None:
     """Whatever the agent catches: the cancellation passes, and no task is left."""
     body = f"""
     while True:
@@ -342,7 +340,7 @@ def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Runner, ends: str) -
         except {ends}:
             pass
     """
-    on_stage = stage(written(tmp_path, forward(body)))
+    running = runner(written(tmp_path, forward(body)))
 
     async def main() -> None:
         under_way = asyncio.Event()
@@ -354,7 +352,7 @@ def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Runner, ends: str) -
 
         with anyio.move_on_after(60) as scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(on_stage.play, resident(), ask)
+                group.start_soon(running.play, resident(), ask)
                 await under_way.wait()
                 group.cancel_scope.cancel()
         assert not scope.cancelled_caught
@@ -366,7 +364,7 @@ def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Runner, ends: str) -
 
 @LOOPS
 def test_the_day_ends_what_the_agent_has_left_running(
-    tmp_path: Path, run: Runner, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Tasks that nobody waits for, requests under way; errors that nobody looked at are not complained of."""
     body = """
@@ -389,7 +387,7 @@ def test_the_day_ends_what_the_agent_has_left_running(
             await asyncio.Event().wait()
             raise AssertionError
 
-        rows = await stage(written(tmp_path, body)).play(resident(), ask)
+        rows = await runner(written(tmp_path, body)).play(resident(), ask)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return rows
 
@@ -416,22 +414,22 @@ def test_giving_up_on_a_reply_is_said(tmp_path: Path) -> None:
 
     head = "async def init(self):\n    await super().init()\n    await self.forward()\n    await asyncio.sleep(0.01)\n"
     once = forward(f"if self.environment.get_tick(): return\n{chr(10).join(dedented(body))}", head)
-    rows = played(stage(written(tmp_path, once), warnings.append), ask)
+    rows = played(runner(written(tmp_path, once), warnings.append), ask)
     assert rows[0].intention == "sleep" and saved == ["好"]
     assert warnings == ["agent.py: gave up waiting for a reply: such a day depends on how fast the endpoint is"]
 
 
 def test_residents_take_turns(tmp_path: Path) -> None:
     """An agent that never waits for anything lets the others in after each of its steps."""
-    on_stage = stage(written(tmp_path, forward("ORDER.append(self.id)"), top="ORDER = []"))
-    asyncio.run(all_of(on_stage, range(3)))
-    assert sys.modules[on_stage.agent.cls.__module__].ORDER == [0, 1, 2] * 100  # type: ignore[attr-defined]
+    running = runner(written(tmp_path, forward("ORDER.append(self.id)"), top="ORDER = []"))
+    asyncio.run(all_of(running, range(3)))
+    assert sys.modules[running.agent.cls.__module__].ORDER == [0, 1, 2] * 100  # type: ignore[attr-defined]
 
 
 def test_an_agent_that_waits_for_nothing_is_given_up(tmp_path: Path) -> None:
     """Nothing will ever wake it; the others play on."""
     body = forward("if self.id == 1:\n    await asyncio.Event().wait()")
-    stalled, other = asyncio.run(all_of(stage(written(tmp_path, body), stall=0.02), range(1, 3)))
+    stalled, other = asyncio.run(all_of(runner(written(tmp_path, body), stall=0.02), range(1, 3)))
     assert isinstance(stalled, AgentFailed) and stalled.kind == "agent_stalled" and len(other) == 100
     assert stalled.detail == "agent.py, step 1: waits for 0.02 s for something that does not come"
 
@@ -444,21 +442,21 @@ def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
         return Completion("睡")
 
     body = "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
-    rows = played(stage(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.2), slow)
+    rows = played(runner(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.2), slow)
     assert len(rows) == 100
 
 
 @LOOPS
-def test_the_working_directory_is_put_back(tmp_path: Path, run: Runner) -> None:
+def test_the_working_directory_is_put_back(tmp_path: Path, run: Run) -> None:
     """After each slice, and it is said: the harness's own paths may be relative."""
     (tmp_path / "else").mkdir()
     body = forward(f"os.chdir({str(tmp_path / 'else')!r})\nawait asyncio.sleep(0)\nSEEN.append(os.getcwd())")
     told: list[str] = []
-    on_stage = stage(written(tmp_path, body, top="import os\nSEEN = []"), told.append)
+    running = runner(written(tmp_path, body, top="import os\nSEEN = []"), told.append)
     here = os.getcwd()
-    run(all_of(on_stage, range(2)))
+    run(all_of(running, range(2)))
     assert os.getcwd() == here
-    assert set(sys.modules[on_stage.agent.cls.__module__].SEEN) == {here}
+    assert set(sys.modules[running.agent.cls.__module__].SEEN) == {here}
     assert told == ["agent.py: changed the working directory, which was put back: the whole process has one"]
 
 
@@ -468,11 +466,11 @@ def test_a_coroutine_that_was_never_awaited_is_told_with_its_line(
 ) -> None:
     """Once, whoever forgets it and however often; not on the terminal, and whatever the process warns of else."""
     told: list[str] = []
-    on_stage = stage(written(tmp_path, forward("self.go_to_aoi(5)")), told.append)
+    running = runner(written(tmp_path, forward("self.go_to_aoi(5)")), told.append)
     with warnings.catch_warnings():
         warnings.simplefilter(filters)
         shown, before = warnings.showwarning, warnings.filters[:]
-        asyncio.run(all_of(on_stage, range(3)))
+        asyncio.run(all_of(running, range(3)))
         assert warnings.showwarning is shown and warnings.filters == before
     name = "DailyMobilityAgent.go_to_aoi"
     assert told == [f"agent.py: RuntimeWarning: coroutine '{name}' was never awaited (agent.py, line 6)"]
@@ -490,7 +488,7 @@ def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> Non
 
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
-        played(stage(written(tmp_path, body, top="import warnings"), told.append), ask)
+        played(runner(written(tmp_path, body, top="import warnings"), told.append), ask)
     assert told == ["agent.py: UserWarning: 时间 1 (agent.py, line 6)"]
     assert {str(each.message) for each in shown} == {"其它"}
 
@@ -499,7 +497,7 @@ def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ends", ["await self.llm.atext_request([])", "self.messager"])
 @pytest.mark.parametrize("catches", ["ValueError", "BaseException"])
 def test_nothing_is_warned_of_for_an_agent_that_is_broken_off(
-    tmp_path: Path, run: Runner, ends: str, catches: str, recwarn: pytest.WarningsRecorder
+    tmp_path: Path, run: Run, ends: str, catches: str, recwarn: pytest.WarningsRecorder
 ) -> None:
     """What it had yet to await is no mistake of its."""
     body = f"""
@@ -516,7 +514,7 @@ def test_nothing_is_warned_of_for_an_agent_that_is_broken_off(
         await asyncio.sleep(0)
         raise GaveUp("http_503", "no", 9)
 
-    failures = run(all_of(stage(written(tmp_path, forward(body)), told.append), range(2), ask))
+    failures = run(all_of(runner(written(tmp_path, forward(body)), told.append), range(2), ask))
     assert all(isinstance(failure, GaveUp | AgentFailed) for failure in failures)
     gc.collect()
     assert told == [] and not recwarn.list

@@ -16,7 +16,7 @@ import pytest
 from harness.benchmarks.dailymobility.agents import load_agent
 from harness.benchmarks.dailymobility.agents.classes import LOGGER, DailyMobilityAgent
 from harness.errors import BadInput
-from tests.support.agent_town import FILES, played, stage
+from tests.support.agent_town import FILES, played, runner
 
 BASES = [
     "from agentsociety_benchmark.benchmarks import DailyMobilityAgent as Base",
@@ -53,7 +53,7 @@ def test_the_base_class_has_many_names_and_is_one_object(tmp_path: Path, line: s
     """Whatever it is imported from, an agent derives from the same class."""
     agent = load_agent(file_of(tmp_path, f"{line}\nclass Own(Base): pass\n"))
     assert agent.cls.__name__ == "Own" and agent.cls.__mro__[1] is DailyMobilityAgent
-    assert (agent.name, agent.data, agent.beside) == ("agent.py", agent.path.read_bytes(), {})
+    assert (agent.name, agent.data, agent.siblings) == ("agent.py", agent.path.read_bytes(), {})
 
 
 @pytest.mark.parametrize("line", OTHERS)
@@ -125,12 +125,12 @@ def test_private_classes_and_second_names_do_not_count(tmp_path: Path) -> None:
         (
             "class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n",
             3,
-            "an error that cannot say what it",
+            "an error without a usable text",
         ),
         (
             "class E(Exception):\n    __traceback__ = property(lambda self: 1 / 0)\nraise E\n",
             0,
-            "an error that cannot say",
+            "an error without a usable text",
         ),
         ("raise ValueError('a\\nb\\ud83d' + 'c' * 10**6)\n", 1, f"ValueError: a b?{'c' * 296}"),
     ],
@@ -161,7 +161,7 @@ def test_an_agent_class_need_not_compare(tmp_path: Path, meta: str) -> None:
     text = (
         f"import abc\n{base}\nclass Meta(abc.ABCMeta):\n    {meta}\nclass Own(DailyMobilityAgent, metaclass=Meta): pass"
     )
-    assert len(played(stage(file_of(tmp_path, text)))) == 100
+    assert len(played(runner(file_of(tmp_path, text)))) == 100
 
 
 def test_what_python_warns_of_in_a_file_is_told_as_it_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,8 +170,8 @@ def test_what_python_warns_of_in_a_file_is_told_as_it_plays(tmp_path: Path, caps
     file = file_of(tmp_path, f"import warnings\nassert (1, 'x')\nwarnings.warn('旧')\n{AGENT}")
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        on_stage = stage(file, told.append)
-        played(on_stage), played(on_stage)
+        running = runner(file, told.append)
+        played(running), played(running)
     assert [text.split(":")[1].strip() for text in told] == ["SyntaxWarning", "UserWarning"]
     assert told[1] == "agent.py: UserWarning: 旧 (agent.py, line 3)" and told[0].endswith(" (agent.py, line 2)")
     assert capsys.readouterr() == ("", "")
@@ -188,7 +188,7 @@ def test_modules_beside_the_file_see_what_it_sees(tmp_path: Path) -> None:
     (tmp_path / "base.py").write_text("from agentsociety_benchmark.benchmarks import DailyMobilityAgent as Base\n")
     agent = load_agent(file_of(tmp_path, "from base import Base\nimport base\nclass Own(Base): pass\n"))
     assert agent.cls.__mro__[1] is DailyMobilityAgent
-    assert agent.beside == {"base.py": (tmp_path / "base.py").read_bytes()} and "base" not in sys.modules
+    assert agent.siblings == {"base.py": (tmp_path / "base.py").read_bytes()} and "base" not in sys.modules
     (tmp_path / "base.py").write_text("\nimport agentsociety.message\n")
     with pytest.raises(BadInput, match=r"base\.py, line 2: "):
         load_agent(tmp_path / "agent.py")
@@ -199,7 +199,7 @@ def test_a_module_beside_the_file_is_imported_at_the_top(tmp_path: Path) -> None
     (tmp_path / "late.py").write_text("")
     file = file_of(tmp_path, f"{AGENT}Own.forward = lambda self: __import__('late')\n")
     with pytest.raises(Exception, match=r"late\.py is imported while the agent runs: import it at the top"):
-        played(stage(file))
+        played(runner(file))
 
 
 def test_loading_leaves_the_process_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,9 @@ HEAD = "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\ncl
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tasks folder with three residents."""
     folder = tmp_path_factory.mktemp("data")
-    synth.synthesise(folder / "dailymobility", 3, 1)
+    (folder / "dailymobility" / "groundtruth").mkdir(parents=True)
+    for name, content in synth.files(3, 1).items():
+        (folder / "dailymobility" / name).write_bytes(content)
     return folder
 
 

@@ -167,9 +167,9 @@ def with_lane(x: float) -> Any:
     ("made", "said"),
     [
         (map_pb2.Map(), "without any AOI"),
-        (twice("aois"), "Aoi 500000001: expected an id of its own"),
-        (twice("pois"), "Poi 700000001: expected an id of its own"),
-        (twice("lanes"), "Lane 3: expected an id of its own"),
+        (twice("aois"), "Aoi 500000001: expected a unique id"),
+        (twice("pois"), "Poi 700000001: expected a unique id"),
+        (twice("lanes"), "Lane 3: expected a unique id"),
         (with_aoi([], None), "Aoi 500000009: expected 1 positions or more, got 0"),
         (with_aoi(SQUARE[:2], 1.0), "Aoi 500000009: expected 3 positions or more, got 2"),
         (

@@ -274,7 +274,7 @@ def test_what_is_found_may_be_long_or_deep(tmp_path: Path) -> None:
 def test_a_missing_list_is_named(tmp_path: Path) -> None:
     """With all that was expected."""
     content = {name: values for name, values in four().items() if name != PROPORTIONS}
-    assert refusal(as_json(tmp_path, content)).endswith("intention_proportions is not there")
+    assert refusal(as_json(tmp_path, content)).endswith("intention_proportions is missing")
 
 
 @pytest.mark.parametrize("content", [b"", b"[1, 2]", b"{", b'"x"', b"[" * 100_000, b"\xff\xfe", b"null"])

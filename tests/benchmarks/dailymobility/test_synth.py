@@ -6,7 +6,6 @@ import itertools
 import json
 from collections import Counter
 from io import BytesIO
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,7 +17,7 @@ from shapely.geometry import LineString, Point, Polygon
 
 from harness.benchmarks.dailymobility.city import City, read_city
 from harness.benchmarks.dailymobility.measures import gyration_radius, proportions
-from harness.benchmarks.dailymobility.synth import PLACES, files, synthesise
+from harness.benchmarks.dailymobility.synth import PLACES, files
 from harness.errors import BadInput
 from tests.support import ROOT
 
@@ -57,13 +56,6 @@ def test_the_shipped_sample_is_what_the_code_makes(made: dict[str, bytes]) -> No
     shipped = {str(path.relative_to(SAMPLE)): path.read_bytes() for path in SAMPLE.rglob("*") if path.is_file()}
     assert shipped == made
     assert sum(map(len, shipped.values())) < 250_000
-
-
-def test_synthesise_writes_those_files(tmp_path: Path) -> None:
-    """Into a folder that need not be there."""
-    synthesise(tmp_path / "deep" / "folder", 3, 5)
-    for name, content in files(3, 5).items():
-        assert (tmp_path / "deep" / "folder" / name).read_bytes() == content
 
 
 def test_another_seed_is_another_city_with_other_residents(made: dict[str, bytes]) -> None:
