@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,10 @@ import pytest
 
 from harness.errors import BadInput
 from harness.serve import imitate
-from harness.serve.app import Embedded, Options, start
+from harness.serve.app import Embedded, Options
 from harness.serve.faults import PASSING, REFUSALS, FaultPlan
 from harness.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
+from tests.support.embedded import session_with
 from tests.support.scripted import answer
 
 PROMPT = '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选，以 JSON 回答'
@@ -40,16 +39,6 @@ EVERY_ERROR = [(name, kind) for name in imitate.NAMES for kind in imitate.load(n
 
 def call(model: str = "some-model", **changes: Any) -> dict[str, Any]:
     return {"model": model, "messages": MESSAGES, **changes}
-
-
-@asynccontextmanager
-async def serving(options: Options) -> AsyncIterator[tuple[Embedded, aiohttp.ClientSession]]:
-    endpoint = await start(options)
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield endpoint, session
-    finally:
-        await endpoint.close()
 
 
 async def post(endpoint: Embedded, session: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, bytes, Any]:
@@ -170,7 +159,7 @@ def test_members_of_the_usage_can_name_a_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("models", [PLAIN, THINKER], ids=["plain", "thinking"])
 async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models: dict[str, str]) -> None:
     """Any model is answered, the same bytes each time; the content is the answer, wherever the thoughts are."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, headers = await post(endpoint, session, call(models[name]))
         assert (await post(endpoint, session, call(models[name])))[1] == body
     reply = orjson.loads(body)
@@ -188,7 +177,7 @@ async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models
 @pytest.mark.parametrize("models", [PLAIN, THINKER], ids=["plain", "thinking"])
 async def test_stream_joined_is_the_whole_reply(name: str, models: dict[str, str]) -> None:
     """Content, thoughts, finish reason and usage are those of the reply without streaming."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         reply = orjson.loads((await post(endpoint, session, call(models[name])))[1])
         wanted = call(models[name], stream=True, stream_options={"include_usage": True})
         _, stream, headers = await post(endpoint, session, wanted)
@@ -276,7 +265,7 @@ def test_thoughts_can_be_left_in_the_content() -> None:
 async def test_thinking_model_cut_off_by_its_length_has_thoughts_only(name: str) -> None:
     """All tokens went into thinking: the content is empty, the finish reason length."""
     options = Options(imitate=name, faults=FaultPlan(1.0, ("length",)))
-    async with serving(options) as (endpoint, session):
+    async with session_with(options) as (endpoint, session):
         reply = orjson.loads((await post(endpoint, session, call(THINKER[name])))[1])
     choice = reply["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
@@ -289,7 +278,7 @@ async def test_thinking_model_cut_off_by_its_length_has_thoughts_only(name: str)
 )
 async def test_streams_are_kept_alive_by_comments(name: str, comment: bytes) -> None:
     """One comes before the first event, one in the middle."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         _, stream, _ = await post(endpoint, session, call(stream=True))
     blocks = stream.split(b"\n\n")
     assert blocks[0] == comment and 1 < blocks.index(comment, 1) < len(blocks) - 3
@@ -298,7 +287,7 @@ async def test_streams_are_kept_alive_by_comments(name: str, comment: bytes) -> 
 @pytest.mark.anyio
 async def test_whole_replies_of_deepseek_come_after_empty_lines() -> None:
     """They keep the connection alive and harm no JSON; an error has none."""
-    async with serving(Options(imitate="deepseek")) as (endpoint, session):
+    async with session_with(Options(imitate="deepseek")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call())
     assert (status, body[:4]) == (200, b"\n\n\n\n") and orjson.loads(body)["choices"]
 
@@ -306,7 +295,7 @@ async def test_whole_replies_of_deepseek_come_after_empty_lines() -> None:
 @pytest.mark.anyio
 async def test_usage_of_deepseek_comes_with_the_end_of_a_stream() -> None:
     """Asked for or not, it stands in the chunk with the finish reason."""
-    async with serving(Options(imitate="deepseek")) as (endpoint, session):
+    async with session_with(Options(imitate="deepseek")) as (endpoint, session):
         _, stream, _ = await post(endpoint, session, call(stream=True))
     last = chunks_of(stream)[-1]
     assert (last["choices"][0]["finish_reason"], last["usage"]["prompt_cache_miss_tokens"]) == (
@@ -319,10 +308,10 @@ async def test_usage_of_deepseek_comes_with_the_end_of_a_stream() -> None:
 async def test_error_in_mid_stream_has_the_providers_form() -> None:
     """OpenRouter sends a chunk with `error` and finish_reason error, vLLM an error alone."""
     plan = FaultPlan(1.0, ("stream-error",))
-    async with serving(Options(imitate="openrouter", faults=plan)) as (endpoint, session):
+    async with session_with(Options(imitate="openrouter", faults=plan)) as (endpoint, session):
         last = chunks_of((await post(endpoint, session, call(stream=True)))[1])[-1]
         assert (last["error"]["code"], last["choices"][0]["finish_reason"]) == (502, "error")
-    async with serving(Options(imitate="vllm", faults=plan)) as (endpoint, session):
+    async with session_with(Options(imitate="vllm", faults=plan)) as (endpoint, session):
         last = chunks_of((await post(endpoint, session, call(stream=True)))[1])[-1]
         assert (set(last), last["error"]["code"]) == ({"error"}, 500)
 
@@ -367,7 +356,7 @@ SCHEMA: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schem
 )
 async def test_refused_parameters_are_refused(name: str, wanted: dict[str, Any], said: str) -> None:
     """Each with status 400 in the provider's words; it is no body of the count and no try."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, wanted)
         async with session.get(f"{endpoint.url.removesuffix('/v1')}/stats") as response:
             counts = await response.json()
@@ -419,7 +408,7 @@ def test_values_are_quoted_as_they_stand_in_json() -> None:
 async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, streamed: bool) -> None:
     """As a fault it comes in place of the completion, streamed or not, with the provider's headers."""
     error = imitate.load(name).errors[kind]
-    async with serving(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
+    async with session_with(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
         status, body, headers = await post(endpoint, session, call(stream=streamed))
     assert (status, body) == (error.status, error.reply("some-model").body)
     assert orjson.loads(body) and headers["Content-Type"] == "application/json"
@@ -431,7 +420,7 @@ async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, s
 async def test_unknown_model_is_not_answered(name: str) -> None:
     """One name gets the error of an unknown model, where the provider has one; the others take any name."""
     error = imitate.load(name).errors.get("unknown_model")
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(NO_SUCH_MODEL))
     assert (status, body) == (error.status, error.reply(NO_SUCH_MODEL).body) if error else status == 200
 
@@ -440,7 +429,7 @@ async def test_unknown_model_is_not_answered(name: str) -> None:
 @EACH
 async def test_wrong_key_is_refused_in_the_providers_form(name: str) -> None:
     """401 with the provider's own body, for streams too."""
-    async with serving(Options(imitate=name, key="sk-test-own")) as (endpoint, session):
+    async with session_with(Options(imitate=name, key="sk-test-own")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(stream=True))
     assert (status, body) == (401, imitate.load(name).errors["bad_key"].reply("").body)
 
@@ -470,6 +459,6 @@ def test_refusals_that_pass_are_drawn_anew_the_others_stay_with_the_body() -> No
 @pytest.mark.anyio
 async def test_model_that_is_no_text_is_malformed() -> None:
     """Even where any model is answered."""
-    async with serving(Options(imitate="vllm")) as (endpoint, session):
+    async with session_with(Options(imitate="vllm")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, {"model": None, "messages": MESSAGES})
     assert (status, b"model: expected text" in body) == (400, True)
