@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from harness.benchmarks.dailymobility.scorer import MobilityScorer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.lists import read
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
-from harness.benchmarks.dailymobility.scorer import MobilityScorer
 from harness.benchmarks.dailymobility.scores import FINAL, Estimate, estimates
 from harness.model import JSON, Heading, Paragraph, Record, Report, RunFacts, Table
 from harness.report.text import render

@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 import pytest
+from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from harness.benchmarks.streamprofile.metrics import METRICS
-from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.model import Block, Heading, Paragraph, Record, Report, RunFacts, Table, Verbatim
 from harness.report import text as text_module
 from harness.report.text import render, rendered, wrap

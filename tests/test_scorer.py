@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.benchmarks import spent
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
-from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.benchmarks.streamprofile.scores import ShardScores
 from harness.benchmarks.streamprofile.summary import bounds
 from harness.benchmarks.streamprofile.task import GivenStep, Truth

@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark, Importer, Metric, Origin
 from harness.benchmarks import settings
 from harness.benchmarks.files import content
-from harness.benchmarks.overview import RUN_FACTS
 from harness.benchmarks.user_code import described
 from harness.errors import BadInput, shown
-from harness.model import Baseline
+from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
     "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
@@ -239,21 +238,10 @@ def _bad_metrics(cls: Any) -> str | None:
         return "headline: expected a tuple of names of metrics"
     if unknown := [name for name in cls.headline if name not in of_names]:
         return f"headline: {', '.join(map(shown, unknown))}: no such metric"
-    return _valueless(cls)
-
-
-def _valueless(cls: Any) -> str | None:
-    """What names a figure that the derived scorer gives no value."""
-    if cls.scorer is not Benchmark.scorer:
-        return None
-    secondary = [metric.name for metric in cls.secondary]
-    if named := [name for name in cls.headline if name in secondary]:
-        return f"headline: {', '.join(map(shown, named))} is in secondary: name metrics of `metrics`"
-    return (
-        "secondary: only a class with its own `scorer` gives them values: declare them in metrics"
-        if secondary
-        else None
-    )
+    gives = cls.values is not Benchmark.values or cls.figures is not Benchmark.figures
+    if cls.secondary and not gives and cls.further_figures is Benchmark.further_figures:
+        return "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
+    return None
 
 
 def _missing_methods(cls: Any) -> str | None:

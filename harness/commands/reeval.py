@@ -22,6 +22,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Importer, Task
 from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
+from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import options, plan
@@ -31,7 +32,7 @@ from harness.engine.job import Job
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import AgentFailed, BadInput
-from harness.model import JSON, Record, Report, RunFacts, Where
+from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
 from harness.report.pages import Source, Wish
 from harness.store.lock import RunLock
@@ -100,11 +101,11 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)
         about = facts(job, manifest, run.name, failed)
-        report = scores.report(replace(about, notes=(*about.notes, *again.notes())))
-        write_report(run.files, report)
+        report, more = scores.report(replace(about, notes=(*about.notes, *again.notes())))
+        write_report(run.files, report, more)
         _tell(run.files, report, again.notes(), screen)
         if args.html:
-            _write_page(Source(run.files, report.data, selection["sample_seed"], benchmark, index))
+            _write_page(Source(run.files, report, selection["sample_seed"], benchmark, index))
     return 1 if manifest.state == INCOMPLETE else 0
 
 
@@ -181,11 +182,11 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
             found = _Theirs(files, benchmark, importer, index, lock)
             scores = ReportScores(benchmark, files.subset)
             replace_results(files.results, found.records(scores), stamp(), shown_by=files.pages)
-            report = scores.report(found.facts())
-            write_report(files, report)
+            report, more = scores.report(found.facts())
+            write_report(files, report, more)
             _tell(files, report, found.notes(), screen)
             if args.html:
-                _write_page(Source(files, report.data, defaults.SAMPLE_SEED, benchmark, index))
+                _write_page(Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
     return 0
@@ -256,8 +257,7 @@ def _write_page(source: Source) -> None:
 
 
 def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
-    covered = report.data["coverage"]
-    users = f"{covered['scored_users']} of {covered['expected_users']} users"
+    users = f"{report.coverage.scored_users} of {report.coverage.expected_users} users"
     say = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
     for words in (say, *notes):
         screen.print(words, highlight=False, soft_wrap=True, markup=False)

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import orjson
-
 from harness import defaults
 from harness.analysis import saved_runs
 from harness.analysis.leaderboard import reports
@@ -20,16 +18,13 @@ from harness.analysis.leaderboard.footnotes import left_out
 from harness.analysis.leaderboard.reports import Scored, Value
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Metric
-from harness.benchmarks import registry
-from harness.benchmarks.cards import page_of
-from harness.benchmarks.derived import upgraded
-from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.overview import NONE_OF_OURS
+from harness.benchmarks import overview, registry
 from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Block, Chart, Heading, Page, Paragraph, Series, Table
+from harness.model import Block, Chart, Heading, Page, Paragraph, Series, Table
 from harness.report import pages
 from harness.report.pages import SAMPLE, Source, Wish
 from harness.store import atomic
@@ -101,24 +96,22 @@ def _is_named(files: RunFiles, args: argparse.Namespace) -> bool:
     if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
         return False
     try:
-        return not args.model or args.model in (_data(files).get("model"), files.folder.name)
+        return not args.model or args.model in (_data(files).model, files.folder.name)
     except BadInput as error:  # an unreadable report does not stop the others
         tell(str(error))
         args.least_code = error.exit_code
         return False
 
 
-def _data(files: RunFiles) -> JSON:
+def _data(files: RunFiles) -> Report:
     """Return its report. Raise `BadInput` for one that `stats` could not read either."""
     path = files.report("json")
     try:
-        data: JSON = orjson.loads(content(path, DOCUMENT_MOST))
-        reports.checked(data, path)
-    except (OSError, ValueError):
-        raise BadInput(f"{path} is {NONE_OF_OURS}") from None
+        report = reports.loaded(path)
+        reports.checked(report, path)
     except BadInput as error:
         raise BadInput(f"{path} is {error}") from None
-    return upgraded(data)
+    return report
 
 
 # One run
@@ -166,7 +159,6 @@ def _say(path: Path) -> None:
 @dataclass(frozen=True, slots=True)
 class _Run:
     files: RunFiles
-    data: JSON
     page: Page
     scored: Scored
 
@@ -197,10 +189,10 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
         raise BadInput(left.nothing_else(args.results_dir, ()))
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
-    names = dict.fromkeys(run.data["benchmark"] for run in runs)
+    names = dict.fromkeys(run.scored.benchmark for run in runs)
     blocks = [
         *map(Paragraph, left.sentences()),
-        *(block for name in names for block in _blocks(name, [run for run in runs if run.data["benchmark"] == name])),
+        *(block for name in names for block in _blocks(name, [run for run in runs if run.scored.benchmark == name])),
     ]
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
     _say(place)
@@ -208,12 +200,12 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
 
 def _add(files: RunFiles, runs: list[_Run]) -> int:
-    data = _data(files)
-    found = reports.checked(data, files.report("json"))
+    report = _data(files)
     try:
-        runs.append(_Run(files, data, page_of(data), found))
+        page = overview.page(report)
     except ODD_SHAPE:
-        raise BadInput(f"{files.report('json')} is {NONE_OF_OURS}") from None
+        raise BadInput(f"{files.report('json')} is {NOT_A_REPORT}") from None
+    runs.append(_Run(files, page, reports.checked(report, files.report("json"))))
     return 0
 
 

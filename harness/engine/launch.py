@@ -15,6 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from harness import defaults
+from harness.benchmarks.overview import headline
+from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
@@ -25,7 +27,6 @@ from harness.engine.finish import finish
 from harness.engine.opening import PLAIN, Opened, Run, check_disk, open_indexes, prepared
 from harness.engine.session import Played, few_collections, play
 from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, memory_for
-from harness.model import Report
 from harness.report import pages
 from harness.report.pages import Source, Wish
 from harness.store.manifest import COMPLETE
@@ -117,11 +118,11 @@ def _close(plan: Plan, run: Run, played: Played, seconds: float, console: Consol
     with memory_for(
         f"score {run.label}", "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
     ):
-        report = finish(job, manifest, plan.name, stopped=played.ending is not None)
-        write_report(job.store.files, report)
+        report, more = finish(job, manifest, plan.name, stopped=played.ending is not None)
+        write_report(job.store.files, report, more)
     manifest.save(job.store.files.manifest)
     console.print(_headline(run, report), **PLAIN)
-    return [Source(job.store.files, report.data, plan.sample_seed, plan.benchmark, job.index)]
+    return [Source(job.store.files, report, plan.sample_seed, plan.benchmark, job.index)]
 
 
 def _keyless(plan: Plan, ending: HarnessError) -> str:
@@ -132,10 +133,9 @@ def _keyless(plan: Plan, ending: HarnessError) -> str:
 
 
 def _headline(run: Run, report: Report) -> str:
-    coverage = report.data["coverage"]
-    incomplete = "" if coverage["complete"] else " (INCOMPLETE)"
-    covered = f"{coverage['scored_users']} of {coverage['expected_users']} users{incomplete}"
-    return f"{run.label}: {covered}: {report.headline}; report: {run.job.store.files.report('txt')}"
+    of = report.coverage
+    covered = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
+    return f"{run.label}: {covered}: {headline(report)}; report: {run.job.store.files.report('txt')}"
 
 
 def _ended(opened: Opened, ending: HarnessError | None, console: Console) -> int:

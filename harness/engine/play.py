@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from harness.benchmark import VALID, Benchmark, Metric, Task
-from harness.benchmarks.derived import has_values
+from harness.benchmarks.derived import is_measured
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
 from harness.chat import Chat
@@ -63,7 +63,7 @@ def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
         answer = _saved(benchmark, f"{about}, play: the answer", answer)
     with guarded(benchmark, f"{about}, measure"):
         metrics = benchmark.measure(task, answer)
-    if has_values(benchmark):
+    if is_measured(benchmark):
         metrics = checked_values(benchmark, about, metrics)
     with guarded(benchmark, f"{about}, record"):
         made = benchmark.record(task, answer, metrics, played.outcome, tuple(dict.fromkeys(played.chat.repairs)))
@@ -83,12 +83,12 @@ def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
         answer = data["answer"] if text(data["outcome"]) == VALID else None
     with guarded(benchmark, f"{about}, measure"):
         metrics = benchmark.measure(task, answer)
-    return {**data, "metrics": checked_values(benchmark, about, metrics) if has_values(benchmark) else metrics}
+    return {**data, "metrics": checked_values(benchmark, about, metrics) if is_measured(benchmark) else metrics}
 
 
 def check_measure(benchmark: Benchmark, task: Task) -> None:
     """Measure a user without an answer, before anything is paid for. Raise `BenchmarkError` as `recorded` does."""
-    if has_values(benchmark):
+    if is_measured(benchmark):
         about = f"user {task.key}"
         with guarded(benchmark, f"{about}, measure without an answer"):
             values = benchmark.measure(task, None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.derived import scorer
+from harness.benchmarks.derived import Scorer
 from harness.endpoint.caller import Caller
 from harness.engine.job import Job
 from harness.engine.recent import WARNINGS, Counts, Latency, Rates, Warnings
@@ -58,7 +58,7 @@ def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
             saved[job.index.find(key)] = count
         steps = np.maximum(1, job.index.steps[positions] - saved[positions])
         total = int(job.index.steps[job.expected].sum())
-        live = RunningScores(scorer(job.benchmark, job.subset))
+        live = RunningScores(Scorer(job.benchmark, job.subset))
         made.append(Part(job, first, positions, live, total, total - int(steps.sum())))
         lengths.append(steps)
         first += len(positions)

@@ -12,9 +12,9 @@ import orjson
 from harness.analysis.comparison.figures import number
 from harness.analysis.comparison.runs import Side, Subset, common
 from harness.benchmark import VALID
-from harness.benchmarks import invalid
 from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.reports import sentence_on_invalid
 from harness.model import JSON
 from harness.scoring.paired import Pair
 from harness.store.manifest import differences, shown
@@ -133,7 +133,7 @@ def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
 def _invalid_of(counts: Mapping[str, int]) -> str:
     wrong = {kind: times for kind, times in counts.items() if kind != VALID}
     answers = sum(counts.values())
-    return invalid.sentence(wrong, answers, "answers") or f"none of {answers}"
+    return sentence_on_invalid(wrong, answers) or f"none of {answers}"
 
 
 def _unlike(a: Subset, b: Subset) -> Iterator[str]:

@@ -14,7 +14,6 @@ from itertools import chain
 from harness.analysis.leaderboard.reports import Declared, Scored, Value, declared_of
 from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.derived import declared
 from harness.model import Published
 from harness.report.grid import Place
 
@@ -55,7 +54,7 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
     of = list(reports)
     cls = registry.find(name) if registry.is_shipped(name) else None
     if cls is not None and not of:
-        of = [declared_of(declared(cls))]
+        of = [declared_of(cls)]
     metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
