@@ -8,12 +8,12 @@ import orjson
 import pytest
 
 from tests import before
-from tests.sameness import Renamed, differences
+from tests.sameness import FORMAT_2, STATS, Renamed, differences
 
 ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 Contents = dict[str, bytes]
 
-RENAMED: dict[str, Renamed] = {"eval_report": {}, "stats": {"*/percent": "*/value"}, "compare": {}, "failures": {}}
+RENAMED: dict[str, Renamed] = {"eval_report": FORMAT_2, "stats": STATS, "compare": {}, "failures": {}}
 """Paths of numbers that have moved since, by the kind of document: {"diagnostics/repaired_steps": "repaired/steps"}."""
 
 

@@ -108,7 +108,10 @@ def _bounds(report: Report) -> Iterator[Block]:
         )
         return
     units, of = report.units, report.metrics
-    yield Paragraph("Lowest and highest: the mean if all who are missing had the lowest value, or the highest.")
+    yield Paragraph(
+        "Lowest and highest: the mean if all who are missing had the lowest value (of a share 0) or the highest "
+        "(100 %)."
+    )
     yield Table(
         ("metric", "unit", "mean", "lowest", "highest"),
         tuple(

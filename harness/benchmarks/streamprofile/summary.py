@@ -126,7 +126,9 @@ def _curve(tally: Tally, chosen: Callable[[int, int], bool]) -> list[JSON]:
 
 def upgraded(data: JSON) -> JSON:
     """Return a JSON report of format 1 with its secondary metrics, and with the scored steps among its details."""
-    details = {**data["details"], "scored_steps": data["coverage"].get("scored_steps")}
+    moved = ("steps", "release_code", "fwt")
+    details = {name: of for name, of in data["details"].items() if name not in moved}
+    details["scored_steps"] = data["coverage"].get("scored_steps")
     if "release_code" not in data:
         return {**data, "details": details}
     release = {"value": data["release_code"][F1]}
@@ -158,6 +160,7 @@ def _about(report: Report) -> Iterator[str]:
         )
     if report.run.get("persona") is False:
         yield "Ablation without persona: no step saw the summary of the one before."
+    yield f"{report.details['scored_steps']} of {report.diagnostics.answers} steps are scored."
     yield (
         "Mean within a user over its scored steps, then mean over users (M_bar); undefined values are left out. "
         "Precision is the share of predicted tags that are used next, Recall the share of tags used next that are "
