@@ -62,7 +62,7 @@ START_UP = 0.8
 SAID = 2000
 """Characters of a process's last words that a finding quotes."""
 
-AGENT = ROOT / "tests/mobility_agents/asks_each_step.py"
+AGENT = ROOT / "tests/data/mobility_agents/asks_each_step.py"
 
 
 @dataclass(frozen=True, slots=True)

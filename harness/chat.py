@@ -6,8 +6,10 @@ wrong. Only the completion decides the result, so the same completions always gi
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -27,7 +29,7 @@ Prompt = str | Sequence[Message | Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How every benchmark asks: whether requests want a JSON object from the endpoint, and how many times an unusable
+    """Settings of every benchmark: whether requests ask the endpoint for a JSON object, and how many times an unusable
     reply is asked for again."""
 
     structured: bool = True
@@ -43,53 +45,23 @@ ASKING = Asking()
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Define the note of one language that asks for a reply again.
-
-    The note is added to the last message, because some endpoints refuse a conversation with their broken reply.
-    `reasons` is kind -> reason, for an `InvalidReply` without a reason.
-    """
+    """The note of one language that asks for a reply again; see chat.toml."""
 
     text: str
     json: str
     reasons: Mapping[str, str]
 
-    def of(self, error: InvalidReply, *, json: bool) -> str:
-        return (self.json if json else self.text).format(why=error.why or self.reasons.get(error.kind, error.kind))
 
-
-NOTES = {
-    "en": Note(
-        "\n\nNote: the last reply could not be used ({why}). Answer again in exactly the format asked for.",
-        "\n\nNote: the last reply could not be used ({why}). Answer again in exactly the format asked for, with one "
-        "JSON object and nothing else.",
-        {
-            "refusal": "it gave no answer",
-            "empty": "it was empty",
-            "no_json": "it held no JSON",
-            "not_object": "its JSON was not an object",
-            "wrong_shape": "its JSON lacked a field, or had a value of another type",
-        },
-    ),
-    "zh": Note(
-        "\n\n注意：上一次的回答无法使用（{why}）。请严格按要求的格式重新作答。",
-        "\n\n注意：上一次的回答无法使用（{why}）。请严格按要求的格式重新作答，只输出一个 JSON 对象。",
-        {
-            "refusal": "没有给出回答",
-            "empty": "回答是空的",
-            "no_json": "回答里没有可用的 JSON",
-            "not_object": "最外层不是一个 JSON 对象",
-            "wrong_shape": "JSON 缺少字段，或字段类型不对",
-        },
-    ),
-}
+_LANGUAGES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
 
 
 class Chat:
     """Send the requests of one user and read the replies.
 
     `usage` counts requests and tokens so far. `repairs` lists the kinds of repairs that replies needed. `failed` is the
-    error of a request without a reply: the user fails with it, even if the benchmark catches it. `odd` says what `read`
-    ended in where it did not raise `InvalidReply`: an odd reply, or a mistake in `read`.
+    error of a request without a reply: the user fails with it, even if the benchmark catches it. `odd` describes other
+    errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in `read`.
     """
 
     def __init__(self, ask: Ask, asking: Asking = ASKING, language: Literal["en", "zh"] = "en") -> None:
@@ -105,8 +77,8 @@ class Chat:
         """Return the completion of one request, unchanged. Raise the error of a request that got no reply."""
         try:
             completion = await self._ask(request)
-            self.usage = self.usage.plus(completion)  # of a saved reply that somebody changed it may be no number
-        except BaseException as error:  # of a cancelled user too nothing may be made that counts as an answer
+            self.usage = self.usage.plus(completion)  # counts of a changed saved reply may be no numbers
+        except BaseException as error:  # also a cancelled user must not become an answer
             self.failed = error
             raise
         return completion
@@ -118,26 +90,22 @@ class Chat:
         unusable after all retries.
         """
 
-        def reader(completion: Completion) -> tuple[Any, list[str]]:
-            repairs: list[str] = []
-            data = _storable(json_object(completion, repairs))
-            return (data if read is None else read(data)), repairs
-
-        made: T = await self._kept(prompt, reader, json=True)
+        made: T = await self._read(prompt, _object, read, json=True)
         return made
 
     async def text(self, prompt: Prompt, read: Callable[[str], T] | None = None) -> T:
         """Return the text of the reply, or the result of `read(text)`. Raise the same errors as `json`."""
-
-        def reader(completion: Completion) -> tuple[Any, list[str]]:
-            repairs: list[str] = []
-            text = answer_text(completion, repairs)
-            return (text if read is None else read(text)), repairs
-
-        made: T = await self._kept(prompt, reader, json=False)
+        made: T = await self._read(prompt, answer_text, read, json=False)
         return made
 
-    async def _kept(self, prompt: Prompt, reader: Callable[[Completion], tuple[Any, list[str]]], *, json: bool) -> Any:
+    async def _read(
+        self, prompt: Prompt, extract: Callable[..., Any], read: Callable[[Any], Any] | None, *, json: bool
+    ) -> Any:
+        def reader(completion: Completion) -> tuple[Any, list[str]]:
+            repairs: list[str] = []
+            found = extract(completion, repairs)
+            return (found if read is None else read(found)), repairs
+
         made, repairs = await self.read(prompt, reader, json=json)
         self.repairs += repairs
         return made
@@ -165,14 +133,15 @@ class Chat:
             if error.final or not retries:
                 raise error
             retries -= 1
-            note = self._note.of(error, json=json)
-            last = messages[-1]
+            note, last = self._note.json if json else self._note.text, messages[-1]
+            note = note.format(why=error.why or self._note.reasons.get(error.kind, error.kind))
             request = Request((*messages[:-1], Message(last.role, last.content + note)), wants_object)
 
 
-def _storable(data: JSON) -> JSON:
-    """Return an object that a file can hold. Raise `InvalidReply` for one that was repaired into what none can: half a
-    surrogate pair, or a whole number beyond 64 bits."""
+def _object(completion: Completion, repairs: list[str]) -> JSON:
+    """Return the object of a reply. Raise `InvalidReply`, also for one that was repaired into what a file cannot hold:
+    half a surrogate pair, or a whole number beyond 64 bits."""
+    data = json_object(completion, repairs)
     try:
         orjson.dumps(data)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The command line: finds the command, and turns every error into one sentence and an exit code.
+"""Run a command; turn every error into one sentence and an exit code.
 
 A command's module is imported when it is called, so that help is quick.
 """
@@ -42,16 +42,13 @@ COMMANDS = {
     "serve": "serve the baseline models, with latency and faults on demand",
 }
 MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
-INTERNAL_ERROR = 70
-INTERRUPTED = 130
-
-
+INTERNAL_ERROR, INTERRUPTED = 70, 130
 SIGNALS = {signal.SIGTERM: 143, signal.SIGUSR1: 143}
-"""Signals that end a command, and the exit codes that say so; SIGUSR1 is what job schedulers send."""
+"""Signals that end a command, and its exit code then; job schedulers send SIGUSR1."""
 
 
 class _Signalled(KeyboardInterrupt):
-    """A signal asked the process to end: like Ctrl-C, it passes through every `except Exception` on its way."""
+    """A signal asked the process to end. Like Ctrl-C, it is not caught by `except Exception`."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__()
@@ -59,14 +56,14 @@ class _Signalled(KeyboardInterrupt):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; returns the process's exit code."""
+    """Run a command and return the process's exit code."""
     streams.admit_all_characters()
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
         process_list.hide(secrets.of_arguments(arguments))
     try:
         with _ended_by_signals():
-            code = _told(arguments)
+            code = _reported(arguments)
     except KeyboardInterrupt as signalled:
         if argv is None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, on the last steps, ends them without a traceback
@@ -75,8 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     return _flushed(code)
 
 
-def _told(arguments: list[str]) -> int:
-    """A command's exit code; its errors become sentences and codes."""
+def _reported(arguments: list[str]) -> int:
+    """Return a command's exit code; print its errors."""
     try:
         return _main(arguments)
     except SystemExit as left:  # argparse has printed the error or the help
@@ -96,7 +93,7 @@ def _told(arguments: list[str]) -> int:
             ".venv/bin/python -m harness, or install this project into yours (`pip install -e .`)"
         )
         return MachineError.exit_code
-    except Exception as error:  # the one place that may meet anything: a user gets a sentence, the file the rest
+    except Exception as error:  # unforeseen: the user gets a sentence, a file the rest
         if lacking := _memory_error_within(error):
             return _out_of_memory(lacking, arguments)
         if signalled := _signal_within(error):
@@ -105,15 +102,14 @@ def _told(arguments: list[str]) -> int:
 
 
 def _memory_error_within(error: BaseException) -> BaseException | None:
-    """The error itself where it says that there is no memory, or one such of a group of concurrent tasks' errors."""
+    """Return the error itself or one of a group's, if it means that there is no memory."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(_memory_error_within, error.exceptions)), None)
     return error if lacks_memory(error) else None
 
 
 def _out_of_memory(error: BaseException, arguments: list[str]) -> int:
-    """A library or this code found no memory: what it held meanwhile is let go first."""
-    traceback.clear_frames(error.__traceback__)
+    traceback.clear_frames(error.__traceback__)  # frees what the command held
     details = _scrubbed(str(error), arguments)
     streams.tell(
         f"no memory left for `harness {arguments[0]}`{f' ({details})' if details else ''}: everything saved is intact; "
@@ -123,7 +119,7 @@ def _out_of_memory(error: BaseException, arguments: list[str]) -> int:
 
 
 def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The signal that an error was made of: Python wraps what is raised while it makes a class."""
+    """Return the signal that caused an error: Python wraps what is raised while it makes a class."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__
     return error
@@ -131,7 +127,7 @@ def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """`SIGNALS` end the command as Ctrl-C does; an engine that can stop more gently has receivers of its own."""
+    """Let `SIGNALS` end the command as Ctrl-C does; an engine that can stop more gently has its own receivers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -158,47 +154,36 @@ def _flushed(code: int) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    _refuse_undecodable(arguments)
-    parser = _top_parser()
-    if not arguments or arguments[0] not in COMMANDS:
-        parser.parse_args(arguments)  # help, version, or a usage error: these do not return
-        parser.print_help()
-        return 2
-    command = _command(arguments[0])
-    options = _Parser(prog=f"harness {arguments[0]}", description=COMMANDS[arguments[0]], allow_abbrev=False)
-    command.add_arguments(options)
-    if add_flags := getattr(command, "add_flags", None):  # those that depend on what the words name
-        add_flags(options, arguments[1:])
-    options.set_defaults(least_code=0)  # a command that goes on past a bad input raises it
-    parsed = options.parse_args(arguments[1:])
-    code: int = command.execute(parsed)
-    least: int = parsed.least_code
-    return max(code, least)
-
-
-def _command(name: str) -> Any:
-    """Return the module of a command, or an `Extra` for a command of one benchmark."""
-    if name in registry.COMMANDS:
-        return import_module("harness.commands.extra").Extra(name)
-    return import_module(f"harness.commands.{name.replace('-', '_')}")
-
-
-def _refuse_undecodable(arguments: list[str]) -> None:
-    """Names and paths go into files of JSON, which cannot hold bytes that are no text."""
-    for argument in arguments:
+    for argument in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
         try:
             argument.encode()
         except UnicodeEncodeError:
             raise BadInput(f"{argument!r} is not text in UTF-8") from None
+    name = arguments[0] if arguments else ""
+    if name not in COMMANDS:
+        parser = _top_parser()
+        parser.parse_args(arguments)  # help, version, or a usage error: these do not return
+        parser.print_help()
+        return 2
+    if name in registry.COMMANDS:
+        command: Any = import_module("harness.commands.extra").Extra(name)
+    else:
+        command = import_module(f"harness.commands.{name.replace('-', '_')}")
+    options = _Parser(prog=f"harness {name}", description=COMMANDS[name], allow_abbrev=False)
+    command.add_arguments(options)
+    if add_flags := getattr(command, "add_flags", None):  # those that depend on other arguments
+        add_flags(options, arguments[1:])
+    code: int = command.execute(options.parse_args(arguments[1:]))
+    return code
 
 
 def _scrubbed(text: str, arguments: list[str]) -> str:
-    """A sentence without the secrets that this process was given."""
+    """Return a sentence without the secrets that this process was given."""
     return secrets.scrubber(arguments, os.environ)(text)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Repeats no secret of a mistaken command line."""
+    """A parser whose errors show no secret of the command line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = list(args or ())
@@ -223,26 +208,21 @@ def _top_parser() -> argparse.ArgumentParser:
 
 
 def _internal_error(error: Exception, arguments: list[str]) -> int:
-    """A defect of the harness: what a developer needs goes to a file, without the values of variables."""
+    """Report a defect of the harness, and write a file for developers, without the values of variables."""
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
-    details = _details(_scrubbed("".join(traceback.format_exception(error)), arguments))
-    detail = _scrubbed(str(inner), arguments)
-    streams.tell(
-        f"a defect of the harness itself ({type(inner).__name__}: {detail}); everything saved is intact, "
-        f"the details are {details}"
-    )
-    return INTERNAL_ERROR
-
-
-def _details(content: str) -> str:
-    """Where a traceback was put."""
+    details = in_lines(_scrubbed("".join(traceback.format_exception(error)), arguments))
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="harness-error-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
-            file.write(in_lines(content))
+            file.write(details)
+        where = f"in {file.name}"
     except OSError as reason:
-        return f"lost, since no file for them can be written: {reason.strerror}"
-    return f"in {file.name}"
+        where = f"lost, since they cannot be written to a file: {reason.strerror}"
+    streams.tell(
+        f"a defect of the harness itself ({type(inner).__name__}: {_scrubbed(str(inner), arguments)}); "
+        f"everything saved is intact, the details are {where}"
+    )
+    return INTERNAL_ERROR

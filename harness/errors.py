@@ -154,3 +154,12 @@ NO_MEMORY = ("Not enough memory", "Cannot allocate memory", "can't start new thr
 def lacks_memory(error: BaseException) -> bool:
     """Whether an error says that this process has no memory left."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
+@contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Raise `MachineError` if a file of a run cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(f"cannot read {path}: {error.strerror}") from error

@@ -61,6 +61,20 @@ class Completion:
         return self.text or self.refusal or f"(no text; finish_reason {self.finish_reason})"
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
+
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
+    """
+
+    completion: Completion
+    seconds: float
+    tries: int
+    endpoint: str
+    first_token: float | None = None
+
+
 LARGEST_COUNT = 2**40
 """Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
 

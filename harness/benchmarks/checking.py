@@ -1,17 +1,17 @@
-"""What `check-benchmark` checks: that a benchmark keeps the contract of `harness.benchmark`.
+"""The contract of `harness.benchmark`, as the promises that `check-benchmark` checks.
 
-Each check is a function of a `Subject` that yields what is wrong, in sentences that name the user or the line.
+Each check is a function of a `Subject`. Its first line is the promise; it yields each breach as a sentence that names
+the user or the line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -27,22 +27,21 @@ from harness.benchmarks.derived import Figures, Scorer, figures_of, is_measured,
 from harness.benchmarks.overview import page
 from harness.benchmarks.user_code import described, guarded
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
-from harness.model import JSON, Ask, Completion, Record, Request, RunFacts, Where
+from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 
-AGREE = 1e-9
 FEW = 3
 """Lines that are changed field by field, and findings reported for one check."""
 
 GARBAGE = ("", "I cannot help with that.", "[]", "{}", '{"x": 1}', '{"x"', "<think>hm</think> {}", "null")
 
 Model = Callable[[], Callable[[Request], str]]
-"""Begins one user: what answers its requests. The same requests get the same replies."""
+"""Begins one user: returns what answers its requests. The same requests get the same replies."""
 
 
 class Engine(Protocol):
-    """How the harness plays and measures a user (`harness.engine.play`)."""
+    """How the harness plays and measures a user: the module `harness.engine.play`."""
 
-    def play(self, benchmark: Benchmark, task: Task, ask: Ask) -> Awaitable[Any]: ...
+    async def play(self, benchmark: Benchmark, task: Task, ask: Ask) -> Any: ...
     def recorded(self, benchmark: Benchmark, task: Task, played: Any) -> JSON: ...
     def rescored(self, benchmark: Benchmark, task: Task, data: JSON) -> JSON: ...
     def check_measure(self, benchmark: Benchmark, task: Task) -> None: ...
@@ -69,12 +68,7 @@ class Subject:
     models: Mapping[str, Model]
     engine: Engine
 
-    def fresh(self) -> Benchmark:
-        """Another instance of the benchmark."""
-        cls, now = type(self.benchmark), self.benchmark
-        return cls(now.settings, asking=now.asking, folder=now.folder)
-
-    def parse(self, line: bytes, number: int = 1) -> Task:
+    def parse(self, line: bytes, number: int) -> Task:
         return tasks.parse(self.benchmark, line, Where(self.file, number), self.subset)
 
     @cached_property
@@ -96,23 +90,27 @@ class Subject:
     def play(self, task: Task, model: Model) -> Played:
         requests: list[Request] = []
         saved: dict[tuple[Request, int], Completion] = {}
-        return Played(task, requests, saved, self._record(task, _answering(model, requests, saved)))
+        played = asyncio.run(self.engine.play(self.benchmark, task, _answering(model, requests, saved)))
+        return Played(task, requests, saved, self.engine.recorded(self.benchmark, task, played))
+
+    def requests(self, line: bytes, number: int) -> dict[str, Sequence[Request]]:
+        """Return the requests for the user of a line, by model."""
+        return {name: self.play(self.parse(line, number), model).requests for name, model in self.models.items()}
 
     def at_once(self, numbers: Sequence[int], model: Model) -> list[JSON]:
-        """The records of users of some lines, played at the same time by another instance, then measured."""
-        benchmark = self.fresh()
+        """Return the records of users of some lines, played at the same time by another instance, then measured."""
+        now = self.benchmark
+        benchmark = type(now)(now.settings, asking=now.asking, folder=now.folder)
+        users = [tasks.parse(benchmark, self.lines[at], Where(self.file, at + 1), self.subset) for at in numbers]
 
-        async def one(number: int) -> tuple[Task, Any]:
-            task = tasks.parse(benchmark, self.lines[number], Where(self.file, number + 1), self.subset)
-            return task, await self.engine.play(benchmark, task, _answering(model, [], {}))
+        async def every() -> list[Any]:
+            plays = (self.engine.play(benchmark, task, _answering(model, [], {})) for task in users)
+            return await asyncio.gather(*plays)
 
-        async def every() -> list[tuple[Task, Any]]:
-            return await asyncio.gather(*map(one, numbers))
-
-        return [self.engine.recorded(benchmark, task, played) for task, played in asyncio.run(every())]
+        return [self.engine.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
 
     def replay(self, played: Played) -> JSON:
-        """The record of the saved completions. Raise `BenchmarkError` where a request is another one."""
+        """Return the record of the saved completions. Raise `BenchmarkError` if another request is made."""
         times = Counter[Request]()
 
         async def ask(request: Request) -> Completion:
@@ -122,39 +120,31 @@ class Subject:
             times[request] += 1
             return made
 
-        data = self._record(played.task, ask)
+        again = asyncio.run(self.engine.play(self.benchmark, played.task, ask))
+        data = self.engine.recorded(self.benchmark, played.task, again)
         if times.total() < len(played.saved):
             raise BenchmarkError("asks less when its saved replies are read again")
         return data
 
-    def _record(self, task: Task, ask: Ask) -> JSON:
-        async def played() -> Any:
-            return await self.engine.play(self.benchmark, task, ask)
-
-        return self.engine.recorded(self.benchmark, task, asyncio.run(played()))
-
 
 def _answering(model: Model, requests: list[Request], saved: dict[tuple[Request, int], Completion]) -> Ask:
-    """What answers one user, and notes what was asked and answered."""
+    """Return the `ask` of one user; it adds to `requests` and `saved`."""
     reply, times = model(), Counter[Request]()
 
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
         requests.append(request)
         text = reply(request)
-        made = Completion(text, prompt_tokens=sum(len(one.content) for one in request.messages) // 2)
-        saved[request, times[request]] = made = replace(made, completion_tokens=len(text) // 2)
+        tokens = sum(len(one.content) for one in request.messages) // 2, len(text) // 2
+        made = saved[request, times[request]] = Completion(text, prompt_tokens=tokens[0], completion_tokens=tokens[1])
         times[request] += 1
         return made
 
     return ask
 
 
-Check = Callable[[Subject], Iterator[str]]
-
-
 def results(subject: Subject) -> Iterator[tuple[str, str | None]]:
-    """Each check's name, and what is wrong, None for nothing. What raises an error is wrong, too."""
+    """Yield each check's name and its findings, None for none. An exception is a finding."""
     for name, check in CHECKS.items():
         found: list[str] = []
         try:
@@ -169,7 +159,7 @@ def results(subject: Subject) -> Iterator[tuple[str, str | None]]:
 
 
 def unmade(subject: Subject) -> str | None:
-    """Which checks say little because no model gave an answer; None where one did."""
+    """Return which checks prove little because no model gave a valid answer, None if one did."""
     try:
         if any(VALID in subject.benchmark.outcomes(record.data) for record in subject.records):
             return None
@@ -181,15 +171,52 @@ def unmade(subject: Subject) -> str | None:
     )
 
 
+# The promises
+
+
 def declaration(subject: Subject) -> Iterator[str]:
+    """A class declares all that is required, and a report can save it."""
     if wrong := registry.undeclared(type(subject.benchmark)):
         yield wrong
     orjson.dumps(typed.declared(type(subject.benchmark)))
 
 
 def readable(subject: Subject) -> Iterator[str]:
+    """The tasks file has a line, and every line is a task."""
     if not subject.tasks:
         yield f"{subject.file} has no line"
+
+
+def settings_again(subject: Subject) -> Iterator[str]:
+    """Settings that are read back from a run's identity are those that it was made of."""
+    benchmark, now = subject.benchmark, subject.benchmark.settings
+    cls: Any = type(benchmark)
+    for name, kind in own_settings.kinds(cls.Settings).items():
+        for value in _other_values(getattr(now, name), kind):
+            try:
+                made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
+            except (BadInput, ValueError):  # values that the benchmark itself refuses
+                continue
+            identity = orjson.loads(orjson.dumps(made.identity()))
+            if identity == benchmark.identity():
+                yield f"{name}: {value!r} leaves the identity of a run as it was"
+            if cls.settings_from(identity, own_settings.files(made.settings)) != made.settings:
+                yield f"{name}: {value!r} is not read back from the identity of a run"
+
+
+def _other_values(now: Any, kind: Any) -> list[Any]:
+    if isinstance(kind, tuple):
+        return [text for text in kind if text != now]
+    if kind is bool:
+        return [not now]
+    return [(now or 0) + 1] if kind in (int, float) else [f"{now or ''}x"] if kind is str else []
+
+
+def no_answer(subject: Subject) -> Iterator[str]:
+    """A user without an answer has values."""
+    for task in subject.tasks:
+        subject.engine.check_measure(subject.benchmark, task)
+    yield from ()
 
 
 def bad_lines(subject: Subject) -> Iterator[str]:
@@ -218,42 +245,38 @@ def _fields_read(subject: Subject, line: JSON) -> set[str]:
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
-    """The sentence that refuses a line, None for one that is taken, which then can be played and measured."""
+    """Return the sentence that refuses a line, None for an accepted one, which then can be played and measured."""
+    text = orjson.dumps(line)
     try:
-        task = subject.parse(orjson.dumps(line), number)
+        task = subject.parse(text, number)
     except BadInput as error:
         return str(error)
     try:
         subject.engine.check_measure(subject.benchmark, task)
         subject.play(task, garbage)
     except HarnessError as error:
-        raise BenchmarkError(f"parse takes line {number} once it is {_short(line)}, and then: {error}") from None
+        raise BenchmarkError(f"parse takes line {number} once it is {text.decode():.200}, and then: {error}") from None
     return None
-
-
-def _short(line: JSON) -> str:
-    text = orjson.dumps(line).decode()
-    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def unreachable_truth(subject: Subject) -> Iterator[str]:
     """A field that changes the truth of a user changes no request."""
     pools = line_changes.pools(subject.decoded)
     for number, line in enumerate(subject.decoded[:FEW], 1):
-        task = subject.tasks[number - 1]
-        if subject.parse(subject.lines[number - 1], number).truth != task.truth:
+        task, text = subject.tasks[number - 1], subject.lines[number - 1]
+        if subject.parse(text, number).truth != task.truth:
             yield "the truth of one line, parsed twice, is not equal: give its class an __eq__"
             return
-        asked = _requests(subject, subject.lines[number - 1], number)
+        before = subject.requests(text, number)
         for path, copies in line_changes.others(line, pools):
             other = _other_truth(subject, task, number, copies)
-            now = _requests(subject, other, number) if other else asked
-            if leaks := [name for name in asked if now[name] != asked[name]]:
+            after = subject.requests(other, number) if other else before
+            if leaks := [name for name in before if after[name] != before[name]]:
                 yield f"line {number}: {line_changes.shown(path)} changes the truth and, with {leaks[0]}, a request"
 
 
 def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSON]) -> bytes | None:
-    """The first of the copies of a line that has another truth of the same user."""
+    """Return the first of the copies of a line that has another truth of the same user."""
     for line in map(orjson.dumps, copies):
         try:
             other = subject.parse(line, number)
@@ -264,12 +287,16 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
     return None
 
 
-def _requests(subject: Subject, line: bytes, number: int) -> dict[str, Sequence[Request]]:
-    """What is asked about the user of a line, by model."""
-    return {name: subject.play(subject.parse(line, number), model).requests for name, model in subject.models.items()}
+def values(subject: Subject) -> Iterator[str]:
+    """Every metric is defined for a user. (Playing raises where a value is missing or out of bounds.)"""
+    data = [record.data for record in subject.records]
+    for metric in subject.benchmark.metrics if is_measured(subject.benchmark) else ():
+        if data and all(one["metrics"][metric.name] is None for one in data):
+            yield f"{metric.name} is None for every user"
 
 
 def deterministic_replay(subject: Subject) -> Iterator[str]:
+    """The saved replies of a user give the same record again, without another request."""
     for one in subject.played:
         try:
             again = subject.replay(one)
@@ -281,7 +308,7 @@ def deterministic_replay(subject: Subject) -> Iterator[str]:
 
 
 def shared_state(subject: Subject) -> Iterator[str]:
-    """A run plays many users at the same time with one instance; what it keeps of one must not reach another."""
+    """Users that one instance plays at the same time have the records that they have alone."""
     numbers = range(len(subject.lines))
     for model in subject.models.values():
         alone = [subject.at_once([number], model)[0] for number in numbers]
@@ -299,21 +326,8 @@ def shared_state(subject: Subject) -> Iterator[str]:
                 break
 
 
-def no_answer(subject: Subject) -> Iterator[str]:
-    for task in subject.tasks:
-        subject.engine.check_measure(subject.benchmark, task)
-    yield from ()
-
-
-def values(subject: Subject) -> Iterator[str]:
-    """Playing raises where a value is none, missing or out of bounds; a metric that nobody has is suspicious."""
-    data = [record.data for record in subject.records]
-    for metric in subject.benchmark.metrics if is_measured(subject.benchmark) else ():
-        if data and all(one["metrics"][metric.name] is None for one in data):
-            yield f"{metric.name} is None for every user"
-
-
 def saved_answers(subject: Subject) -> Iterator[str]:
+    """The saved answer of a user, measured again, has the same values."""
     for one, record in zip(subject.played, subject.records, strict=True):
         again = subject.engine.rescored(subject.benchmark, one.task, record.data)
         if orjson.loads(orjson.dumps(again)) != record.data:
@@ -321,40 +335,40 @@ def saved_answers(subject: Subject) -> Iterator[str]:
 
 
 def additive_statistics(subject: Subject) -> Iterator[str]:
-    """Neither shards nor order change a figure, and what a user adds does not depend on the others."""
+    """Neither shards nor order change a figure, and the row of a user does not depend on the others."""
     benchmark, records = subject.benchmark, subject.records
     whole = rows_of(benchmark, records)
-    singly = np.vstack([rows_of(benchmark, [record]) for record in records])
-    if not np.allclose(whole, singly, rtol=AGREE, atol=AGREE):
+    if not _close(whole, np.vstack([rows_of(benchmark, [record]) for record in records])).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
     totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
-    together = figures_of(benchmark, totals)
-    apart = np.vstack([figures_of(benchmark, total[None]) for total in totals])
-    if not np.allclose(together, apart, rtol=AGREE, atol=AGREE, equal_nan=True):
+    if not _close(figures_of(benchmark, totals), np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
         yield "figures: a row of the result depends on the other rows of totals"
     Figures(benchmark).uses(whole.shape[1])
     made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
         shards = [made.score(order[start : start + size]) for start in range(0, len(order), size)]
-        found = {
-            "merged": made.running(reduce(made.merge, shards)),
-            "merged from the right": made.running(reduce(lambda a, b: made.merge(b, a), shards[::-1])),
-            "condensed": made.running(reduce(made.merge, map(made.condense, shards))),
-        }
-        for how, figures in found.items():
-            if wrong := [name for name in expected if not _agree(figures[name], expected[name])]:
+        for how, score in {
+            "merged": reduce(made.merge, shards),
+            "merged from the right": reduce(lambda a, b: made.merge(b, a), shards[::-1]),
+            "condensed": reduce(made.merge, map(made.condense, shards)),
+        }.items():
+            found = made.running(score)
+            if wrong := [name for name in expected if not _close(found[name], expected[name])]:
                 yield f"{wrong[0]} is another in shards of {size} users, {how}"
 
 
-def _agree(a: float | None, b: float | None) -> bool:
-    return a == b if a is None or b is None else math.isclose(a, b, rel_tol=AGREE, abs_tol=AGREE)
+def _close(a: Any, b: Any) -> Any:
+    """Return whether numbers or arrays are equal but for rounding; None is NaN, and equals NaN."""
+    a, b = (np.asarray(one, dtype=np.float64) for one in (a, b))
+    return np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 def reports(subject: Subject) -> Iterator[str]:
-    """A report and its page can be made of nobody, of one user and of all, complete or not; cards and remarks."""
+    """Report and page can be made of no user, one and all, complete or not; remarks are text; cards can be made."""
     benchmark = subject.benchmark
-    notes = _remarks(subject)
+    with guarded(benchmark, "remark"):
+        notes: Sequence[Any] = list(dict.fromkeys(map(benchmark.remark, subject.tasks)))
     if wrong := [note for note in notes if type(note) is not str]:
         yield f"remark: expected text, got {shown(wrong[0])}"
         return
@@ -371,60 +385,7 @@ def reports(subject: Subject) -> Iterator[str]:
             cards.card(record.data, task, list(one.saved.values()))
 
 
-def _remarks(subject: Subject) -> list[Any]:
-    with guarded(subject.benchmark, "remark"):
-        return list(dict.fromkeys(map(subject.benchmark.remark, subject.tasks)))
-
-
-def settings_again(subject: Subject) -> Iterator[str]:
-    """Settings, read back from a run's identity, are those that it was made of."""
-    benchmark = subject.benchmark
-    cls: Any = type(benchmark)
-    now = benchmark.settings
-    for name, kind in own_settings.kinds(cls.Settings).items():
-        for value in _other_values(getattr(now, name), kind):
-            try:
-                made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
-            except (BadInput, ValueError):  # values that the benchmark itself refuses
-                continue
-            identity = orjson.loads(orjson.dumps(made.identity()))
-            if identity == benchmark.identity():
-                yield f"{name}: {value!r} leaves the identity of a run as it was"
-            if cls.settings_from(identity, own_settings.files(made.settings)) != made.settings:
-                yield f"{name}: {value!r} is not read back from the identity of a run"
-
-
-def _other_values(now: Any, kind: Any) -> list[Any]:
-    if isinstance(kind, tuple):
-        return [text for text in kind if text != now]
-    if kind is bool:
-        return [not now]
-    return [(now or 0) + 1] if kind in (int, float) else [f"{now or ''}x"] if kind is str else []
-
-
-def garbage() -> Callable[[Request], str]:
-    """A model none of whose replies can be used."""
-    return lambda request: GARBAGE[crc32(repr(request).encode()) % len(GARBAGE)]
-
-
-def of_baseline(answer: Callable[[Sequence[Mapping[str, str]], int], str]) -> Model:
-    def reply(request: Request) -> str:
-        return answer([{"role": one.role, "content": one.content} for one in request.messages], 0)
-
-    return lambda: reply
-
-
-def of_replies(texts: Sequence[str]) -> Model:
-    """A model that gives these replies to each user in turn."""
-
-    def begun() -> Callable[[Request], str]:
-        left = iter(range(10**9))
-        return lambda request: texts[next(left) % len(texts)]
-
-    return begun
-
-
-CHECKS: Mapping[str, Check] = {
+CHECKS: Mapping[str, Callable[[Subject], Iterator[str]]] = {
     "declaration": declaration,
     "tasks": readable,
     "settings": settings_again,
@@ -440,3 +401,25 @@ CHECKS: Mapping[str, Check] = {
 }
 FIRST = frozenset({"declaration", "tasks"})
 """Checks without which no other makes sense."""
+
+
+# Models
+
+
+def garbage() -> Callable[[Request], str]:
+    """Return a model without a usable reply."""
+    return lambda request: GARBAGE[crc32(repr(request).encode()) % len(GARBAGE)]
+
+
+def of_baseline(answer: Baseline) -> Model:
+    return lambda: lambda request: answer([asdict(one) for one in request.messages], 0)
+
+
+def of_replies(texts: Sequence[str]) -> Model:
+    """Return a model that gives these replies to each user in turn."""
+
+    def begun() -> Callable[[Request], str]:
+        left = cycle(texts)
+        return lambda request: next(left)
+
+    return begun

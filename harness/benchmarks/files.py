@@ -9,6 +9,8 @@ import stat
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
+from harness.errors import BadInput
+
 WHOLE_MOST = 2**32
 """Bytes of a file that is read whole: maps and ground truths are the largest."""
 DOCUMENT_MOST = 2**24
@@ -50,6 +52,14 @@ def content(path: Path, most: int = WHOLE_MOST) -> bytes:
     """Return the bytes of a regular file. Raise `OSError`; with `EFBIG` for a file of more than `most` bytes."""
     with open_regular(path) as file:
         return _within(file, most)
+
+
+def input_file(path: Path, what: str = "", most: int = WHOLE_MOST) -> bytes:
+    """Return the bytes of a file that the user named. Raise `BadInput`, which calls it `what` ("the benchmark ")."""
+    try:
+        return content(path, most)
+    except OSError as error:
+        raise BadInput(f"cannot read {what}{path}: {error.strerror}") from None
 
 
 def is_descriptor(path: Path) -> bool:

@@ -1,7 +1,6 @@
-"""Reads models' replies: a JSON object, or text, out of a completion.
+"""Read models' replies: a JSON object, or text, out of a completion.
 
-Everything is decided by the text alone, so that the same completion always gives the same answer
-(docs/design.md, section 6).
+Only the text decides, so that the same completion always gives the same answer (docs/design.md, section 6).
 """
 
 from __future__ import annotations
@@ -15,33 +14,28 @@ import orjson
 from harness.errors import InvalidReply
 from harness.model import JSON, Completion
 
-FINAL_REASONS = {
-    "length": "length",
-    "only_thinking": "only_thinking",
-    "content_filter": "content_filter",
-    "context_length": "context_length",
-}
-"""Finish reasons that make an invalid answer at once: never repaired, never asked again."""
+FINAL_REASONS = frozenset({"length", "only_thinking", "content_filter", "context_length"})
+"""Finish reasons that make an invalid answer of this kind at once: not repaired, and not asked for again."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _THINKING, _THOUGHT = "<think>", "</think>"
-"""Some servers hand out the end of the thoughts without their beginning, which stood in the prompt."""
+"""Some servers return the end of the thoughts without their beginning, which was in the prompt."""
 
 _MOST_THOUGHTS = 16
-"""Ends of thoughts that are looked at, and the last: each takes time that grows with what follows."""
+"""Ends of thoughts that are tried, besides the last: each takes time that grows with what follows."""
 
 _OBJECT = re.compile(r'\{\s*"')
 _MOST_OPENERS = 64
 _MOST_WORK = 3_000_000
-"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length times marks: without
-bounds, a reply of 30 KB that repeats itself holds up everybody else for minutes, and one that is deep is read or not
-depending on who calls."""
+"""Bounds of what is repaired. Repair recurses with every opener, and its time grows with length times marks. Without
+bounds, a reply of 30 KB that repeats itself blocks every other user for minutes, and whether a deep one is read depends
+on the caller's own stack."""
 
 
 def json_object(completion: Completion, repairs: list[str]) -> JSON:
-    """Return the JSON object in a completion; what had to be done to get it is added to `repairs`.
+    """Return the JSON object in a completion, and add the kinds of repairs that it needed to `repairs`.
 
-    Raise `InvalidReply` where there is none.
+    Raise `InvalidReply` if there is none.
     """
     data = _decode(checked_text(completion), repairs)
     if data is None:
@@ -52,7 +46,7 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
 
 
 def answer_text(completion: Completion, repairs: list[str]) -> str:
-    """Return the text of a completion without the thoughts before it. Raise `InvalidReply` where there is none."""
+    """Return the text of a completion without the thoughts before it. Raise `InvalidReply` if there is none."""
     text = checked_text(completion).strip()
     if (answer := _after_thinking(text)) is None:
         return text
@@ -64,18 +58,19 @@ def answer_text(completion: Completion, repairs: list[str]) -> str:
 
 def checked_text(completion: Completion) -> str:
     """Return the text of a completion that is whole. Raise `InvalidReply` for one cut off, refused or empty."""
-    if kind := FINAL_REASONS.get(completion.finish_reason or ""):
-        cut_in_thoughts = kind == "length" and _still_thinking(completion.text)
-        raise InvalidReply("only_thinking" if cut_in_thoughts else kind, final=True)
+    reason, text = completion.finish_reason, completion.text
+    if reason in FINAL_REASONS:
+        still_thinking = text.lstrip().startswith(_THINKING) and _THOUGHT not in text
+        raise InvalidReply("only_thinking" if reason == "length" and still_thinking else reason, final=True)
     if completion.refusal:
         raise InvalidReply("refusal")
-    if not completion.text.strip():
+    if not text.strip():
         raise InvalidReply("empty")
-    return completion.text
+    return text
 
 
 def _decode(text: str, repairs: list[str]) -> Any:
-    """The JSON value in a text, by the mildest means that finds one; None where there is none."""
+    """Return the JSON value in a text, by the mildest means that finds one; None if there is none."""
     stripped = text.strip()
     try:
         return orjson.loads(stripped)
@@ -93,7 +88,7 @@ def _decode(text: str, repairs: list[str]) -> Any:
 
 
 def _unwrapped(text: str, repairs: list[str]) -> str:
-    """A text without the thoughts before it, and out of the first fence that holds an object."""
+    """Return a text without the thoughts before it, and out of the first fence that contains an object."""
     if (answer := _after_thinking(text)) is not None:
         repairs.append("thinking")
         text = answer
@@ -105,11 +100,11 @@ def _unwrapped(text: str, repairs: list[str]) -> str:
 
 
 def _after_thinking(text: str) -> str | None:
-    """What follows the thoughts in a text; None where there are none.
+    """Return what follows the thoughts in a text, None if there are none.
 
-    Thoughts may hold other thoughts, and drafts of the answer: it follows the last end of any, unless what follows an
-    earlier one is JSON and nothing else, whose strings may hold anything. So may a text that begins like an answer:
-    only such JSON makes thoughts of what stands before it.
+    Thoughts may contain other thoughts, and drafts of the answer. So the answer follows the last end of any, unless
+    what follows an earlier one is JSON and nothing else, with any text in its strings. A text that begins like an
+    answer has thoughts only if such JSON follows them.
     """
     ends = [end.end() for end in islice(re.finditer(_THOUGHT, text), _MOST_THOUGHTS)]
     for end in ends:
@@ -129,12 +124,8 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _still_thinking(text: str) -> bool:
-    return text.lstrip().startswith(_THINKING) and _THOUGHT not in text
-
-
 def _span(text: str) -> tuple[int, int]:
-    """Where the outermost braces stand. An array is the answer, whatever it holds."""
+    """Return the range of the outermost braces. An array is the answer, whatever it contains."""
     if text.startswith("["):
         return 0, len(text)
     opened = None if text.startswith("{") else _OBJECT.search(text)
@@ -148,7 +139,7 @@ def _repaired(text: str, repairs: list[str]) -> Any:
     work = len(text) * (openers + text.count('"') + 20)
     if not ("{" in text or "[" in text) or openers > _MOST_OPENERS or work > _MOST_WORK:
         return None
-    import json_repair  # a fiftieth of a second, which commands that read no reply need not pay
+    import json_repair  # a fiftieth of a second, for commands that repair a reply only
 
     repairs.append("syntax")
     try:

@@ -7,20 +7,19 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from harness.benchmark import Benchmark, Importer, Metric, Origin
 from harness.benchmarks import settings
-from harness.benchmarks.files import content
-from harness.benchmarks.user_code import described
+from harness.benchmarks.files import input_file
+from harness.benchmarks.user_code import described, loading, module_of
 from harness.errors import BadInput, shown
 from harness.model import RUN_FACTS, Baseline
 
@@ -34,7 +33,7 @@ the extras of a benchmark may be missing."""
 
 
 class Command(NamedTuple):
-    """A command that only one benchmark has: its module, and what it does. `harness.commands.extra` calls it."""
+    """A command that only one benchmark has: its module, and a sentence for the help. See `harness.commands.extra`."""
 
     module: str
     does: str
@@ -48,11 +47,8 @@ COMMANDS: Mapping[str, Command] = {
 }
 KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
-RESERVED = frozenset(
-    {"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"},
-)
+RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"})
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
-LANGUAGES = ("en", "zh")
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
 
@@ -71,7 +67,7 @@ def find(spec: str) -> type[Benchmark]:
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
     if spec.endswith(".py"):
         path = Path(spec)
-        return of_file(str(path.resolve()), path.name, _read(path))
+        return of_file(str(path.resolve()), path.name, input_file(path, "the benchmark "))
     module, colon, name = spec.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
@@ -92,175 +88,137 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
 
 def baselines() -> dict[str, Baseline]:
     """Return the models that the harness serves by itself, by name."""
-    return {name: answer for module in _baseline_modules() for name, answer in module.BASELINES.items()}
+    return {name: answer for module in BASELINES for name, answer in import_module(module).BASELINES.items()}
 
 
 def reader(text: str) -> str | None:
     """Return the baseline that can answer a prompt which is for another model, None where none can."""
-    found = (module.reader(text) for module in reversed(_baseline_modules()))  # the first takes any list for candidates
+    found = (
+        import_module(module).reader(text) for module in reversed(BASELINES)
+    )  # the first takes any list for a pool
     return next(filter(None, found), None)
-
-
-def _baseline_modules() -> Sequence[Any]:
-    return [import_module(name) for name in BASELINES]
 
 
 @cache
 def of_file(spec: str, name: str, data: bytes) -> type[Benchmark]:
     """Return the benchmark in the bytes of a file. Its code is run, once: the same file is the same class."""
-    module = ModuleType(f"harness_benchmark_{sha256(data).hexdigest()[:16]}")
-    module.__file__ = name
-    sys.modules[module.__name__] = module  # where dataclasses look up their annotations
-    try:
-        exec(compile(data, name, "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:  # the author's code, not ours
-        raise BadInput(f"{name}: could not be loaded: {_described(error)}") from error
+    module = module_of(f"harness_benchmark_{sha256(data).hexdigest()[:16]}", name, data)
     values = list(dict.fromkeys(filter(_is_benchmark, vars(module).values())))  # a class may have two names
     found = [value for value in values if value.__module__ == module.__name__]
-    if wanted := _class_named(spec):
-        found = [one for one in found if one is vars(module).get(wanted)]
+    if not spec.endswith(".py"):  # package.module:Name
+        found = [one for one in found if one is vars(module).get(spec.partition(":")[2])]
     else:
         found = [one for one in found if not any(one is not other and issubclass(other, one) for other in found)]
     if len(found) != 1:
-        raise BadInput(f"{name}: expected one class that extends harness.Benchmark, found {_listed(found)}")
-    return _declared(found[0], Origin(spec, kept_name(name), data), name)
-
-
-def _class_named(spec: str) -> str:
-    """The class that `package.module:Name` names, empty for a file."""
-    return "" if spec.endswith(".py") else spec.partition(":")[2]
-
-
-def _listed(found: list[Any]) -> str:
-    return f"{len(found)} ({', '.join(one.__name__ for one in found)})" if found else "none"
-
-
-def kept_name(name: str) -> str:
-    return KEPT + name.removeprefix(KEPT)
+        listed = f"{len(found)} ({', '.join(one.__name__ for one in found)})" if found else "none"
+        raise BadInput(f"{name}: expected one class that extends harness.Benchmark, found {listed}")
+    return _declared(found[0], spec, name, data)
 
 
 def _of_module(spec: str, module: str, name: str) -> type[Benchmark]:
-    try:
+    with loading(spec):
         found: Any = getattr(import_module(module), name, None)
         source = find_spec(found.__module__) if _is_benchmark(found) else None
-    except ImportError as error:
-        raise BadInput(f"{spec}: cannot be imported ({error})") from None
-    except (Exception, SystemExit) as error:  # the author's code, not ours
-        raise BadInput(f"{spec}: could not be loaded: {_described(error)}") from error
     if source is None or source.origin is None:
         raise BadInput(f"{spec}: expected a class that extends harness.Benchmark")
     path = Path(source.origin)
-    return _declared(found, Origin(spec, kept_name(path.name), _read(path)), spec)
+    return _declared(found, spec, path.name, input_file(path, "the benchmark "))
 
 
 def _is_benchmark(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Benchmark) and value is not Benchmark
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return content(path)
-    except OSError as error:
-        raise BadInput(f"cannot read the benchmark {path}: {error.strerror}") from None
-
-
-def _described(error: BaseException) -> str:
-    line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-    return f"{described(error) if isinstance(error, Exception) else 'it ended the process'}{line}"
-
-
-def _declared(cls: type[Benchmark], origin: Origin, name: str) -> type[Benchmark]:
-    """The class, once it declares what every benchmark must."""
-    wrong = undeclared(cls)
-    if wrong:
-        raise BadInput(f"{name}: class {cls.__name__}: {wrong}")
-    cls.origin = origin
+def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[Benchmark]:
+    """Return the class with its origin, if it declares what every benchmark must."""
+    if wrong := undeclared(cls):
+        raise BadInput(f"{file if spec.endswith('.py') else spec}: class {cls.__name__}: {wrong}")
+    cls.origin = Origin(spec, KEPT + file.removeprefix(KEPT), data)
     return cls
 
 
 def undeclared(cls: Any) -> str | None:
-    """What is wrong with a declaration, None for nothing."""
-    return _bad_words(cls) or _bad_subsets(cls) or _bad_metrics(cls) or _missing_methods(cls) or _bad_settings(cls)
+    """Return the first mistake of a declaration, None for none."""
+    return next(
+        chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_methods(cls), _bad_settings(cls)), None
+    )
 
 
-def _bad_words(cls: Any) -> str | None:
-    name = getattr(cls, "name", None)
+# Each of these yields mistakes. What follows the first one may raise: it is not run.
+
+
+def _bad_words(cls: Any) -> Iterator[str]:
+    name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
-        return f"name: expected a word of letters, digits and _, got {shown(name)}"
+        yield f"name: expected a word of letters, digits and _, got {shown(name)}"
     if is_shipped(name) and find(name) is not cls:
-        return f"name: {name} is a benchmark that ships: call it otherwise"
+        yield f"name: {name} is a benchmark that ships: call it otherwise"
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
-            return f"{field}: expected text, got {shown(value)}"
-    if cls.language not in LANGUAGES:
-        return f"language: expected one of {', '.join(LANGUAGES)}, got {shown(cls.language)}"
-    baselines = cls.baselines
-    if not isinstance(baselines, dict) or not all(_is_word(name) and callable(of) for name, of in baselines.items()):
-        return (
-            'baselines: expected {"name": function of messages and seed}, names of lower-case letters, digits, - and _'
-        )
-    return None
+            yield f"{field}: expected text, got {shown(value)}"
+    if cls.language not in ("en", "zh"):
+        yield f"language: expected en or zh, got {shown(cls.language)}"
+    named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]
+    if not all(_is_word(one) and callable(of) for one, of in named):
+        yield 'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, - and _'
 
 
-def _bad_subsets(cls: Any) -> str | None:
-    subsets = getattr(cls, "subsets", None)
+def _bad_subsets(cls: Any) -> Iterator[str]:
+    subsets: Any = getattr(cls, "subsets", None)
     if not isinstance(subsets, dict) or not subsets:
-        return 'subsets: expected {"subset": "tasks file below the tasks folder"}'
+        yield 'subsets: expected {"subset": "tasks file below the tasks folder"}'
     if not isinstance(cls.data_files, tuple | list):
-        return "data_files: expected a tuple of paths below the tasks folder"
+        yield "data_files: expected a tuple of paths below the tasks folder"
     for subset in subsets:
         if not _is_word(subset):
-            return f"subsets: {shown(subset)}: expected lower-case letters, digits, - and _"
+            yield f"subsets: {shown(subset)}: expected lower-case letters, digits, - and _"
     for of, file in [*subsets.items(), *(("data_files", file) for file in cls.data_files)]:
         if type(file) is not str or not file or Path(file).is_absolute() or ".." in Path(file).parts:
-            return f"{of}: expected a path below the tasks folder, got {shown(file)}"
-    return None
+            yield f"{of}: expected a path below the tasks folder, got {shown(file)}"
 
 
 def _is_word(word: object) -> bool:
     return type(word) is str and WORD.fullmatch(word) is not None
 
 
-def _bad_metrics(cls: Any) -> str | None:
-    metrics = getattr(cls, "metrics", None)
-    for name, found in (("metrics", metrics), ("secondary", cls.secondary)):
+def _bad_metrics(cls: Any) -> Iterator[str]:
+    for name in ("metrics", "secondary"):
+        found = getattr(cls, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
-            return f"{name}: expected a tuple of Metric(...)"
-    if not metrics:
-        return "metrics: expected one or more"
-    of_names = [metric.name for metric in (*metrics, *cls.secondary)]
-    for name in of_names:
+            yield f"{name}: expected a tuple of Metric(...)"
+    if not cls.metrics:
+        yield "metrics: expected one or more"
+    secondary = [metric.name for metric in cls.secondary]
+    names = [*(metric.name for metric in cls.metrics), *secondary]
+    for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
-            return f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
-    if len({name.casefold() for name in of_names}) < len(of_names):
-        return "metrics: a name is there twice"
+            yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
+    if len({name.casefold() for name in names}) < len(names):
+        yield "metrics: duplicate name"
     if not isinstance(cls.headline, tuple | list):
-        return "headline: expected a tuple of names of metrics"
-    if unknown := [name for name in cls.headline if name not in of_names]:
-        return f"headline: {', '.join(map(shown, unknown))}: no such metric"
-    gives = cls.values is not Benchmark.values or cls.figures is not Benchmark.figures
-    if cls.secondary and not gives and cls.further_figures is Benchmark.further_figures:
-        return "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
-    return None
+        yield "headline: expected a tuple of names of metrics"
+    if unknown := [name for name in cls.headline if name not in names]:
+        yield f"headline: {', '.join(map(shown, unknown))}: no such metric"
+    sources = ("values", "figures", "further_figures")
+    if secondary and all(getattr(cls, name) is getattr(Benchmark, name) for name in sources):
+        yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
 
 
-def _missing_methods(cls: Any) -> str | None:
-    missing = [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]
-    return f"{', '.join(missing)}: has to be written" if missing else None
+def _bad_methods(cls: Any) -> Iterator[str]:
+    if missing := [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]:
+        yield f"{', '.join(missing)}: has to be written"
 
 
-def _bad_settings(cls: Any) -> str | None:
+def _bad_settings(cls: Any) -> Iterator[str]:
     try:
-        names = settings.kinds(cls.Settings)
+        kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
     except settings.BadSettings as error:
-        return str(error)
+        yield str(error)
     except Exception as error:  # of the author's annotations, not ours
-        return f"Settings: {described(error)}"
-    taken = [name for name in names if name in RUN_FACTS]
-    if taken:
-        return f"Settings.{taken[0]}: reports have something else under this name: call it otherwise"
-    taken = [name for name in settings.file_fields(cls.Settings) if name.partition("_")[0] in RESERVED]
-    if taken:
-        return f"Settings.{taken[0]}: the run's folder has other files whose names begin like this: call it otherwise"
-    return None
+        yield f"Settings: {described(error)}"
+    for name, kind in kinds.items():
+        if name in RUN_FACTS:
+            yield f"Settings.{name}: reports have something else under this name: call it otherwise"
+        if kind is Path and name.partition("_")[0] in RESERVED:
+            yield f"Settings.{name}: the run's folder has other files whose names begin like this: call it otherwise"

@@ -1,11 +1,13 @@
-"""From the line of a tasks file to a task, and what is wrong with a line in one sentence."""
+"""Make tasks of the lines of a tasks file, and describe what is wrong with a line in one sentence."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 import orjson
 
 from harness.benchmark import Benchmark, Task
@@ -17,6 +19,16 @@ from harness.model import JSON, Where
 T = TypeVar("T")
 
 STEPS_MOST = 1_000_000
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+"""msgspec's names of JSON types, in words."""
 
 
 class Line(dict[str, Any]):
@@ -51,8 +63,7 @@ def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tup
         return task.key, task.steps
     if not isinstance(found, tuple) or len(found) != 2:
         raise BenchmarkError(f"{benchmark.name}: outline returned {shown(found)} for {where}, expected key and steps")
-    key, steps = found
-    return _checked(benchmark, key, steps, where), steps
+    return _checked(benchmark, *found, where), found[1]
 
 
 def _parsed(benchmark: Benchmark, data: JSON, line: bytes, where: Where, subset: str) -> Task:
@@ -67,8 +78,8 @@ def _parsed(benchmark: Benchmark, data: JSON, line: bytes, where: Where, subset:
 def _read(
     benchmark: Benchmark, read: Callable[[JSON, str], T], data: JSON, line: bytes, where: Where, subset: str
 ) -> T:
-    """Return what a benchmark reads in a decoded line. Only a line that fails is read by what remembers fields, since
-    every line of a file of any size passes here."""
+    """Return what a benchmark reads in a decoded line. Only a line that fails is read again by a `Line`, since this is
+    called for every line of a file of any size."""
     try:
         return read(data, subset)
     except Exception:
@@ -79,18 +90,13 @@ def _read(
     except FieldError as error:
         raise BadInput(f"{where}: {error}") from None
     except KeyError as error:
-        raise BadInput(f"{where}: {_missing(error, again.last)}") from None
+        name = error.args[0] if error.args else again.last
+        if again.last is None or name == again.last:
+            raise BadInput(f"{where}: field {name}: expected a value, got nothing (missing)") from None
+        raise BadInput(f"{where}: field {again.last}: {shown(name)} is missing or unknown") from None
     except ODD_SHAPE as error:
         field = f"field {again.last}: " if again.last else ""
         raise BadInput(f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}") from None
-
-
-def _missing(error: KeyError, last: str | None) -> str:
-    """A field that is not there, or what was looked up with the field read last."""
-    name = error.args[0] if error.args else last
-    if last is None or name == last:
-        return f"field {name}: expected a value, got nothing (missing)"
-    return f"field {last}: {shown(name)} is missing or unknown"
 
 
 def decoded(line: bytes, where: Where) -> JSON:
@@ -104,33 +110,47 @@ def decoded(line: bytes, where: Where) -> JSON:
     return data
 
 
+def typed(value: Any, kind: type[T], field: str = "") -> T:
+    """Return a decoded value as a type that msgspec can check. Raise `FieldError`; `field` is the value's own path."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.steps[2].id`"
+        problem, _, path = str(error).rstrip("`").partition(" - at `$")
+    if missing := re.fullmatch("Object missing required field `(.+?)`?", problem):
+        raise FieldError(f"{field}{path}.{missing[1]}".removeprefix("."), "a value", kind_of(None))
+    for step in re.findall(r"\w+", path):
+        value = value[int(step) if step.isdigit() else step]
+    expected = problem.removeprefix("Expected ").partition(", got ")[0]
+    expected = re.sub("`(.+?)`", lambda found: " or ".join(TYPES[name] for name in found[1].split(" | ")), expected)
+    raise FieldError(f"{field}{path}".removeprefix("."), expected, kind_of(value))
+
+
 def kind_of(value: object) -> str:
-    """A short value as it is, else what kind of thing it is: values may be huge, or nested without end."""
+    """Return a short value as it is, else what kind it is: values may be huge, or nested without end."""
     if value is None:
         return "nothing (missing or null)"
-    if type(value) is list:
+    if isinstance(value, list):
         return "a list" if value else "an empty list"
-    if type(value) is dict:
+    if isinstance(value, dict):
         return "an object"
-    if type(value) is str and len(value) > 40:
-        return "a long string"
-    return repr(value)
+    return "a long string" if isinstance(value, str) and len(value) > 40 else repr(value)
 
 
 def _checked(benchmark: Benchmark, given: object, steps: object, where: Where) -> str:
-    """The key as text. Steps are what `parse` makes of them, and a wrong number of them no fault of the line."""
+    """Return the key as text. A wrong number of steps is a mistake of `parse`, not of the line."""
     if type(steps) is not int or not 1 <= steps <= STEPS_MOST:
         raise BenchmarkError(f"{benchmark.name}: parse gave {shown(steps)} steps for {where}, expected 1 or more")
     key = str(given) if type(given) is int else given
-    if not isinstance(key, str) or not key or not is_text(key):
-        got = kind_of(given) if not isinstance(key, str) else "an empty one" if not key else "no UTF-8"
-        raise BadInput(f"{where}: field {benchmark.key_field}: expected text or a whole number, got {got}")
-    return key
+    if isinstance(key, str) and key and is_text(key):
+        return key
+    got = kind_of(given) if not isinstance(key, str) else "no UTF-8" if key else "an empty one"
+    raise BadInput(f"{where}: field {benchmark.key_field}: expected text or a whole number, got {got}")
 
 
 def is_text(text: str) -> bool:
-    """Whether a file can hold it: half a surrogate pair is no character."""
+    """Return whether a file can hold it: half a surrogate pair is no character."""
     try:
-        return bool(text.encode())
+        text.encode()
     except UnicodeEncodeError:
         return False
+    return True

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn
 
-from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.errors import BadInput
 from harness.model import Message
 
@@ -25,8 +25,8 @@ OWN, AUTHORS = "own", "authors"
 class Template:
     """The template of a file, or `own`, the one that ships.
 
-    `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name. Raises
-    `BadInput` for a file that cannot be read, another place than those `known`, or one missing that is `needed`.
+    `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name. Raise `BadInput` for
+    a file that cannot be read, a place that is not in `known`, or one missing that is `needed`.
     """
 
     def __init__(self, path: Path | None, own: Path, known: frozenset[str], needed: frozenset[str]) -> None:
@@ -37,8 +37,9 @@ class Template:
         except UnicodeDecodeError:
             raise BadInput(f"{file}: a prompt template must be UTF-8 text") from None
         is_own = path is None or data == read_file(own)
+        name = kept_name(file).removeprefix(KEPT)
         self.path = path
-        self.source = OWN if is_own else _source(file)
+        self.source = OWN if is_own else f"file {name}" if name in (OWN, AUTHORS) else name
         self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): data}
         system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, known, file), _cut(user, known, file)
@@ -48,7 +49,7 @@ class Template:
             raise BadInput(f"{file}: the prompt template has no place {places}, and without it no model could answer")
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
-        """The messages with each place's value in it."""
+        """Return the messages, filled with the value of each place."""
         user = Message("user", _fill(self._user, values))
         if not self._system:
             return (user,)
@@ -56,7 +57,7 @@ class Template:
 
 
 class Unplayed:
-    """Stands for a prompt or an agent where saved answers are only measured, so that no code of theirs is run."""
+    """Replaces a prompt or an agent where saved answers are only measured, so that none of its code is run."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -72,26 +73,17 @@ def kept_name(path: Path) -> str:
 
 
 def read_file(path: Path) -> bytes:
-    try:
-        return content(path, DOCUMENT_MOST)
-    except OSError as error:
-        raise BadInput(f"cannot read prompt {path}: {error.strerror}") from None
+    return input_file(path, "prompt ", DOCUMENT_MOST)
 
 
 def check_digest(path: Path, data: bytes, digests: Mapping[str, str] | None) -> None:
-    """Raises `BadInput` for a file in a run's folder that is not the one with this hash there; None checks nothing."""
+    """Raise `BadInput` for a file in a run's folder that has not its hash in `digests`; None checks nothing."""
     if digests is not None and sha256(data).hexdigest() != digests.get(path.name):
         raise BadInput(f"{path} is not what the run was given: it was changed since")
 
 
-def _source(file: Path) -> str:
-    """The file's name as a run's folder keeps it, never one of the two that stand for something else."""
-    name = kept_name(file).removeprefix(KEPT)
-    return f"file {name}" if name in (OWN, AUTHORS) else name
-
-
 def _split_roles(text: str, file: Path) -> tuple[str, str]:
-    """The texts under `[system]` and `[user]`; a head is a line of its own. Without heads, all is the user's."""
+    """Return the texts under `[system]` and `[user]`, each a line of its own. Without these, all is the user's."""
     before, *parts = re.split(r"^\[(system|user)\][ \t]*\r?$", text, flags=re.MULTILINE)
     roles, texts = parts[::2], [part.strip() for part in parts[1::2]] or [before.strip()]
     if roles not in ([], ["user"], ["system", "user"]) or (roles and before.strip()):
@@ -102,7 +94,7 @@ def _split_roles(text: str, file: Path) -> tuple[str, str]:
 
 
 def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
-    """Literal text at even places, names of places at odd ones."""
+    """Return the parts of a text: literal text at even positions, names of places at odd ones."""
     parts = tuple(re.split(r"\$\{([^{}\n]*)\}", text)) if text else ()
     for name in parts[1::2]:
         if name not in known:

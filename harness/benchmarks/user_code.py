@@ -1,14 +1,16 @@
-"""Where other people's code is called: what it raises names the benchmark, the user and the place in its file."""
+"""Load and call other people's code: errors name the benchmark, the user and the place in its file."""
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
-from harness.errors import BenchmarkError, HarnessError
+from harness.errors import BadInput, BenchmarkError, HarnessError
 
 LONGEST = 300
 """Characters of an error in a sentence."""
@@ -33,9 +35,28 @@ def guarded(benchmark: Named, about: str, *through: type[Exception]) -> Iterator
     except (Exception, SystemExit) as error:
         if isinstance(error, (HarnessError, *through)):
             raise
-        raise BenchmarkError(
-            f"benchmark {benchmark.name}, {about}: {described(error)}{place(error, benchmark)}"
-        ) from error
+        words = f"benchmark {benchmark.name}, {about}: {described(error)}{place(error, benchmark)}"
+        raise BenchmarkError(words) from error
+
+
+@contextmanager
+def loading(name: object) -> Iterator[None]:
+    """Turn what code raises while it is imported into `BadInput`; `name` is the file or module that was named."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise BadInput(f"{name}: could not be loaded: {described(error)}{line}") from error
+
+
+def module_of(name: str, file: str, data: bytes) -> ModuleType:
+    """Run these very bytes of a file, and return the module. Raise `BadInput`."""
+    module = ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module  # where dataclasses look up their annotations
+    with loading(file):
+        exec(compile(data, file, "exec", dont_inherit=True), module.__dict__)
+    return module
 
 
 def described(error: BaseException) -> str:
@@ -44,9 +65,9 @@ def described(error: BaseException) -> str:
 
 
 def place(error: BaseException, benchmark: Named | None = None) -> str:
-    """The innermost line of a plug-in's own file, else the innermost that is not the harness's own, else the innermost.
+    """Return the innermost line of a plug-in's own file, else the innermost outside of the harness, else the innermost.
 
-    Code that ships runs files of others, whose lines are the ones of interest.
+    Code that ships runs files of others: their lines are the ones of interest.
     """
     frames = [(frame.f_code.co_filename, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]
     cls = benchmark if isinstance(benchmark, type) else type(benchmark)

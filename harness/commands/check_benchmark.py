@@ -25,24 +25,11 @@ USERS = 20
 """Of each subset; the first ones."""
 
 
-class Engine:
-    """The harness's own, as checks are given it."""
-
-    recorded = staticmethod(play.recorded)
-    rescored = staticmethod(play.rescored)
-    check_measure = staticmethod(play.check_measure)
-    play = staticmethod(play.play)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
-    parser.add_argument("--tasks-dir", type=options.folder, default=TASKS_FOLDER, metavar="DIR", help="default: tasks")
-    parser.add_argument(
-        "--replies",
-        type=Path,
-        metavar="FILE",
-        help="JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines",
-    )
+    options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
+    words = "JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines"
+    options.add(parser, "--replies FILE", words, type=Path)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -99,4 +86,4 @@ def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str
     benchmark, path = cls(folder=folder), folder / cls.subsets[subset]
     with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
         lines = [index.read(position) for position in range(min(USERS, len(index)))]
-    return Subject(benchmark, subset, path.name, lines, models, Engine())
+    return Subject(benchmark, subset, path.name, lines, models, play)

@@ -33,18 +33,12 @@ FEWEST, MOST = 1000, 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="names of at least two runs, or their folders")
     options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
-    options.add_folders(parser, of_earlier_runs=True)
-    options.add_trust(parser)
-    parser.add_argument(
-        "--resamples",
-        type=options.whole(FEWEST, MOST),
-        default=RESAMPLES,
-        metavar="N",
-        help=f"of the bootstrap, and permutations (default: {RESAMPLES})",
-    )
+    options.add_earlier(parser)
+    words = f"of the bootstrap, and permutations (default: {RESAMPLES})"
+    options.add(parser, "--resamples N", words, type=options.whole(FEWEST, MOST), default=RESAMPLES)
     options.add_json(parser)
-    parser.add_argument("--out", type=options.file_of(".xlsx"), metavar="FILE.xlsx", help="write an Excel file too")
-    parser.add_argument("--html", type=options.file_of(".html"), metavar="FILE.html", help="write a page too")
+    options.add(parser, "--out FILE.xlsx", "write an Excel file too", type=options.file_of(".xlsx"))
+    options.add(parser, "--html FILE.html", "write a page too", type=options.file_of(".html"))
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -82,7 +76,7 @@ class _Pair(NamedTuple):
 def _data(args: argparse.Namespace) -> JSON:
     """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
     folders = runs.folders(args.runs, args.results_dir)
-    found = {run: runs.subsets(run, folder, args.platform) for run, folder in folders.items()}
+    found = {run: runs.subsets(run, folder, args) for run, folder in folders.items()}
     for run, subsets in found.items():
         if not subsets:
             raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
@@ -125,11 +119,7 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    figures = {
-        name: runs.figures(of, args.tasks_dir, args.trust, args.benchmark)
-        for name, of in by_subset.items()
-        if len(of) > 1
-    }
+    figures = {name: runs.figures(of, args.tasks_dir) for name, of in by_subset.items() if len(of) > 1}
     read = cache(lambda run, subset: runs.read(found[run][subset], figures[subset]))
     pairs = []
     for a, b in combinations(found, 2):

@@ -1,4 +1,4 @@
-"""`reeval`: score saved answers again, without any call. Also results that another program wrote."""
+"""`reeval`: score saved answers again, without any request; also results that another program wrote."""
 
 from __future__ import annotations
 
@@ -6,31 +6,30 @@ import argparse
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import orjson
 from rich.console import Console
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark, Importer, Task
+from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
-from harness.config import options, plan
+from harness.config import options
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
-from harness.engine.job import Job
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
+from harness.engine.run import Run
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
@@ -41,29 +40,26 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
+from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser, of_earlier_runs=True)
+    options.add_earlier(parser)
     options.add_page(parser)
-    options.add_trust(parser)
-    parser.add_argument(
-        "--reparse", action="store_true", help="start from the saved responses instead of the saved answers"
-    )
+    words = "start from the saved responses instead of the saved answers"
+    options.add(parser, "--reparse", words, action="store_true")
 
 
 def execute(args: argparse.Namespace) -> int:
     screen = console()
-    ours = saved_runs.find(args)
-    foreign = _foreign(args, {run.files.results for run in ours})
-    if not ours and not foreign:
-        raise saved_runs.nothing_found(args)
-    worst = saved_runs.each(ours, lambda run: _ours(run, args, screen), lambda run: f"{run.name}, {run.files.subset}")
-    return max(
-        worst,
-        saved_runs.each(foreign, lambda files: _theirs(files, args, screen), lambda files: str(files.results)),
-    )
+    ours, skipped = selection.find(args)
+    theirs, unnamed = _without_manifest(args)
+    if not ours and not theirs:
+        raise selection.nothing_found(args)
+    codes, failed = selection.each(ours, lambda run: _ours(run, args, screen), lambda run: run.label)
+    _, unread = selection.each(theirs, lambda files: _theirs(files, args, screen), lambda files: str(files.results))
+    return max(skipped, unnamed, *codes, failed, unread)
 
 
 def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
@@ -76,15 +72,16 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
     ):
         manifest = store.manifest()  # read again under the lock
         if manifest is None:
-            raise BadInput(f"{run.files.manifest} has gone")
+            raise BadInput(f"{run.files.manifest} no longer exists")
         done, selection = store.open_logs(index), manifest.selection
         expected = index.select(selection["ratio"], selection["sample_seed"]) | done
-        endpoint = manifest.provenance["endpoint"]
-        job = Job(benchmark, run.files.subset, plan.sampling_again(manifest), endpoint, index, store, expected)
-        again, scores = _Again(job, args.reparse, loop), ReportScores(benchmark, job.subset)
+        job = Run(benchmark, run.files.subset, index, store, manifest, expected)
+        scores, diverged = ReportScores(benchmark, job.subset), list[str]()
+        if args.reparse:
+            store.load_responses(index)
         state, manifest.state = manifest.state, RUNNING
         manifest.save(run.files.manifest)  # if the process dies from here on, no outdated hash remains
-        records = _scored(again.records(), scores)
+        records = _scored(_measured(job, loop if args.reparse else None, diverged), scores)
         try:
             sha256 = replace_results(run.files.results, records, stamp(), shown_by=run.files.pages)
         except BadInput:  # the old results are unchanged
@@ -100,77 +97,69 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         failed = store.failed_users(index, expected)
         manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)
-        about = facts(job, manifest, run.name, failed)
-        report, more = scores.report(replace(about, notes=(*about.notes, *again.notes())))
+        many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
+        about, notes = facts(job, run.name, failed), (many,) if diverged else ()
+        report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        _tell(run.files, report, again.notes(), screen)
+        _show(run.files, report, notes, screen)
         if args.html:
             _write_page(Source(run.files, report, selection["sample_seed"], benchmark, index))
     return 1 if manifest.state == INCOMPLETE else 0
 
 
-class _Again:
-    """Measure the records of a run again, from its saved answers or (`reparse`) its saved responses."""
+def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:
+    """Yield the records of a run, measured again: their saved answers, or with `loop` answers to its saved responses.
 
-    def __init__(self, job: Job, reparse: bool, loop: asyncio.Runner) -> None:
-        self._job = job
-        self._loop = loop
-        self._reparse = reparse
-        self._diverged = 0
-        if reparse:
-            job.store.load_responses(job.index)
-
-    def records(self) -> Iterator[JSON]:
-        for record in self._job.store.records():
-            position = self._job.index.find(record.key)
-            assert position is not None  # `records` yields users of the index only
-            task = self._job.task(position)
-            if self._reparse:
-                yield self._replayed(task, record.data)
-            else:
-                yield rescored(self._job.benchmark, task, record.data)
-
-    def notes(self) -> tuple[str, ...]:
-        if not self._diverged:
-            return ()
-        return (f"{self._diverged} users could not be played again from their saved responses and keep their records.",)
-
-    def _replayed(self, task: Task, old: JSON) -> JSON:
-        job = self._job
-        conversation = replaying(job.sampling, job.store.responses_of(task.key))
+    A user who asks for a response that was not saved keeps the saved answers, and is added to `diverged`.
+    """
+    for record in job.store.records():
+        position = job.index.find(record.key)
+        assert position is not None  # `records` yields users of the index only
+        task = job.task(position)
+        if loop is None:
+            yield rescored(job.benchmark, task, record.data)
+            continue
         try:
-            played = self._loop.run(play(job.benchmark, task, conversation.ask))
+            played = loop.run(play(job.benchmark, task, replaying(job.sampling, job.store.responses_of(task.key)).ask))
         except (ReplayMiss, AgentFailed):
-            self._diverged += 1
-            return {**rescored(job.benchmark, task, old), "reparse": "diverged"}
-        return {**recorded(job.benchmark, task, played), "task": old["task"], "format": RECORD_FORMAT}
+            diverged.append(task.key)
+            yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
+            continue
+        yield {**recorded(job.benchmark, task, played), "task": record.data["task"], "format": RECORD_FORMAT}
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
     """Yield the records on their way to a file, scored as they will be read from it, before the file is in place."""
     for data in records:
-        key = str(data["user_id"])
-        with read_of(key):  # a readable record may be nested too deeply to be written
-            again = orjson.loads(orjson.dumps(data))
-        scores.add(Record(key, again))
+        _add(data, scores)
         yield data
     scores.flush()
 
 
-def _foreign(args: argparse.Namespace, ours: set[Path]) -> list[RunFiles]:
-    """Return results without a manifest, which another program wrote."""
+def _add(data: JSON, scores: ReportScores) -> None:
+    key = str(data["user_id"])
+    with read_of(key):  # a readable record may be nested too deeply to be written
+        scores.add(Record(key, orjson.loads(orjson.dumps(data))))
+
+
+def _without_manifest(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
+    """Return results that another program wrote, and the exit code for folders whose name is not text."""
     platforms = {name.lower() for name in args.platform or ()}
-    found = []
-    for path in sorted(args.results_dir.glob(f"{saved_runs.folder_named(args) or '*'}/inference_results_*.jsonl")):
+    found, code = [], 0
+    for path in sorted(args.results_dir.glob(f"{selection.folder_named(args) or '*'}/inference_results_*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
-        if path in ours or files.manifest.exists() or (platforms and files.subset not in platforms):
+        if files.manifest.exists() or (platforms and files.subset not in platforms):
             continue
-        if saved_runs.has_name(path.parent, args):
+        try:
+            selection.check_name(path.parent)
             found.append(files)
-    return found
+        except BadInput as error:
+            tell(str(error))
+            code = error.exit_code
+    return found, code
 
 
-def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
+def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
     tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / benchmark.subsets[files.subset]
@@ -179,85 +168,74 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
     lock = RunLock(files.lock, time.time)
     try:
         with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
-            found = _Theirs(files, benchmark, importer, index, lock)
-            scores = ReportScores(benchmark, files.subset)
-            replace_results(files.results, found.records(scores), stamp(), shown_by=files.pages)
-            report, more = scores.report(found.facts())
+            found, scores = _Theirs(files, benchmark, importer, index), ReportScores(benchmark, files.subset)
+            replace_results(files.results, found.records(scores, lock.beat), stamp(), shown_by=files.pages)
+            name, notes = files.folder.name, found.notes()
+            report, more = scores.report(RunFacts(files.subset, name, name, AUTHORS, len(index), 0, notes))
             write_report(files, report, more)
-            _tell(files, report, found.notes(), screen)
+            _show(files, report, notes, screen)
             if args.html:
                 _write_page(Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
-    return 0
 
 
+@dataclass(slots=True)
 class _Theirs:
-    """Results of another program, and the tasks that they answer."""
+    """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
+    steps of it."""
 
-    def __init__(
-        self, files: RunFiles, benchmark: Benchmark, importer: Importer, index: TaskIndex, lock: RunLock
-    ) -> None:
-        self._files = files
-        self._benchmark = benchmark
-        self._importer = importer
-        self._index = index
-        self._lock = lock
-        self._unknown = 0
-        self._cut = 0
-        self._outcomes: Counter[str] = Counter()
+    files: RunFiles
+    benchmark: Benchmark
+    importer: Importer
+    index: TaskIndex
+    unknown: int = 0
+    cut: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
 
-    def records(self, scores: ReportScores) -> Iterator[JSON]:
-        """Yield known users' records measured again and scored; unknown and incomplete ones unchanged."""
-        seen = np.zeros(len(self._index), np.bool_)
-        for number, line in enumerate(lines(self._files.results), 1):
-            self._lock.beat()
+    def records(self, scores: ReportScores, beat: Callable[[], None]) -> Iterator[JSON]:
+        """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
+        seen = np.zeros(len(self.index), np.bool_)
+        for number, line in enumerate(lines(self.files.results), 1):
+            beat()
             if not line.text.strip():
                 continue
-            where = Where(str(self._files.results), number)
-            data = self._importer.record(line.text, where)
-            position = self._index.find(str(data["user_id"]))
+            where = Where(str(self.files.results), number)
+            data = self.importer.record(line.text, where)
+            position = self.index.find(str(data["user_id"]))
             if position is None:
-                self._unknown += 1
+                self.unknown += 1
                 yield data
                 continue
             if seen[position]:
                 raise BadInput(f"{where}: field user_id: duplicate user")
             seen[position] = True
-            task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
-            if self._importer.is_partial(task, data):
-                self._cut += 1
-                yield data
-                continue
-            again = self._measured(task, data, position)
-            scores.add(Record(str(data["user_id"]), orjson.loads(orjson.dumps(again))))
-            yield again
+            task = parse(self.benchmark, self.index.read(position), self.index.where(position), self.files.subset)
+            if self.importer.is_partial(task, data):
+                self.cut += 1
+            else:
+                data = rescored(self.benchmark, task, data)
+                self.outcomes.update(self.benchmark.outcomes(data))
+                data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
+                _add(data, scores)
+            yield data
         scores.flush()
 
-    def facts(self) -> RunFacts:
-        name = self._files.folder.name
-        return RunFacts(self._files.subset, name, name, AUTHORS, len(self._index), 0, self.notes())
-
     def notes(self) -> tuple[str, ...]:
-        left_out = (
-            (self._unknown, "are not in the tasks file and are not scored."),
-            (self._cut, "lack steps of their tasks, or have one twice, and are not scored."),
-        )
-        excluded = (f"{number} of its users {why}" for number, why in left_out if number)
-        return (*self._importer.notes(self._outcomes), *excluded)
-
-    def _measured(self, task: Task, data: JSON, position: int) -> JSON:
-        again = rescored(self._benchmark, task, data)
-        self._outcomes.update(self._benchmark.outcomes(again))
-        return again | {"task": self._index.digest(position), "format": RECORD_FORMAT}
+        left_out = {
+            "are not in the tasks file and are not scored.": self.unknown,
+            "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
+        }
+        excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
+        return (*self.importer.notes(self.outcomes), *excluded)
 
 
 def _write_page(source: Source) -> None:
     pages.attempt(partial(pages.write_page, source, Wish()), f"{source.files.folder.name}, {source.files.subset}")
 
 
-def _tell(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
+def _show(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
     users = f"{report.coverage.scored_users} of {report.coverage.expected_users} users"
-    say = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
-    for words in (say, *notes):
+    summary = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
+    for words in (summary, *notes):
         screen.print(words, highlight=False, soft_wrap=True, markup=False)

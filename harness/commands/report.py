@@ -7,24 +7,24 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.leaderboard import reports
 from harness.analysis.leaderboard.footnotes import left_out
 from harness.analysis.leaderboard.reports import Scored, Value
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Metric
-from harness.benchmarks import overview, registry
-from harness.benchmarks.records import ODD_SHAPE
-from harness.benchmarks.reports import NOT_A_REPORT, Report
+from harness.benchmarks import registry
+from harness.benchmarks.reports import Report
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
-from harness.model import Block, Chart, Heading, Page, Paragraph, Series, Table
+from harness.model import Block, Chart, Heading, Paragraph, Series, Table
 from harness.report import pages
 from harness.report.pages import SAMPLE, Source, Wish
 from harness.store import atomic
@@ -33,30 +33,20 @@ from harness.store.manifest import Manifest, load
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
 from harness.ui.streams import tell
+from harness.ui.words import plural
 
 ALL = "all"
-INCOMPLETE = "* INCOMPLETE: not all of its users are scored; the table says on which subset."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser, of_earlier_runs=True)
-    options.add_trust(parser)
-    parser.add_argument(
-        "--with-posts", action="store_true", help="show users' posts too: private data, share with care"
-    )
-    parser.add_argument(
-        "--users",
-        type=users,
-        metavar="N",
-        help=f"users to show one by one (default: {SAMPLE}); `all` writes a second page with every user",
-    )
-    parser.add_argument(
-        "--out",
-        type=options.file_of(".html"),
-        metavar="FILE.html",
-        help="where to write the page (default: with the report)",
-    )
+    options.add_earlier(parser)
+    words = "show users' posts too: private data, share with care"
+    options.add(parser, "--with-posts", words, action="store_true")
+    words = f"users to show one by one (default: {SAMPLE}); `all` writes a second page with every user"
+    options.add(parser, "--users N", words, type=users)
+    words = "where to write the page (default: with the report)"
+    options.add(parser, "--out FILE.html", words, type=options.file_of(".html"))
 
 
 def users(text: str) -> Any:
@@ -64,16 +54,46 @@ def users(text: str) -> Any:
 
 
 def execute(args: argparse.Namespace) -> int:
-    found = [files for files in _reports(args.results_dir) if _is_named(files, args)]
+    found, skipped = _selected(args)
     if not (args.name or args.model or args.platform):
         if args.with_posts or args.users is not None:
             raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         return _over_all(found, args)
     if not found:
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return saved_runs.each(found, lambda files: _again(files, args), _label)
+    return max(skipped, selection.each(found, lambda files: _write(files, args), _label)[1])
+
+
+def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
+    """Return the reports that the options select, those of another program's results included, and an exit code.
+
+    A report that cannot be read is reported and skipped, if the model in it matters.
+    """
+    platforms, code = {name.lower() for name in args.platform or ()}, 0
+    found = []
+    for path in sorted(args.results_dir.glob(f"{escape(args.name or '') or '*'}/eval_report_*.json")):
+        files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))
+        if platforms and files.subset not in platforms:
+            continue
+        try:
+            if not args.model or args.model in (_read(files)[0].model, files.folder.name):
+                found.append(files)
+        except BadInput as error:
+            tell(str(error))
+            code = error.exit_code
+    return found, code
+
+
+def _read(files: RunFiles) -> tuple[Report, Scored]:
+    """Return a report, and as `stats` reads it. Raise `BadInput` if it cannot be used."""
+    path = files.report("json")
+    try:
+        report = reports.loaded(path)
+        return report, reports.checked(report, path)
+    except BadInput as error:
+        raise BadInput(f"{path} is {error}") from None
 
 
 def _label(files: RunFiles) -> str:
@@ -85,59 +105,29 @@ def _shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _reports(results: Path) -> list[RunFiles]:
-    """Return every report below a results folder, including those of scored results of another program."""
-    paths = sorted(results.glob("*/eval_report_*.json"))
-    return [RunFiles(path.parent, path.stem.removeprefix("eval_report_")) for path in paths]
-
-
-def _is_named(files: RunFiles, args: argparse.Namespace) -> bool:
-    platforms = {name.lower() for name in args.platform or ()}
-    if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
-        return False
-    try:
-        return not args.model or args.model in (_data(files).model, files.folder.name)
-    except BadInput as error:  # an unreadable report does not stop the others
-        tell(str(error))
-        args.least_code = error.exit_code
-        return False
-
-
-def _data(files: RunFiles) -> Report:
-    """Return its report. Raise `BadInput` for one that `stats` could not read either."""
-    path = files.report("json")
-    try:
-        report = reports.loaded(path)
-        reports.checked(report, path)
-    except BadInput as error:
-        raise BadInput(f"{path} is {error}") from None
-    return report
-
-
 # One run
 
 
-def _again(files: RunFiles, args: argparse.Namespace) -> int:
-    data, manifest = _data(files), load(files.manifest)
+def _write(files: RunFiles, args: argparse.Namespace) -> None:
+    report, manifest = _read(files)[0], load(files.manifest)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     wish = Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
         try:
-            benchmark, index = _at_hand(files, manifest, args)
+            benchmark, index = _opened(files, manifest, args)
             held.callback(index.close)
-            source = Source(files, data, seed, benchmark, index)
+            source = Source(files, report, seed, benchmark, index)
         except HarnessError as error:
             tell(f"{_label(files)}: without its tasks ({error})")
-            source = Source(files, data, seed)
+            source = Source(files, report, seed)
         made = [pages.write_page(source, wish, args.out)]
         if args.users == ALL:
             made.append(pages.write_all(source, wish, args.out and args.out.with_name(files.all_users.name)))
     for path in made:
-        _say(path)
-    return 0
+        _print(path)
 
 
-def _at_hand(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
+def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
     """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
     if manifest is not None:
         run = SavedRun(files, manifest, args.trust, args.benchmark)
@@ -149,7 +139,7 @@ def _at_hand(files: RunFiles, manifest: Manifest | None, args: argparse.Namespac
     return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
-def _say(path: Path) -> None:
+def _print(path: Path) -> None:
     console().print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -159,8 +149,8 @@ def _say(path: Path) -> None:
 @dataclass(frozen=True, slots=True)
 class _Run:
     files: RunFiles
-    page: Page
     scored: Scored
+    is_incomplete: bool
 
     @property
     def name(self) -> str:
@@ -173,49 +163,40 @@ class _Run:
     @property
     def address(self) -> str:
         """Return the path of its page, else of its text; relative to the results folder."""
-        made = next(
-            (path for path in map(self.files.report, ("html", "txt")) if path.exists()), self.files.report("json")
-        )
-        return f"{quote(os.fsencode(made.parent.name))}/{quote(os.fsencode(made.name))}"
+        paths = map(self.files.report, ("html", "txt"))
+        path = next((path for path in paths if path.exists()), self.files.report("json"))
+        return f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
 def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     from harness.report import html
 
-    runs: list[_Run] = []
-    code = saved_runs.each(found, lambda files: _add(files, runs), _label)
+    runs, code = selection.each(found, _run, _label)
     left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
-    names = dict.fromkeys(run.scored.benchmark for run in runs)
-    blocks = [
-        *map(Paragraph, left.sentences()),
-        *(block for name in names for block in _blocks(name, [run for run in runs if run.scored.benchmark == name])),
-    ]
+    blocks: list[Block] = list(map(Paragraph, left.sentences()))
+    for name in dict.fromkeys(run.scored.benchmark for run in runs):
+        blocks += _blocks(name, [run for run in runs if run.scored.benchmark == name])
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
-    _say(place)
+    _print(place)
     return code
 
 
-def _add(files: RunFiles, runs: list[_Run]) -> int:
-    report = _data(files)
-    try:
-        page = overview.page(report)
-    except ODD_SHAPE:
-        raise BadInput(f"{files.report('json')} is {NOT_A_REPORT}") from None
-    runs.append(_Run(files, page, reports.checked(report, files.report("json"))))
-    return 0
+def _run(files: RunFiles) -> _Run:
+    report, scored = _read(files)
+    return _Run(files, scored, not report.coverage.complete)
 
 
 def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
     yield Heading(benchmark)
-    incomplete = sum(1 for run in runs if run.page.warning)
+    incomplete = sum(run.is_incomplete for run in runs)
     how_many = f", {incomplete} of them INCOMPLETE" if incomplete else ""
     yield Paragraph(
-        f"{len(runs)} report{'' if len(runs) == 1 else 's'}{how_many}. Only runs with the same prompt, tasks and "
-        "settings compare; intervals are over the choice of users."
+        f"{plural(len(runs), 'report')}{how_many}. Only runs with the same prompt, tasks and settings compare; "
+        "intervals are over the choice of users."
     )
     declared = runs[0].scored.declared
     metrics = [declared.metrics[name] for name in declared.headline]
@@ -223,7 +204,7 @@ def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
     for metric in metrics:
         yield _chart(metric, runs)
         if incomplete:
-            yield Paragraph(INCOMPLETE)
+            yield Paragraph("* INCOMPLETE: not all of its users are scored; the table shows on which subset.")
 
 
 def _table(metrics: Sequence[Metric], runs: Sequence[_Run]) -> Table:
@@ -231,8 +212,7 @@ def _table(metrics: Sequence[Metric], runs: Sequence[_Run]) -> Table:
     rows = []
     for run in runs:
         of = run.scored
-        users = f"{of.scored} of {of.expected}"
-        coverage = f"INCOMPLETE: {users}" if run.page.warning else users
+        coverage = f"{'INCOMPLETE: ' if run.is_incomplete else ''}{of.scored} of {of.expected}"
         invalid = f"{of.invalid} of {of.answers}" if of.invalid else "0"
         figures = [_figure(metric, of.values.get(metric.name)) for metric in metrics]
         rows.append((run.label, coverage, invalid, *figures, of.about))
@@ -250,7 +230,7 @@ def _figure(metric: Metric, of: Value | None) -> str:
 def _chart(metric: Metric, runs: Sequence[_Run]) -> Chart:
     """Return a row per run and a dot per subset; an incomplete run has a star."""
     names = tuple(dict.fromkeys(run.name for run in runs))
-    starred = {run.name for run in runs if run.page.warning}
+    starred = {run.name for run in runs if run.is_incomplete}
     rows = tuple(f"{name} *" if name in starred else name for name in names)
     subsets = tuple(dict.fromkeys(run.files.subset for run in runs))
     found = {(run.name, run.files.subset): run.scored.values.get(metric.name) for run in runs}

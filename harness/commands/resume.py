@@ -11,14 +11,14 @@ import orjson
 from rich.console import Console
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import address, models, options, providers
-from harness.config.origin import UNKNOWN
+from harness.config.origin import SHARED, UNKNOWN
 from harness.config.plan import Plan, sampling_again
 from harness.config.providers import Provider
 from harness.endpoint.connect import usable
-from harness.engine.launch import launch
+from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
@@ -27,77 +27,54 @@ from harness.ui.console import console
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser, of_earlier_runs=True)
-    options.add_key(parser)
-    options.add_tuning(parser)
-    options.add_page(parser)
-    options.add_no_color(parser)
-    options.add_trust(parser)
-    parser.add_argument("--allow", action="append", default=[], metavar="FIELD", help="accept that this field differs")
+    options.add_earlier(parser)
+    options.add_session(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    found = saved_runs.find(args)
+    found, skipped = selection.find(args)
     if not found and (args.name or args.model or args.platform):
-        raise saved_runs.nothing_found(args)
+        raise selection.nothing_found(args)
     screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
     if not unfinished:
         screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
-        return 0
+        return skipped
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
     if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file or args.provider or args.extra_header):
         raise BadInput(
             f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one: name it with "
             f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
-    plans: list[Plan] = []
-    code = saved_runs.each(groups, lambda group: _add(group, args, screen, plans), lambda group: group[0].name)
+    plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
+    code = max(skipped, failed)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     return max(code, launch(plans, screen, html=args.html)) if plans else code
 
 
-ALIKE = (
-    "endpoint",
-    "key_from",
-    "source",
-    "sources",
-    "provider",
-    "providers_file",
-    "headers",
-    "address_from",
-    "ca_file",
-)
-"""Parts of the provenance that runs must have in common to be one plan."""
-
-
 def _together(run: SavedRun) -> bytes:
     """Return a key: runs of one folder with the same configuration and endpoint share a schedule."""
     manifest = run.manifest
-    where = {name: manifest.provenance.get(name) for name in ALIKE}
+    where = {name: manifest.provenance.get(name) for name in SHARED}
     return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
 
 
-def _add(group: list[SavedRun], args: argparse.Namespace, screen: Console, plans: list[Plan]) -> int:
+def _planned(group: list[SavedRun], args: argparse.Namespace, screen: Console) -> Plan:
+    """Return the plan of runs that share a schedule, and print what it changes."""
     own = all(run.is_own for run in group)
     if not own and not args.name:
         raise BadInput(f"{UNKNOWN}: resume it by name: --name {shlex.quote(group[0].name)}")
     allowed = frozenset(args.allow)
     if changed := [name for name in (*group[0].changed, *group[0].changed_benchmark) if name not in allowed]:
-        screen.print(
-            f"{group[0].name}: {', '.join(changed)} was changed or deleted since the run began: resuming with "
-            "the run's own copy "
-            f"(--allow {changed[0]} uses the current file)",
-            highlight=False,
-            soft_wrap=True,
-        )
+        words = f"{group[0].name}: {', '.join(changed)} was changed or deleted since the run began: resuming with the "
+        words += f"run's own copy (--allow {changed[0]} uses the current file)"
+        screen.print(words, highlight=False, soft_wrap=True)
     if not own and group[0].manifest.provenance.get("ca_file") and not args.ca_file:
         screen.print(f"{group[0].name}: certificates named in its manifest are not trusted: give yours with --ca-file")
     made = _plan(group, args, own)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
-    plans.append(made)
-    return 0
+    return made
 
 
 NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
@@ -106,9 +83,8 @@ NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
 
 def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
     first, manifest = group[0], group[0].manifest
-    provenance, selection = manifest.provenance, manifest.selection
-    if not own:
-        provenance = {name: value for name, value in provenance.items() if name not in NOT_FOLLOWED}
+    left_out, selection = () if own else NOT_FOLLOWED, manifest.selection
+    provenance: JSON = {name: value for name, value in manifest.provenance.items() if name not in left_out}
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
         provider = _provider(first.name, provenance, args)
@@ -122,7 +98,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, _lower(manifest.tuning, found)),
+        tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
         ratio=selection["ratio"],
         sample_seed=selection["sample_seed"],
         allowed=frozenset(args.allow),

@@ -1,4 +1,4 @@
-"""`sample`: writes a nested share of tasks files."""
+"""`sample`: write a nested share of tasks files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from harness.ui.console import console
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
-    parser.add_argument(
-        "--ratio", type=options.share, required=True, metavar="R", help="share of the users, such as 0.2"
-    )
+    options.add(parser, "--ratio R", "share of the users, such as 0.2", type=options.share, required=True)
     options.add_sample_seed(parser, "for one seed, larger shares hold smaller ones")
     options.add_platform(parser, "one platform; may be repeated (default: all that are there)")
     options.add_folders(parser)
@@ -25,14 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     screen = console()
     cls = registry.find(args.benchmark)
-    wanted = [name.lower() for name in args.platform or cls.subsets]
-    if unknown := set(wanted) - set(cls.subsets):
-        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: it has {', '.join(cls.subsets)}")
-    files = {name: args.tasks_dir / cls.subsets[name] for name in wanted}
+    files = {name: args.tasks_dir / cls.subsets[name] for name in options.subsets(cls, args.platform)}
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())
-        raise BadInput(f"no tasks to sample: {absent} is not there (see --tasks-dir)")
+        raise BadInput(f"no tasks to sample: missing {absent} (see --tasks-dir)")
     benchmark = cls(folder=args.tasks_dir)
     for subset, path in there.items():
         if path.suffix == ".json":

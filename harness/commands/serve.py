@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import signal
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
 
 from harness.config.address import key_in
+from harness.config.options import add as add_option
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
@@ -18,39 +20,22 @@ from harness.ui.streams import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = partial(add_option, parser)
     kinds = "; ".join([f"{group} = {', '.join(members)}" for group, members in GROUPS.items()])
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="port, 0 for any free one (default: %(default)s)")
-    parser.add_argument(
-        "--latency", type=float, default=0.0, metavar="SECONDS", help="mean time to a reply (default: 0)"
-    )
-    parser.add_argument(
-        "--jitter",
-        type=float,
-        default=0.0,
-        metavar="SIGMA",
-        help="spread of the latency, lognormal (default: 0, fixed)",
-    )
-    parser.add_argument(
-        "--fault-rate", type=float, metavar="R", help="part of the requests that fail, 0 to 1 (default: 0)"
-    )
-    parser.add_argument(
-        "--faults", metavar="KIND,...", help=f"kinds and groups of faults to draw from (default: transport); {kinds}"
-    )
-    parser.add_argument(
-        "--imitate",
-        metavar="PROVIDER",
-        help=f"answer to any model, in the shapes and with the refusals of {', '.join(NAMES)}",
-    )
-    parser.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="refuse requests without the key that this file holds"
-    )
-    parser.add_argument("--max-concurrency", type=int, metavar="N", help="refuse with 429 beyond N requests in flight")
-    parser.add_argument("--seed", type=int, default=0, help="of faults, latencies and baselines (default: 0)")
+    add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1")
+    add("--port", "port, 0 for any free one (default: %(default)s)", type=int, default=8000)
+    add("--latency SECONDS", "mean time to a reply (default: 0)", type=float, default=0.0)
+    add("--jitter SIGMA", "spread of the latency, lognormal (default: 0, fixed)", type=float, default=0.0)
+    add("--fault-rate R", "part of the requests that fail, 0 to 1 (default: 0)", type=float)
+    add("--faults KIND,...", f"kinds and groups of faults to draw from (default: transport); {kinds}")
+    add("--imitate PROVIDER", f"answer to any model, in the shapes and with the refusals of {', '.join(NAMES)}")
+    add("--api-key-file FILE", "refuse requests without the key in this file", type=Path)
+    add("--max-concurrency N", "refuse with 429 beyond N requests in flight", type=int)
+    add("--seed", "of faults, latencies and baselines (default: 0)", type=int, default=0)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Serves until SIGINT or SIGTERM, then returns 0. Raises `BadInput` and `MachineError`."""
+    """Serve until SIGINT or SIGTERM. Raise `BadInput` and `MachineError`."""
     if not 0 <= args.port <= 65535:
         raise BadInput(f"--port {args.port}: expected 0 to 65535")
     backend = {"use_uvloop": find_spec("uvloop") is not None}
@@ -59,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def options(args: argparse.Namespace) -> Options:
-    """What the arguments ask for. Raises `BadInput`."""
+    """Return the endpoint's options. Raise `BadInput`."""
     return Options(
         latency=args.latency,
         jitter=args.jitter,

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table as Columns
 from rich.text import Text
 
 from harness import defaults
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.leaderboard import formats
 from harness.analysis.leaderboard.footnotes import left_out, notes
 from harness.analysis.leaderboard.reports import Scored, read
-from harness.analysis.leaderboard.tables import MetricTable, Row, tables
+from harness.analysis.leaderboard.tables import MetricTable, tables
 from harness.analysis.leaderboard.workbooks import workbooks
 from harness.config import options
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
-from harness.report.grid import Place
+from harness.report.grid import Grid, Number, Place
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
@@ -36,51 +34,20 @@ STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        type=options.filled,
-        metavar="RUN",
-        help="names of runs, to be ranked among themselves alone (default: all; Excel files of some need --out)",
-    )
+    words = "names of runs, to be ranked among themselves alone (default: all; Excel files of some need --out)"
+    parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
     options.add_folders(parser)
     options.add_json(parser)
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="table",
-        help="what is printed (default: table; csv is UTF-8, a line a figure; no other but table writes Excel files, "
-        "unless --out is given)",
-    )
-    parser.add_argument(
-        "--metric",
-        type=options.filled,
-        action="append",
-        metavar="NAME",
-        help="a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)",
-    )
-    parser.add_argument("--published", action="store_true", help="show the published scores next to the runs")
-    parser.add_argument(
-        "--out",
-        type=options.folder,
-        metavar="DIR",
-        help="folder for the Excel files (default: metric_excels in the results folder)",
-    )
-    parser.add_argument(
-        "--into",
-        type=options.file_of(".md", ".tex", ".csv"),
-        metavar="FILE",
-        help="write Markdown, LaTeX or CSV into this file instead",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The tables that are `chosen` to be printed, all that were `found`, and what is `missing` in them, in words."""
-
-    chosen: Sequence[MetricTable]
-    found: Sequence[MetricTable]
-    missing: Sequence[str]
+    words = "what is printed (default: table; csv is UTF-8, one line per figure; the others write no Excel files, "
+    words += "unless --out is given)"
+    options.add(parser, "--format", words, choices=FORMATS, default="table")
+    words = "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)"
+    options.add(parser, "--metric NAME", words, type=options.filled, action="append")
+    options.add(parser, "--published", "show the published scores next to the runs", action="store_true")
+    words = "folder for the Excel files (default: metric_excels in the results folder)"
+    options.add(parser, "--out DIR", words, type=options.folder)
+    words = "write Markdown, LaTeX or CSV into this file instead"
+    options.add(parser, "--into FILE", words, type=options.file_of(".md", ".tex", ".csv"))
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -88,44 +55,38 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"--json prints JSON: leave out --format {args.format}")
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
-    reports: list[Scored] = []
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    code = saved_runs.each(_of(paths, args), lambda path: _add(path, reports), str)
+    reports, code = selection.each(_of(paths, args), read, str)
     left = left_out(reports, paths, args.results_dir, args.runs)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))
     found, missing = tables(covered, with_published=args.published), left.sentences()
-    made = Made(_chosen(found, args.metric), found, missing)
-    if (args.runs or args.format != "table") and not args.out:
-        _print(args, made, None)
-        return code
-    out = args.out or args.results_dir / defaults.EXCEL_FOLDER
-    unwritten = _write_all(made, reports, out, is_named=args.out is not None)
-    _print(args, made, None if unwritten else out)
-    if unwritten:
-        raise MachineError(f"{unwritten} (--out DIR puts the Excel files elsewhere)") from unwritten
+    chosen = found if args.json and not args.metric else _chosen(found, args.metric)
+    out = args.out
+    if out is None and args.format == "table" and not args.runs:
+        out = args.results_dir / defaults.EXCEL_FOLDER
+    failed = _write_all(found, reports, missing, out, is_named=args.out is not None) if out else None
+    _print(args, chosen, missing, None if failed else out)
+    if failed:
+        raise MachineError(f"{failed} (--out DIR puts the Excel files elsewhere)") from failed
     return code
 
 
 def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
-    """The reports of the runs that are named, of all where none is."""
-    there = {path.parent.name for path in paths}
-    there |= {files.folder.name for files in runs(args.results_dir)} if args.runs else set()
+    """Return the reports of the runs that are named, of all without names."""
+    if not args.runs:
+        return list(paths)
+    there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
-    return [path for path in paths if not args.runs or path.parent.name in args.runs]
-
-
-def _add(path: Path, reports: list[Scored]) -> int:
-    reports.append(read(path))
-    return 0
+    return [path for path in paths if path.parent.name in args.runs]
 
 
 def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
-    """The tables of the metrics that are named, of all benchmarks that have one of that name, in that order; the main
-    ones where none is."""
+    """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
+    without names the main ones."""
     if names is None:
         main = [(table.benchmark, metric) for table in found for metric in table.layout.main]
         return [table for key in dict.fromkeys(main) for table in found if (table.benchmark, table.metric.name) == key]
@@ -138,64 +99,60 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[M
     return chosen
 
 
-def _write_all(made: Made, reports: Sequence[Scored], out: Path, *, is_named: bool) -> MachineError | None:
-    """Writes the Excel files, or returns why they cannot be: an archive's tables are worth a look all the same.
-
-    A folder that the command has named may be a symbolic link.
-    """
+def _write_all(
+    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, *, is_named: bool
+) -> MachineError | None:
+    """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
+    printed. A folder that the command has named may be a symbolic link."""
     try:
         if not is_named:
             atomic.check_folder(out)
-        for name, sheets in workbooks(made.found, reports, made.missing):
+        for name, sheets in workbooks(found, reports, missing):
             xlsx.write(out / f"{name}.xlsx", sheets)
     except MachineError as error:
         return error
     return None
 
 
-def _print(args: argparse.Namespace, made: Made, out: Path | None) -> None:
+def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
+    """Print the tables, and in sentences which runs are `missing` in them."""
     if args.json or args.format == "csv":  # which have no place for sentences
-        for line in made.missing:
+        for line in missing:
             tell(line)
     if args.json:
-        plain = formats.plain(made.chosen if args.metric else made.found)
-        show_json(plain)
+        show_json(formats.plain(chosen))
     elif args.format == "table":
-        _show(made.chosen, made.missing, out)
+        _show(chosen, missing, out)
     elif args.into:
-        atomic.write(args.into, formats.text(args.format, made.chosen, made.missing).encode())
+        atomic.write(args.into, formats.text(args.format, chosen, missing).encode())
     else:
-        show(formats.text(args.format, made.chosen, made.missing).rstrip("\n"))
+        show(formats.text(args.format, chosen, missing).rstrip("\n"))
 
 
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
     screen = console()
     for table in chosen:
         screen.print(table.title, style="italic", highlight=False)
-        columns = _columns(table)
+        columns = _columns(formats.grid(table))
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
-    for line in [*formats.about(chosen), *_visible_notes(chosen, screen), *missing]:
+    for line in [*formats.about(chosen), *notes(chosen, show_ranks=screen.is_terminal), *missing]:
         screen.print(line, soft_wrap=True)
     if out is not None:
         screen.print(f"every metric: {out}", soft_wrap=True)
 
 
-def _visible_notes(chosen: Sequence[MetricTable], screen: Console) -> list[str]:
-    """Without those on best and second best where nothing can be set in bold."""
-    return notes(chosen if screen.is_terminal else [replace(table, places={}) for table in chosen])
-
-
-def _columns(table: MetricTable) -> Columns:
+def _columns(table: Grid) -> Columns:
     made = Columns(box=None, pad_edge=False)
-    made.add_column("run", overflow="fold", min_width=NAME_LEAST)
+    made.add_column(table.corner, overflow="fold", min_width=NAME_LEAST)
     for column in table.columns:
         made.add_column(column, justify="right", no_wrap=True)
-    for number, row in enumerate(table.rows):
-        if row.is_published and number and not table.rows[number - 1].is_published:
+    for group in table.groups:
+        if made.row_count:
             made.add_row()
-        made.add_row(row.label, *(_cell(table, number, row, column) for column in table.columns))
+        for name, numbers in group:
+            made.add_row(name, *map(_cell, numbers))
     return made
 
 
@@ -206,8 +163,5 @@ def _least(columns: Columns) -> int:
     return NAME_LEAST + sum(GAP + width for width in widest)
 
 
-def _cell(table: MetricTable, at: int, row: Row, column: str) -> Text:
-    number = formats.number(table, at, row, column)
-    if number is None:
-        return Text("")
-    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "")
+def _cell(number: Number | None) -> Text:
+    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "") if number else Text("")

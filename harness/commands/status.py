@@ -8,7 +8,7 @@ import time
 from rich.measure import Measurement
 from rich.table import Table
 
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
 from harness.model import JSON
@@ -31,53 +31,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    rows: list[JSON] = []
-    code = saved_runs.each(
-        saved_runs.find(args), lambda run: _add(run, rows), lambda run: f"{run.name}, {run.files.subset}"
-    )
+    found, skipped = selection.find(args)
+    rows, failed = selection.each(found, _row, lambda run: run.label)
     if args.json:
         show_json(rows)
     elif rows:
-        _print(_table(rows))
+        _print(rows)
     else:
         console().print(f"no run under {args.results_dir}", soft_wrap=True)
-    return code
+    return max(skipped, failed)
 
 
-def _print(table: Table) -> None:
-    """Print folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
-    screen = console()
-    if not screen.is_terminal:
-        screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
-    screen.print(table)
-
-
-def _table(rows: list[JSON]) -> Table:
+def _print(rows: list[JSON]) -> None:
+    """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         shown = {**row, "updated": row["updated"].replace("T", " ").removesuffix("+00:00")}
         table.add_row(*(str(shown[name]) for name in COLUMNS))
-    return table
-
-
-def _add(run: SavedRun, rows: list[JSON]) -> int:
-    rows.append(_row(run))
-    return 0
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
+    screen.print(table)
 
 
 def _row(run: SavedRun) -> JSON:
     """Return a run's row; users done are counted in the results file, which may be ahead of the manifest."""
     manifest = run.manifest
     done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
-    users = manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
     return {
         "name": run.name,
         "subset": run.files.subset,
         "model": manifest.identity["model"],
         "state": _state(run),
-        "users": users,
+        "users": run.expected_users,
         "done": len(done),
         "failed": manifest.counts.get("failed", 0),
         "updated": manifest.times.get("updated", manifest.times["created"]),

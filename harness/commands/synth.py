@@ -6,6 +6,7 @@ import argparse
 import inspect
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,18 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = partial(options.add, parser)
     options.add_benchmark(parser)
-    parser.add_argument("--out", type=options.folder, required=True, metavar="DIR", help="folder to write into")
-    parser.add_argument("--users", type=options.positive_int, required=True, metavar="N", help="users of each subset")
-    parser.add_argument("--seed", type=options.signed_int, default=0, metavar="S")
+    add("--out DIR", "folder to write into", type=options.folder, required=True)
+    add("--users N", "users of each subset", type=options.positive_int, required=True)
+    add("--seed S", type=options.signed_int, default=0)
     options.add_platform(parser, "one subset; may be repeated (default: all)")
-    parser.add_argument("--steps", type=options.positive_float, metavar="MEAN", help="mean steps of a user")
+    add("--steps MEAN", "mean steps of a user", type=options.positive_float)
 
 
 def execute(args: argparse.Namespace) -> int:
     cls = registry.find(args.benchmark)
-    chosen = _subsets(cls, args.platform)
+    chosen = options.subsets(cls, args.platform)
     _free(args.out / file for subset in chosen for file in cls.files_needed(subset))
     _make(args.out)
     made = _made(cls, args, chosen)
@@ -47,13 +49,6 @@ def execute(args: argparse.Namespace) -> int:
             raise _wrong(cls, f"{cls.subsets[subset]} was not made")
         console().print(f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.user}s", soft_wrap=True)
     return 0
-
-
-def _subsets(cls: type[Benchmark], named: list[str] | None) -> list[str]:
-    wanted = [name.lower() for name in named or cls.subsets]
-    if unknown := set(wanted) - set(cls.subsets):
-        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: it has {', '.join(cls.subsets)}")
-    return wanted
 
 
 def _made(cls: type[Benchmark], args: argparse.Namespace, subsets: list[str]) -> dict[str, Iterable[bytes]]:

@@ -13,12 +13,12 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from harness.analysis import saved_runs
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification import replayed
-from harness.analysis.verification.checksums import ALONE, LinesCheck
+from harness.analysis.verification.checksums import ALONE, LinesCheck, Replies
 from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player, Replies
+from harness.analysis.verification.replayed import Player
 from harness.benchmark import Benchmark
 from harness.config import options
 from harness.config.plan import sampling_again
@@ -43,49 +43,39 @@ READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
-    options.add_folders(parser, of_earlier_runs=True)
-    options.add_trust(parser)
+    options.add_earlier(parser)
     options.add_json(parser)
-    parser.add_argument(
-        "--without-tasks",
-        action="store_true",
-        help="check only that every line is as it was written, for a folder whose tasks are elsewhere",
-    )
+    words = "check only that every line is as it was written, for a folder without its tasks"
+    options.add(parser, "--without-tasks", words, action="store_true")
 
 
 def execute(args: argparse.Namespace) -> int:
     if args.without_tasks and args.tasks_dir:
         raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
-    found = saved_runs.find(args)
+    found, skipped = selection.find(args)
     if not found:
-        raise saved_runs.nothing_found(args)
-    proofs: list[JSON] = []
-    code = saved_runs.each(found, lambda run: _prove(run, args, proofs), lambda run: f"{run.name}, {run.files.subset}")
+        raise selection.nothing_found(args)
+    proofs, failed = selection.each(found, lambda run: _prove(run, args), lambda run: run.label)
     if args.json:
         show_json(proofs)
     else:
         _show(proofs)
-    return code
+    return max(skipped, failed, *(1 for proof in proofs if proof["findings"]))
 
 
-def _prove(run: SavedRun, args: argparse.Namespace, proofs: list[JSON]) -> int:
-    """Check a run and add its proof, with a sentence for each finding; return 1 if there is any."""
-    tasks = None if args.without_tasks else _tasks(run, args)
+def _prove(run: SavedRun, args: argparse.Namespace) -> JSON:
+    """Check a run; return what was checked, with a sentence per finding."""
+    try:
+        tasks = None if args.without_tasks else run.tasks(args.tasks_dir)
+    except BadInput as error:
+        raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
     with _locked(run) as beat:
         manifest = load(run.files.manifest)  # read again under the lock
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
         proof = _of_lines(now, beat) if tasks is None else _whole(now, tasks, args, beat)
-    proofs.append({"name": run.name, "subset": run.files.subset, "state": manifest.state, **proof})
-    return 1 if proof["findings"] else 0
-
-
-def _tasks(run: SavedRun, args: argparse.Namespace) -> Path:
-    try:
-        return run.tasks(args.tasks_dir)
-    except BadInput as error:
-        raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
+    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **proof}
 
 
 def _of_lines(run: SavedRun, beat: Callable[[], None]) -> JSON:
@@ -105,12 +95,9 @@ def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[
         player = Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = Check(run.files, manifest, benchmark, index, replies, player, beat)
         findings = list(check.findings())
-    return {
-        "users": int(check.expected.sum()),
-        "records": int(check.done.sum()),
-        "findings": findings,
-        "notes": [*([unplayed] if unplayed else []), *check.notes],
-    }
+    users, records = int(check.expected.sum()), int(check.done.sum())
+    notes = [*filter(None, [unplayed]), *check.notes]
+    return {"users": users, "records": records, "findings": findings, "notes": notes}
 
 
 @contextmanager

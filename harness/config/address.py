@@ -26,6 +26,12 @@ from harness.endpoint.address import Address, public_url
 from harness.errors import BadInput
 from harness.model import JSON
 
+MISSING = (
+    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and "
+    "--api-key) to the address and key of an OpenAI-compatible API, or name a --provider; `--model baseline/recency` "
+    "needs none of these"
+)
+
 BASES = {"LLM_API_KEY": "LLM_API_BASE", "OPENAI_API_KEY": "OPENAI_BASE_URL"}
 """Variable of a key -> variable of the address that it was given for, in the order in which they are looked up."""
 
@@ -44,7 +50,7 @@ class Found:
 
     @property
     def shown(self) -> str:
-        """Return the addresses as files and displays show them."""
+        """Return the addresses without credentials and query, separated by spaces."""
         return " ".join([address.shown for address in self.addresses])
 
     @property
@@ -55,20 +61,18 @@ class Found:
 @functools.lru_cache
 def key_check(key: str | None) -> str | None:
     """Return a salted hash of a key, which identifies it and does not reveal it."""
-    salt = os.urandom(8)
-    return f"{salt.hex()}:{_trace(key, salt)}" if key else None
+    return _hash(key, os.urandom(8)) if key else None
 
 
 def _is_same(key: str, check: str) -> bool:
-    salt, _, trace = check.partition(":")
     try:
-        return _trace(key, bytes.fromhex(salt)) == trace
+        return _hash(key, bytes.fromhex(check.partition(":")[0])) == check
     except ValueError:
         return False
 
 
-def _trace(key: str, salt: bytes) -> str:
-    return hashlib.pbkdf2_hmac("sha256", key.encode(), salt, 20_000, dklen=6).hex()
+def _hash(key: str, salt: bytes) -> str:
+    return f"{salt.hex()}:{hashlib.pbkdf2_hmac('sha256', key.encode(), salt, 20_000, dklen=6).hex()}"
 
 
 def _host(url: str) -> str:
@@ -80,17 +84,9 @@ def _host(url: str) -> str:
         return url
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What all addresses of a command share."""
-
-    insecure_tls: bool
-    ca_file: str | None
-    headers: Mapping[str, str]
-
-    def addresses(self, urls: Sequence[str], key: str | None, provider: Provider | None = None) -> tuple[Address, ...]:
-        ca_file = self.ca_file or (provider.ca_file if provider else None)
-        return tuple([Address(url, key, self.insecure_tls, self.headers, ca_file) for url in urls])
+Key = tuple[str | None, str | None]
+"""A key and its source: the option or variable that held it."""
+NO_KEY: Key = (None, None)
 
 
 def find(args: Namespace, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
@@ -98,52 +94,54 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
 
     Raise `BadInput` if a provider's address, key or headers are missing.
     """
+    key = _explicit_key(args)
     if provider is not None:
-        return _at(provider, args, environment, _explicit_key(args))
-    key, key_from = _explicit_key(args)
+        return _at_provider(provider, args, environment, key)
     urls = args.api_url or []
     if not urls:
         url = environment.get("LLM_API_BASE") or environment.get("OPENAI_BASE_URL")
-        if not url and environment.get("OPENAI_API_KEY") and not environment.get("LLM_API_KEY") and key is None:
+        if not url and environment.get("OPENAI_API_KEY") and not environment.get("LLM_API_KEY") and key == NO_KEY:
             url = OPENAI_URL
         if not url:
             return None
         urls = [url]
-    if key is None:
-        key, key_from = _key_for(urls, environment, named=bool(args.api_url))
-    return Found(_kept(args, environment).addresses(urls, key), key_from)
+    if key == NO_KEY:
+        key = _key_for(urls, environment, named=bool(args.api_url))
+    return at(urls, key, args, environment)
 
 
-def _at(
-    provider: Provider, args: Namespace, environment: Mapping[str, str], given: tuple[str | None, str | None]
+def at(
+    urls: Sequence[str],
+    key: Key,
+    args: Namespace,
+    environment: Mapping[str, str],
+    provider: Provider | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Found:
+    """Return an endpoint with the command's headers and certificates; `LLM_INSECURE_TLS=1` checks no certificate."""
+    insecure, headers = environment.get("LLM_INSECURE_TLS") == "1", {**(headers or {}), **dict(args.extra_header)}
+    ca_file = args.ca_file or (provider.ca_file if provider else None)
+    return Found(tuple([Address(url, key[0], insecure, headers, ca_file) for url in urls]), key[1], provider)
+
+
+def _at_provider(provider: Provider, args: Namespace, environment: Mapping[str, str], key: Key) -> Found:
     """Return a provider's own addresses, or those of the command instead, to which its key is never sent.
 
-    `given` is a key that takes precedence over the provider's own, and its source.
+    A `key` takes precedence over the provider's own.
     """
-    key, key_from = given
     own = providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
     urls = args.api_url or own
     at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
-    if key is None and at_home and provider.key_env:
-        key = environment.get(provider.key_env) or None
-        key_from = provider.key_env if key else None
-        if key is None and provider.key_required:
+    if key == NO_KEY and at_home and provider.key_env:
+        if value := environment.get(provider.key_env):
+            key = value, provider.key_env
+        elif provider.key_required:
             raise BadInput(
                 f"no key for {provider.name}: set {provider.key_env} to the key for {public_url(urls[0])}, "
                 "or give --api-key-file"
             )
-    kept = _kept(args, environment, providers.headers(provider, environment) if at_home else {})
-    return Found(kept.addresses(urls, key, provider), key_from, provider)
-
-
-def _kept(args: Namespace, environment: Mapping[str, str], headers: Mapping[str, str] | None = None) -> _Kept:
-    return _Kept(insecure(environment), args.ca_file, {**(headers or {}), **dict(args.extra_header)})
-
-
-def insecure(environment: Mapping[str, str]) -> bool:
-    """Return whether certificates that cannot be checked are accepted."""
-    return environment.get("LLM_INSECURE_TLS") == "1"
+    headers = providers.headers(provider, environment) if at_home else {}
+    return at(urls, key, args, environment, provider, headers)
 
 
 def again(
@@ -158,140 +156,138 @@ def again(
     if missing:
         raise BadInput(f"{run} was given the header {missing[0]} by --extra-header: give it again")
     if own:
-        args = Namespace(**{**vars(args), "ca_file": args.ca_file or provenance.get("ca_file")})  # this run's alone
+        args = Namespace(**{**vars(args), "ca_file": args.ca_file or provenance.get("ca_file")})  # for this run only
     if args.provider or args.api_url:
         found = find(args, environment, provider)
         assert found is not None  # an address or a provider is named
         return found
-    return (_own if own else _foreign)(args, provenance, environment, run, provider)
+    earlier = _Earlier(args, provenance, environment, run, provider)
+    return earlier.endpoint() if own else earlier.endpoint_if_foreign()
 
 
-def _foreign(
-    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
-) -> Found:
-    """Return the endpoint of a run from anywhere: an address that this user's files or variables name, with the key
-    that they assign to it, or without one."""
-    given = {"--api-key-file": args.api_key_file, "--api-key": args.api_key, "--extra-header": args.extra_header}
-    if named := [option for option, value in given.items() if value]:
-        raise BadInput(f"{run}: {UNKNOWN}, so give the address for {named[0]} too, with --api-url or --provider")
-    if provider is not None and provenance.get("address_from") is None:
-        found = _at(provider, args, environment, (None, None))
-        _check_moved(found, provider, provenance["endpoint"], args, run)
-    else:
-        urls = [_base_of_environment(provenance["endpoint"], environment, run)]
-        key, key_from = _key_for(urls, environment, named=False)
-        found = Found(_kept(args, environment).addresses(urls, key, provider), key_from, provider)
-    if found.key_from is None and provenance["key_from"] is not None:
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """An earlier run, and the command that resumes it."""
+
+    args: Namespace
+    provenance: JSON
+    environment: Mapping[str, str]
+    run: str
+    provider: Provider | None
+
+    @property
+    def was(self) -> list[str]:
+        """The addresses of the run, without credentials and query."""
+        addresses: str = self.provenance["endpoint"]
+        return addresses.split()
+
+    def endpoint(self) -> Found:
+        """Return the endpoint of this user's own run: the same address and key as before."""
+        key, key_from = _explicit_key(self.args), self.provenance["key_from"]
+        is_provider_address = self.provider is not None and self.provenance.get("address_from") is None
+        if self.provider is None or not is_provider_address:
+            urls = [_whole(url, self.environment) for url in self.was]
+            if key == NO_KEY and key_from is not None:
+                key = self._key(key_from, urls)
+            return at(urls, key, self.args, self.environment, self.provider)
+        if key == NO_KEY and key_from is not None and key_from.startswith("--"):  # a variable may be another one now
+            key = self._key(key_from, providers.addresses(self.provider, self.environment))
+        found = _at_provider(self.provider, self.args, self.environment, key)
+        self._check_host(found, self.provider)
+        return found
+
+    def endpoint_if_foreign(self) -> Found:
+        """Return the endpoint of a run from anywhere: an address that this user's files or variables name, with the
+        key that they assign to it, or without one."""
+        args = self.args
+        given = {"--api-key-file": args.api_key_file, "--api-key": args.api_key, "--extra-header": args.extra_header}
+        if named := [option for option, value in given.items() if value]:
+            raise BadInput(f"{self.run}: {UNKNOWN}: give the address for {named[0]} too, with --api-url or --provider")
+        if self.provider is not None and self.provenance.get("address_from") is None:
+            found = _at_provider(self.provider, args, self.environment, NO_KEY)
+            self._check_host(found, self.provider)
+        else:
+            urls = [self._address_in_environment()]
+            found = at(urls, _key_for(urls, self.environment, named=False), args, self.environment, self.provider)
+        if found.key_from is None and self.provenance["key_from"] is not None:
+            raise BadInput(
+                f"{self.run} was run with a key, and your variables have none for {found.shown}: "
+                f"give --api-url {found.shown} and --api-key-file"
+            )
+        return found
+
+    def _address_in_environment(self) -> str:
+        """Return the address of this run that the environment has. Raise `BadInput` if it has none."""
+        for key, base in BASES.items():
+            address = _address_of(key, self.environment)
+            is_set = self.environment.get(key) or self.environment.get(base)
+            if address and is_set and {public_url(url) for url in self.was} == {public_url(address)}:
+                return address
         raise BadInput(
-            f"{run} was run with a key, and your variables have none for {found.shown}: "
-            f"give --api-url {found.shown} and --api-key-file"
-        )
-    return found
-
-
-def _base_of_environment(was: str, environment: Mapping[str, str], run: str) -> str:
-    """Return the address of the environment that a run was made on. Raise `BadInput` if there is none."""
-    bases = [
-        _address_of(key, environment) for key, base in BASES.items() if environment.get(key) or environment.get(base)
-    ]
-    for base in filter(None, bases):
-        if was.split() and {public_url(base)} == {public_url(url) for url in was.split()}:
-            return base
-    raise BadInput(
-        f"{run}: {UNKNOWN}, and none of your variables has its address {was}: "
-        "give --api-url to continue there or elsewhere"
-    )
-
-
-def _own(
-    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None
-) -> Found:
-    """Return the endpoint of this user's own run: the same address and key as before."""
-    was: str = provenance["endpoint"]
-    key, source = _explicit_key(args)
-    key_from: str | None = provenance["key_from"]
-    if provider is None or provenance.get("address_from") is not None:
-        urls = [_whole(url, environment) for url in was.split()]
-        if key is None and key_from is not None:
-            key, source = _key_again(key_from, urls, environment, run), key_from
-            _check_same(key, key_from, provenance.get("key_check"), urls, environment, run)
-        return Found(_kept(args, environment).addresses(urls, key, provider), source, provider)
-    if key is None and key_from is not None and key_from.startswith("--"):  # the variable may have another name now
-        at = providers.addresses(provider, environment)
-        key, source = _key_again(key_from, at, environment, run), key_from
-        _check_same(key, key_from, provenance.get("key_check"), at, environment, run)
-    found = _at(provider, args, environment, (key, source))
-    _check_moved(found, provider, was, args, run)
-    return found
-
-
-def _check_moved(found: Found, provider: Provider, was: str, args: Namespace, run: str) -> None:
-    """Raise `BadInput` if another file or variable would move a run to another host of its provider.
-
-    The user's own servers, which need no key, may have moved.
-    """
-    hosts = set(map(_host, found.shown.split()))
-    may_move = args.providers or (provider.url_env and not provider.key_required)
-    if not may_move and hosts.isdisjoint(map(_host, was.split())):
-        raise BadInput(
-            f"{run} ran on {provider.name} at {was}, and {provider.source} has it at {found.shown}: name the file that "
-            f"it was in with --providers, or give --provider {provider.name} to continue there"
+            f"{self.run}: {UNKNOWN}, and none of your variables has its address {self.provenance['endpoint']}: "
+            "give --api-url to continue there or elsewhere"
         )
 
+    def _check_host(self, found: Found, provider: Provider) -> None:
+        """Raise `BadInput` if another file or variable would move a run to another host of its provider.
 
-def _check_same(
-    key: str, key_from: str, check: str | None, urls: Sequence[str], environment: Mapping[str, str], run: str
-) -> None:
-    """Raise `BadInput` if only the run's manifest assigns the key to the address, and it is not the key used before.
+        The user's own servers, which need no key, may have moved.
+        """
+        may_move = self.args.providers or (provider.url_env and not provider.key_required)
+        if not may_move and set(map(_host, found.shown.split())).isdisjoint(map(_host, self.was)):
+            raise BadInput(
+                f"{self.run} ran on {provider.name} at {self.provenance['endpoint']}, and {provider.source} has it at "
+                f"{found.shown}: give its file with --providers, or --provider {provider.name} to continue there"
+            )
 
-    The file or variable may hold another key now.
-    """
-    assigned = key_from.startswith(config_file.FROM_CONFIG) or _address_of(key_from, environment) is not None
-    if not assigned and not (check and _is_same(key, check)):
-        shown = " ".join(map(public_url, urls))
-        raise BadInput(
-            f"the key in {key_from.removeprefix(FROM_FILE)} is not the one that {run} was run with: "
-            f"give --api-url {shown} with it if it is for that address"
-        )
+    def _key(self, key_from: str, urls: Sequence[str]) -> Key:
+        """Return the key of the run, from its source at the time.
+
+        Raise `BadInput` if only the run's manifest assigns the key to the address, and it is not the key used before:
+        the file or variable may hold another key now.
+        """
+        key, shown, check = self._key_in(key_from, urls), _shown(urls), self.provenance.get("key_check")
+        assigned = key_from.startswith(config_file.FROM_CONFIG) or _address_of(key_from, self.environment) is not None
+        if not assigned and not (check and _is_same(key, check)):
+            raise BadInput(
+                f"the key in {key_from.removeprefix(FROM_FILE)} is not the one that {self.run} was run with: "
+                f"give --api-url {shown} with it if it is for that address"
+            )
+        return key, key_from
+
+    def _key_in(self, key_from: str, urls: Sequence[str]) -> str:
+        run, shown = self.run, _shown(urls)
+        if key_from.startswith(FROM_FILE) and not is_descriptor(path := Path(key_from.removeprefix(FROM_FILE))):
+            return _key_of_file(path)
+        if key_from.startswith(config_file.FROM_CONFIG):
+            given = config_file.read(Path(key_from.removeprefix(config_file.FROM_CONFIG)))
+            if public_url(given.url) != shown or given.key is None:
+                raise BadInput(f"{run} ran on {shown}, and {given.path} now names {public_url(given.url)}")
+            return given.key
+        if key_from == "--api-key" or key_from.startswith(FROM_FILE):
+            raise BadInput(f"{run} was given its key by {key_from}: give it again, for {shown}")
+        if key_from not in BASES:
+            raise BadInput(f"{run}: its manifest names {key_from}, which is no source of keys: give --api-key-file")
+        if not self.environment.get(key_from):
+            raise BadInput(f"{run} took its key for {shown} from {key_from}, which is not set: set it, then resume")
+        own = _address_of(key_from, self.environment)
+        if own is not None and any(public_url(own) != public_url(url) for url in urls):
+            raise BadInput(
+                f"{run} took its key for {shown} from {key_from}, which now is the key for {public_url(own)}: "
+                "set the two that belong together, then resume, or give --api-url and --api-key"
+            )
+        return self.environment[key_from]
 
 
-def _key_again(key_from: str, urls: Sequence[str], environment: Mapping[str, str], run: str) -> str:
-    """Return the key of an earlier run, from its source at the time."""
-    shown = " ".join(map(public_url, urls))
-    if key_from.startswith(FROM_FILE) and not is_descriptor(Path(key_from.removeprefix(FROM_FILE))):
-        return _key_of_file(Path(key_from.removeprefix(FROM_FILE)))
-    if key_from.startswith(config_file.FROM_CONFIG):
-        given = config_file.read(Path(key_from.removeprefix(config_file.FROM_CONFIG)))
-        if public_url(given.url) != shown or given.key is None:
-            raise BadInput(f"{run} ran on {shown}, and {given.path} now names {public_url(given.url)}")
-        return given.key
-    if key_from == "--api-key" or key_from.startswith(FROM_FILE):
-        raise BadInput(f"{run} was given its key by {key_from}: give it again, for {shown}")
-    if key_from not in BASES:
-        raise BadInput(f"{run}: its manifest names {key_from}, which is no source of keys: give --api-key-file")
-    if not environment.get(key_from):
-        raise BadInput(f"{run} took its key for {shown} from {key_from}, which is not set: set it, then resume")
-    own = _address_of(key_from, environment)
-    if own is not None and any(public_url(own) != public_url(url) for url in urls):
-        raise BadInput(
-            f"{run} took its key for {shown} from {key_from}, which now is the key for {public_url(own)}: "
-            "set the two that belong together, then resume, or give --api-url and --api-key"
-        )
-    return environment[key_from]
+def _shown(urls: Sequence[str]) -> str:
+    return " ".join(map(public_url, urls))
 
 
-MISSING = (
-    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and "
-    "--api-key) to the address and key of an OpenAI-compatible API, or name a --provider; `--model baseline/recency` "
-    "needs none of these"
-)
-
-
-def _explicit_key(args: Namespace) -> tuple[str | None, str | None]:
+def _explicit_key(args: Namespace) -> Key:
     if args.api_key_file is not None:
         path: Path = args.api_key_file
         return key_in(path), f"{FROM_FILE}{path if is_descriptor(path) else path.resolve()}"
-    return (args.api_key, "--api-key") if args.api_key else (None, None)
+    return (args.api_key, "--api-key") if args.api_key else NO_KEY
 
 
 def key_in(path: Path) -> str:
@@ -315,7 +311,7 @@ def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> st
     return key
 
 
-def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> tuple[str | None, str | None]:
+def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> Key:
     """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an address of its own goes
     with one that the command named."""
     for key_name in BASES:
@@ -323,7 +319,7 @@ def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool
         its_own = named if own is None else all(public_url(own) == public_url(url) for url in urls)
         if environment.get(key_name) and its_own:
             return environment[key_name], key_name
-    return None, None
+    return NO_KEY
 
 
 def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:

@@ -1,7 +1,7 @@
 """`--config`: the endpoint in another program's YAML file.
 
 Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`; other fields
-are that program's own. The key in it is a secret like any other, so no message shows a value of it.
+are that program's own. It holds a key, so no message shows a value.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from harness.benchmarks.files import content
-from harness.config import providers
-from harness.defaults import CONCURRENCY_MOST, SECONDS_MOST
+from harness.config import fields, providers
+from harness.defaults import CONCURRENCY_MOST
 from harness.errors import BadInput
 from harness.model import JSON
 
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest names where a key is from."""
 
+OF_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of YAML's tags on values that they cannot convert."""
 LARGEST = 1 << 20
 """Bytes of a file."""
 
 OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")}
-"""The providers that a file may name without an address -> what our own file calls them."""
+"""Provider that needs no address in a file -> its name in `providers.toml`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,28 @@ def read(path: Path) -> Config:
     first = entries[0]
     if type(first) is not dict:
         raise BadInput(f"{path}: field llm[0]: expected a mapping")
-    model = _typed(first, "model", str, "the name of a model", path)
-    if not model:
-        raise BadInput(f"{path}: field llm[0].model: expected the name of a model")
     pace = "concurrency" if first.get("concurrency") is not None else "semaphore"
-    concurrency = _typed(first, pace, int, "a whole number from 1", path)
-    timeout = _typed(first, "timeout", (int, float), "seconds above 0", path)
-    for name, value, most in ((pace, concurrency, CONCURRENCY_MOST), ("timeout", timeout, SECONDS_MOST)):
-        if value is not None and not 0 < value <= most:
-            raise BadInput(f"{path}: field llm[0].{name}: expected a number above 0 and at most {most:g}")
-    key = _typed(first, "api_key", str, "a key in quotes", path) or None
-    return Config(path, _url(first, path), key, model, concurrency, timeout, len(entries) - 1)
+    checks = {
+        "model": fields.MODEL,
+        pace: fields.whole(1, CONCURRENCY_MOST),
+        "timeout": fields.SECONDS,
+        "api_key": (lambda value: type(value) is str, "a key in quotes"),
+        "base_url": (lambda value: type(value) is str, "an address"),
+    }
+    found = {name: value for name in checks if (value := first.get(name)) is not None}
+    for name, (fits, expected) in checks.items():
+        if (name in found or name == "model") and not fits(found.get(name)):
+            raise BadInput(f"{path}: field llm[0].{name}: expected {expected}")
+    url = found.get("base_url") or _known_address(first.get("provider"), path)
+    key = found.get("api_key") or None
+    return Config(path, url, key, found["model"], found.get(pace), found.get("timeout"), len(entries) - 1)
+
+
+def _known_address(provider: Any, path: Path) -> str:
+    """Return the address of a provider in the shipped providers file."""
+    if type(provider) is not str or provider not in OURS:
+        raise BadInput(f"{path}: field llm[0].base_url: expected an address, or as provider one of {', '.join(OURS)}")
+    return providers.shipped().providers[OURS[provider]].base_url[0]
 
 
 def _document(path: Path) -> JSON:
@@ -79,35 +92,9 @@ def _document(path: Path) -> JSON:
         data: Any = yaml.safe_load(content(path, LARGEST))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except (
-        yaml.YAMLError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (yaml.YAMLError, *OF_TAGS) as error:
         mark = getattr(error, "problem_mark", None)
         raise BadInput(f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML") from None
     if type(data) is not dict:
         raise BadInput(f"{path}: expected a mapping with the field llm")
     return data
-
-
-def _url(entry: JSON, path: Path) -> str:
-    url = _typed(entry, "base_url", str, "an address", path)
-    if url:
-        return str(url)
-    provider = _typed(entry, "provider", str, "the name of a provider", path)
-    if provider not in OURS:
-        raise BadInput(f"{path}: field llm[0].base_url: expected an address, since only {', '.join(OURS)} have one")
-    return providers.shipped().providers[OURS[provider]].base_url[0]
-
-
-def _typed(entry: JSON, name: str, kind: type | tuple[type, ...], expected: str, path: Path) -> Any:
-    """Return a field of this kind, None if it is absent or null."""
-    value = entry.get(name)
-    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-        raise BadInput(f"{path}: field llm[0].{name}: expected {expected}")
-    return value

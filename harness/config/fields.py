@@ -26,8 +26,23 @@ CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
 OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
 """Headers that the client sets itself."""
 
-Reader = Callable[[Any, str], Any]
-"""From a value and its place in the file to the form in which it is kept."""
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value fits, and what is expected, in words."""
+
+
+def checked(table: Any, checks: Mapping[str, Check], where: str) -> JSON:
+    """Return a table all of whose fields are known and fit. Raise `BadInput` with the field, without its value."""
+    if type(table) is not dict:
+        raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(checks)[:3])}")
+    for name, value in table.items():
+        if name.lower() in KEYS:
+            raise BadInput(f"{where}.{name}: {NO_KEYS_HERE}")
+        if name not in checks:
+            raise BadInput(f"{where}: unknown field {name!r}: expected some of {', '.join(checks)}")
+        fits, expected = checks[name]
+        if not fits(value):
+            raise BadInput(f"{where}.{name}: expected {expected}")
+    return dict(table)
 
 
 def header(name: str, value: Any) -> tuple[str, str]:
@@ -36,7 +51,7 @@ def header(name: str, value: Any) -> tuple[str, str]:
         raise BadInput(f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'")
     if name.lower() in CREDENTIALS:
         raise BadInput(
-            f"the header {name} is that of the key, which comes from a variable (a provider's key_env, or LLM_API_KEY) "
+            f"the header {name} is for the key, which comes from a variable (a provider's key_env, or LLM_API_KEY) "
             "or a file (--api-key-file)"
         )
     if name.lower() in OWN_HEADERS:
@@ -46,53 +61,22 @@ def header(name: str, value: Any) -> tuple[str, str]:
     return name, value
 
 
-def fields(table: Any, readers: Mapping[str, Reader], where: str) -> JSON:
-    """Return the fields of a table in the form in which they are kept."""
-    if type(table) is not dict:
-        raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(readers)[:3])}")
-    found = {}
+def check_headers(table: JSON, where: str) -> None:
+    """Raise `BadInput` with the name of a header that cannot be sent, without its value."""
     for name, value in table.items():
-        if name.lower() in KEYS:
-            raise BadInput(f"{where}.{name}: {NO_KEYS_HERE}")
-        if name not in readers:
-            raise BadInput(f"{where}: unknown field {name!r}: expected some of {', '.join(readers)}")
-        found[name] = readers[name](value, f"{where}.{name}")
-    return found
+        try:
+            header(name, value)
+        except BadInput as error:
+            raise BadInput(f"{where}: {error}") from None
+        if not all(map(VARIABLE.fullmatch, PLACE.findall(value))) or "${" in PLACE.sub("", value):
+            raise BadInput(f"{where}: the header {name}: expected the name of a variable between ${{ and }}")
 
 
-def _reader(fits: Callable[[Any], bool], expected: str, kept: Callable[[Any], Any] | None = None) -> Reader:
-    """Reads a field that `fits`, in the form in which it is `kept`."""
-
-    def read(value: Any, where: str) -> Any:
-        if not fits(value):
-            raise BadInput(f"{where}: expected {expected}")
-        return kept(value) if kept else value
-
-    return read
-
-
-def _number(fits: Callable[[float], bool], expected: str) -> Reader:
-    return _reader(lambda value: _is_number(value) and fits(value), expected)
-
-
-def _is_number(value: Any) -> bool:
-    """A number that a float can hold; TOML's have no end."""
-    try:
-        return type(value) in (int, float) and math.isfinite(value)
-    except OverflowError:
+def is_header_value(value: Any) -> bool:
+    """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would be cut off."""
+    if type(value) is not str or value != value.strip():
         return False
-
-
-def _whole(least: int, most: int) -> Reader:
-    return _reader(lambda value: type(value) is int and least <= value <= most, f"a whole number, {least} to {most}")
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str and bool(value.strip()) and value.isprintable()
-
-
-def _names_a_run(value: Any) -> bool:
-    return _is_text(value) and not value.startswith(".") and not {"/", "\\"} & set(value)
+    return all(31 < ord(sign) < 127 or 159 < ord(sign) < 256 for sign in value)
 
 
 def is_address(value: Any) -> bool:
@@ -109,8 +93,8 @@ def _are_addresses(value: Any) -> bool:
     return bool(urls) and all(type(url) is str and is_address(url) and "@" not in urlsplit(url).netloc for url in urls)
 
 
-def _is_variable(value: Any) -> bool:
-    return value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None)
+def _is_text(value: Any) -> bool:
+    return type(value) is str and bool(value.strip()) and value.isprintable()
 
 
 def _is_json(value: Any) -> bool:
@@ -128,61 +112,62 @@ def _is_json(value: Any) -> bool:
             return type(value) is str
 
 
-def is_header_value(value: Any) -> bool:
-    """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would be cut off."""
-    if type(value) is not str or value != value.strip():
-        return False
-    return all(31 < ord(sign) < 127 or 159 < ord(sign) < 256 for sign in value)
+def number(fits: Callable[[float], bool], expected: str) -> Check:
+    """Return the check of a number that a float can hold; TOML's have no end."""
 
-
-def _headers(value: Any, where: str) -> dict[str, str]:
-    """A table of headers: each mistake names the header, and none shows a value."""
-    if type(value) is not dict:
-        raise BadInput(f"{where}: expected a table of headers")
-    for name, content in value.items():
+    def is_such(value: Any) -> bool:
         try:
-            header(name, content)
-        except BadInput as error:
-            raise BadInput(f"{where}: {error}") from None
-        if not all(map(VARIABLE.fullmatch, PLACE.findall(content))) or "${" in PLACE.sub("", content):
-            raise BadInput(f"{where}: the header {name}: expected the name of a variable between ${{ and }}")
-    return dict(value)
+            return type(value) in (int, float) and math.isfinite(value) and fits(value)
+        except OverflowError:
+            return False
+
+    return is_such, expected
 
 
-POSITIVE = _number(lambda value: value > 0, "a number above 0")
-VARIABLE_NAME = _reader(_is_variable, 'the name of a variable, or "" for none', lambda value: value or None)
-BODY = _reader(lambda value: type(value) is dict and _is_json(value), "a table of what JSON has: no dates, inf or nan")
+def whole(least: int, most: int) -> Check:
+    return lambda value: type(value) is int and least <= value <= most, f"a whole number, {least} to {most}"
 
-PROVIDER_FIELDS: Mapping[str, Reader] = {
-    "base_url": _reader(
+
+POSITIVE = number(lambda value: value > 0, "a number above 0")
+SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
+VARIABLE_NAME: Check = (
+    lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),
+    'the name of a variable, or "" for none',
+)
+BODY: Check = (lambda value: type(value) is dict and _is_json(value), "a table of JSON values: no dates, inf or nan")
+MODEL: Check = (_is_text, "the name of a model")
+
+PROVIDER: Mapping[str, Check] = {
+    "base_url": (
         _are_addresses,
         "an address of the form http(s)://HOST[:PORT]/v1 without user and password, or a list of them",
-        lambda value: tuple(dict.fromkeys(value if type(value) is list else [value])),
     ),
     "url_env": VARIABLE_NAME,
     "key_env": VARIABLE_NAME,
-    "key_required": _reader(lambda value: type(value) is bool, "true or false"),
+    "key_required": (lambda value: type(value) is bool, "true or false"),
     "rpm": POSITIVE,
     "tpm": POSITIVE,
-    "concurrency": _reader(
+    "concurrency": (
         lambda value: value == AUTO or (type(value) is int and 1 <= value <= CONCURRENCY_MOST),
         f'a whole number, 1 to {CONCURRENCY_MOST}, or "{AUTO}"',
     ),
-    "timeout": _number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year"),
+    "timeout": SECONDS,
     "extra_body": BODY,
-    "extra_headers": _headers,
-    "stream": _reader(lambda value: type(value) is str and value in STREAMS, f"one of {', '.join(STREAMS)}"),
-    "adapt": _reader(
-        lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks", tuple
+    "extra_headers": (lambda value: type(value) is dict, "a table of headers"),
+    "stream": (lambda value: type(value) is str and value in STREAMS, f"one of {', '.join(STREAMS)}"),
+    "adapt": (lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks"),
+    "ca_file": (_is_text, "the path of a file of certificates"),
+}
+QUEUED: Mapping[str, Check] = {
+    "model": MODEL,
+    "name": (
+        lambda value: _is_text(value) and not value.startswith(".") and not {"/", "\\"} & set(value),
+        "a name that a run's folder can have",
     ),
-    "ca_file": _reader(_is_text, "the path of a file of certificates"),
-}
-QUEUE_FIELDS: Mapping[str, Reader] = {
-    "model": _reader(_is_text, "the name of a model"),
-    "name": _reader(_names_a_run, "a name that a run's folder can have"),
     "extra_body": BODY,
-    "temperature": _number(lambda value: value >= 0, "a number from 0"),
-    "top_p": _number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
-    "seed": _whole(-BITS_64, BITS_64 - 1),
-    "max_tokens": _whole(1, BITS_64 - 1),
+    "temperature": number(lambda value: value >= 0, "a number from 0"),
+    "top_p": number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
+    "seed": whole(-BITS_64, BITS_64 - 1),
+    "max_tokens": whole(1, BITS_64 - 1),
 }
+"""The fields of a table `[providers.NAME]`, and of an entry of a queue."""

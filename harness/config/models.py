@@ -13,7 +13,6 @@ from harness import defaults
 from harness.config import address, config_file, options, providers
 from harness.config.providers import Book, Provider, QueuedModel
 from harness.endpoint import quirks
-from harness.endpoint.address import Address
 from harness.endpoint.connect import usable
 from harness.endpoint.request_body import Sampling
 from harness.errors import BadInput
@@ -37,15 +36,18 @@ def resolve(
     entry: QueuedModel, given: config_file.Config | None, book: Book, args: Namespace, missing: list[str]
 ) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
-    name, model = named(entry, args, book)
+    provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name, model)
-    provider = provider_named(name, book)
-    _check_adapt(provider)
+    provider = _provider(provider_name, book)
     baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or given or provider)
     found = None
     try:
         if not baseline:
-            found = _found(given, args) if given else address.find(args, os.environ, provider)
+            found = (
+                address.at([given.url], (given.key, given.key_from), args, os.environ)
+                if given
+                else address.find(args, os.environ, provider)
+            )
         for one in found.addresses if found else ():
             usable(one)
     except BadInput as error:
@@ -54,8 +56,8 @@ def resolve(
     if found is None and not baseline:
         missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
     elif found and not (args.provider or args.config) and providers.is_taken_for_provider(entry.model, book):
-        whose = providers.unknown_provider(entry.model, book)
-        tell(f"{entry.model} as a whole is used as the name of a model of {found.shown}: {whose}")
+        why = providers.unknown_provider(entry.model, book)
+        tell(f"{entry.model} as a whole is used as the name of a model of {found.shown}: {why}")
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     sampling = Sampling(
         model,
@@ -73,28 +75,12 @@ def resolve(
 def check_keys(args: Namespace, models: Sequence[Model]) -> None:
     """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
     places = {model.found.hosts for model in models if model.found}
-    given = [
-        name
-        for name, value in (
-            ("--api-key", args.api_key),
-            ("--api-key-file", args.api_key_file),
-            ("--extra-header", args.extra_header),
-        )
-        if value
-    ]
-    if given and len(places) > 1:
+    given = {"--api-key": args.api_key, "--api-key-file": args.api_key_file, "--extra-header": args.extra_header}
+    if len(places) > 1 and (option := next(filter(given.get, given), None)):
         raise BadInput(
-            f"{given[0]} is for one endpoint, and these models have {len(places)}: put it into the providers file "
+            f"{option} is for one endpoint, and these models have {len(places)}: put it into the providers file "
             "(key_env, extra_headers), or run them one by one"
         )
-
-
-def _check_adapt(provider: Provider | None) -> None:
-    try:
-        quirks.checked(provider.adapt if provider else ())
-    except BadInput as error:
-        assert provider is not None
-        raise BadInput(f"{provider.source}: providers.{provider.name}.adapt: {error}") from None
 
 
 def named(entry: QueuedModel, args: Namespace, book: Book) -> tuple[str | None, str]:
@@ -104,9 +90,9 @@ def named(entry: QueuedModel, args: Namespace, book: Book) -> tuple[str | None, 
     return providers.split_model(entry.model, book)
 
 
-def entries(args: Namespace, book: Book) -> list[QueuedModel]:
-    """Return the models of the command: those that it names, then those of its queue."""
-    found = [QueuedModel(model) for model in args.model]
+def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedModel]:
+    """Return the `models` of the command, then those of its queue."""
+    found = [QueuedModel(model) for model in models]
     if args.queue is not None:
         if args.queue not in book.queues:
             known = ", ".join(book.queues) or "none"
@@ -124,12 +110,16 @@ def entries(args: Namespace, book: Book) -> list[QueuedModel]:
     return found
 
 
-def provider_named(name: str | None, book: Book) -> Provider | None:
+def _provider(name: str | None, book: Book) -> Provider | None:
     if name is None:
         return None
-    if name not in book.providers:
+    if (provider := book.providers.get(name)) is None:
         raise BadInput(f"unknown provider {name}: known are {', '.join(book.providers)}")
-    return book.providers[name]
+    try:
+        quirks.checked(provider.adapt)
+    except BadInput as error:
+        raise BadInput(f"{provider.source}: providers.{provider.name}.adapt: {error}") from None
+    return provider
 
 
 def pace_of(provider: Provider) -> JSON:
@@ -142,15 +132,8 @@ def pace_of(provider: Provider) -> JSON:
 
 
 def _first(*values: Any) -> Any:
-    """The first that is given."""
+    """Return the first that is not None."""
     return next((value for value in values if value is not None), None)
-
-
-def _found(given: config_file.Config, args: Namespace) -> address.Found:
-    return address.Found(
-        (Address(given.url, given.key, address.insecure(os.environ), dict(args.extra_header), args.ca_file),),
-        given.key_from,
-    )
 
 
 def _check_encodable(sampling: Sampling) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and their meaning."""
+"""The options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from harness import defaults
+from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.config import fields
+from harness.config.fields import header as checked_header
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
@@ -25,36 +27,54 @@ RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL
 SEED_MOST = 2**32 - 1
 
 
-def add_folders(parser: argparse.ArgumentParser, *, of_earlier_runs: bool = False) -> None:
-    """Add the folders of tasks and results; with `of_earlier_runs` the tasks' default is where they were."""
-    default = None if of_earlier_runs else defaults.TASKS_FOLDER
-    words = "where the runs' tasks are now (default: where they were)" if of_earlier_runs else "default: tasks"
-    parser.add_argument("--tasks-dir", type=folder, default=default, metavar="DIR", help=words)
-    parser.add_argument(
-        "--results-dir", type=folder, default=defaults.RESULTS_FOLDER, metavar="DIR", help="default: results"
-    )
+def add(parser: argparse._ActionsContainer, spec: str, words: str | None = None, **details: Any) -> None:
+    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--out DIR`."""
+    flags = [word for word in spec.split() if word.startswith("-")]
+    if value := spec.split()[len(flags) :]:
+        details["metavar"] = value[0]
+    parser.add_argument(*flags, help=words, **details)
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--tasks-dir DIR", "default: tasks", type=folder, default=defaults.TASKS_FOLDER)
+    add(parser, "--results-dir DIR", "default: results", type=folder, default=defaults.RESULTS_FOLDER)
+
+
+def add_earlier(parser: argparse.ArgumentParser) -> None:
+    """Add the folders of runs that exist, and what their code needs."""
+    words = "where the runs' tasks are now (default: where they were)"
+    add(parser, "--tasks-dir DIR", words, type=folder)
+    add(parser, "--results-dir DIR", "default: results", type=folder, default=defaults.RESULTS_FOLDER)
+    words = "run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine"
+    add(parser, "--trust", words, action="store_true")
+    words = "your own file of the runs' benchmark, used instead of the copy in their folder (or package.module:Name)"
+    add(parser, "--benchmark FILE.py", words, type=filled)
 
 
 def add_which(parser: argparse.ArgumentParser) -> None:
     """Add the options that select runs; without them, all."""
-    parser.add_argument("--name", type=folder_name, help="name of the run (its folder under the results)")
-    parser.add_argument("--model", type=filled, help="the run of this model")
+    add(parser, "--name", "name of the run (its folder under the results)", type=folder_name)
+    add(parser, "--model", "the run of this model", type=filled)
     add_platform(parser, "one subset; may be repeated")
 
 
 def add_platform(parser: argparse.ArgumentParser, words: str) -> None:
-    parser.add_argument("--platform", "--subset", type=filled, action="append", metavar="P", help=words)
+    add(parser, "--platform --subset P", words, type=filled, action="append")
+
+
+def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
+    """Return the named subsets, in any letter case, in the benchmark's order; all if none is named."""
+    wanted = {name.lower() for name in platforms or cls.subsets}
+    if unknown := wanted - cls.subsets.keys():
+        known = ", ".join(cls.subsets)
+        raise BadInput(f"{cls.name} has no platform {', '.join(sorted(unknown))}: known are {known}")
+    return [name for name in cls.subsets if name in wanted]
 
 
 def add_benchmark(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "benchmark",
-        nargs="?",
-        type=filled,
-        default=defaults.BENCHMARK,
-        metavar="BENCHMARK",
-        help=f"one that ships, FILE.py or package.module:Name (default: {defaults.BENCHMARK})",
-    )
+    words = f"one that ships, FILE.py or package.module:Name (default: {defaults.BENCHMARK})"
+    name, default = "BENCHMARK", defaults.BENCHMARK
+    parser.add_argument("benchmark", nargs="?", type=filled, default=default, metavar=name, help=words)
 
 
 def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
@@ -73,152 +93,97 @@ def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> st
 
 
 def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
-    kind = whole(0, SEED_MOST)
-    parser.add_argument("--sample-seed", type=kind, default=defaults.SAMPLE_SEED, metavar="N", help=words)
+    add(parser, "--sample-seed N", words, type=whole(0, SEED_MOST), default=defaults.SAMPLE_SEED)
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-html", dest="html", action="store_false", help="make no page (`report` makes it at any time)"
-    )
-
-
-def add_no_color(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-color", action="store_true", help="show no colours (as NO_COLOR in the environment does)")
+    add(parser, "--no-html", "make no page (`report` makes it at any time)", dest="html", action="store_false")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add(parser, "--json", "print JSON instead of a table", action="store_true")
 
 
-def add_key(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)"
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that play: endpoint, tuning, display."""
+    _add_endpoint(
+        parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
     )
-    group.add_argument(
-        "--api-url",
-        "--api_url",
-        "--base-url",
-        type=filled,
-        action="append",
-        metavar="URL",
-        help="address of the endpoint, to its /v1; may be repeated, for several servers of the same model",
-    )
-    group.add_argument(
-        "--api-key", "--api_key", metavar="KEY", help="shown in the process list: better a file or a variable"
-    )
-    group.add_argument("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key")
-    group.add_argument("--provider", type=filled, metavar="NAME", help="one of the providers file (docs/providers.md)")
-    group.add_argument(
-        "--providers",
-        type=Path,
-        metavar="FILE",
-        help="your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)",
-    )
-    group.add_argument(
-        "--extra-header",
-        type=header,
-        action="append",
-        default=[],
-        metavar="NAME:VALUE",
-        help="one more header for every request; may be repeated",
-    )
-    group.add_argument(
-        "--ca-file", type=ca_file, metavar="FILE", help="certificates to trust in addition to the system's"
-    )
+    _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
+    add_page(parser)
+    add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
+    words = "accept that this field of an earlier run differs; may be repeated"
+    add(parser, "--allow FIELD", words, action="append", default=[])
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine",
-    )
-    parser.add_argument(
-        "--benchmark",
-        type=filled,
-        metavar="FILE.py",
-        help="the benchmark of the run as you have it, in place of the copy in its folder (or package.module:Name)",
-    )
+def _add_endpoint(group: argparse._ArgumentGroup) -> None:
+    words = "address of the endpoint, to its /v1; may be repeated, for several servers of the same model"
+    add(group, "--api-url --api_url --base-url URL", words, type=filled, action="append")
+    add(group, "--api-key --api_key KEY", "shown in the process list: better a file or a variable")
+    add(group, "--api-key-file FILE", "a file that holds the key", type=Path)
+    add(group, "--provider NAME", "one of the providers file (docs/providers.md)", type=filled)
+    words = "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)"
+    add(group, "--providers FILE", words, type=Path)
+    words = "one more header for every request; may be repeated"
+    add(group, "--extra-header NAME:VALUE", words, type=header, action="append", default=[])
+    add(group, "--ca-file FILE", "certificates to trust in addition to the system's", type=ca_file)
 
 
-def add_tuning(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("tuning (free to change on resume)")
-
-    def add(flag: str, kind: Callable[[str], object], metavar: str, words: str) -> None:
-        group.add_argument(flag, type=kind, metavar=metavar, help=words)
-
-    concurrency = f"most requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
-    add("--concurrency", concurrency_value, "N", concurrency)
-    add("--auto-start", requests, "N", f"where auto starts (default: what it learned, or {defaults.AUTO_START})")
-    add("--auto-floor", requests, "N", f"lower limit of auto (default: {defaults.AUTO_FLOOR})")
-    add("--auto-ceiling", requests, "N", f"upper limit of auto (default: {defaults.AUTO_CEILING})")
-    add("--rpm", positive_float, "N", "most requests per minute")
-    add("--tpm", positive_float, "N", "most tokens per minute, prompts and completions")
-    add("--timeout", seconds, "S", f"seconds for one whole reply (default: {defaults.TIMEOUT_SECONDS:g})")
-    stall = f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})"
-    add("--stall-timeout", seconds, "S", stall)
-    group.add_argument(
+def _add_tuning(group: argparse._ArgumentGroup) -> None:
+    """Add an option for each field of `Tuning`, under the field's name."""
+    words = f"most requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
+    add(group, "--concurrency N", words, type=concurrency_value)
+    words = f"where auto starts (default: what it learned, or {defaults.AUTO_START})"
+    add(group, "--auto-start N", words, dest="start", type=requests)
+    add(group, "--auto-floor N", f"lower limit of auto (default: {defaults.AUTO_FLOOR})", dest="floor", type=requests)
+    words = f"upper limit of auto (default: {defaults.AUTO_CEILING})"
+    add(group, "--auto-ceiling N", words, dest="ceiling", type=requests)
+    add(group, "--rpm N", "most requests per minute", type=positive_float)
+    add(group, "--tpm N", "most tokens per minute, prompts and completions", type=positive_float)
+    add(group, "--timeout S", f"seconds for one whole reply (default: {defaults.TIMEOUT_SECONDS:g})", type=seconds)
+    words = f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})"
+    add(group, "--stall-timeout S", words, dest="stall", type=seconds)
+    add(
+        group,
         "--stream",
+        "whether replies are streamed (default: auto, only if an endpoint requires it)",
         choices=STREAMS,
-        help="whether replies are streamed (default: auto, only if an endpoint requires it)",
     )
-    add("--max-retries", retries, "N", f"retries of a request after the first try (default: {defaults.MAX_RETRIES})")
-    outage = f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})"
-    add("--max-outage", seconds, "S", outage)
-    group.add_argument(
-        "--durability",
-        choices=("process", "power"),
-        help="what a saved reply survives: this process (default), or a power loss",
-    )
+    words = f"retries of a request after the first try (default: {defaults.MAX_RETRIES})"
+    add(group, "--max-retries N", words, type=retries)
+    words = f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})"
+    add(group, "--max-outage S", words, type=seconds)
+    words = "what a saved reply survives: this process (default), or a power loss"
+    add(group, "--durability", words, choices=("process", "power"))
 
 
-PLAIN = ("rpm", "tpm", "timeout", "stream", "max_retries", "max_outage", "durability")
-"""Parts of the tuning that are used as given."""
-
-
-def tuning(args: argparse.Namespace, earlier: JSON | None = None) -> defaults.Tuning:
+def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run, else defaults."""
-    had = earlier or {}
-    default = defaults.Tuning()
-
-    def value(name: str) -> Any:
-        given = getattr(args, name)
-        return given if given is not None else had.get(name, getattr(default, name))
-
-    made = defaults.Tuning(
-        stall=args.stall_timeout or had.get("stall") or default.stall,
-        concurrency=_concurrency(args, had),
-        start=args.auto_start or had.get("learned_limit") or had.get("start") or default.start,
-        floor=args.auto_floor or had.get("floor") or default.floor,
-        ceiling=args.auto_ceiling or had.get("ceiling") or default.ceiling,
-        **{name: value(name) for name in PLAIN},
-    )
-    if made.floor > made.ceiling:
-        raise BadInput(f"--auto-floor {made.floor} is above --auto-ceiling {made.ceiling}")
-    return made
-
-
-def _concurrency(args: argparse.Namespace, had: JSON) -> int | None:
-    if args.concurrency is None and "concurrency" in had:
-        kept: int | None = had["concurrency"]
-        return kept
-    asked = args.concurrency or _concurrency_of_environment()
-    return None if asked == AUTO else int(asked)
+    earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
+    made: JSON = {}
+    for field in fields(defaults.Tuning):
+        values = getattr(args, field.name), earlier.get(field.name), field.default
+        made[field.name] = next((value for value in values if value is not None), None)
+    if args.concurrency is None and "concurrency" in earlier:
+        made["concurrency"] = earlier["concurrency"]  # None, too: `auto`
+    else:
+        chosen = args.concurrency or _concurrency_of_environment()
+        made["concurrency"] = None if chosen == AUTO else chosen
+    if made["floor"] > made["ceiling"]:
+        raise BadInput(f"--auto-floor {made['floor']} is above --auto-ceiling {made['ceiling']}")
+    return defaults.Tuning(**made)
 
 
 def _concurrency_of_environment() -> Any:
     value = os.environ.get("BENCH_MAX_WORKERS")
-    if not value:
-        return defaults.CONCURRENCY
     try:
-        return concurrency_value(value)
+        return concurrency_value(value) if value else defaults.CONCURRENCY
     except argparse.ArgumentTypeError as error:
         raise BadInput(f"BENCH_MAX_WORKERS: {error}") from None
 
 
 def concurrency_value(text: str) -> Any:
-    """A number of requests, or `auto`."""
+    """Parse a number of requests, or `auto`."""
     try:
         return AUTO if text == AUTO else requests(text)
     except argparse.ArgumentTypeError as error:
@@ -226,7 +191,7 @@ def concurrency_value(text: str) -> Any:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of options that take a whole number within bounds, both included."""
+    """Return the type of options that take a whole number within bounds, both included."""
 
     def parse(text: str) -> int:
         try:
@@ -240,47 +205,29 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def _number(fits: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+    """Return the type of options that take a finite number."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and fits(number)):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {shown(text)}")
+        return number
+
+    return parse
+
+
 requests = whole(1, CONCURRENCY_MOST)
 retries = whole(0, RETRIES_MOST)
 positive_int = whole(1, BITS_64 - 1)
 signed_int = whole(-BITS_64, BITS_64 - 1)
-
-
-def finite(text: str) -> float:
-    """A number, NaN where the text is none or one without end."""
-    try:
-        number = float(text)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
-
-
-def positive_float(text: str) -> float:
-    number = finite(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got {shown(text)}")
-    return number
-
-
-def not_negative(text: str) -> float:
-    number = finite(text)
-    if not number >= 0:
-        raise argparse.ArgumentTypeError(f"expected a number from 0, got {shown(text)}")
-    return number
-
-
-def seconds(text: str) -> float:
-    number = finite(text)
-    if not 0 < number <= SECONDS_MOST:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0 and at most a year, got {shown(text)}")
-    return number
-
-
-def share(text: str) -> float:
-    number = finite(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, got {shown(text)}")
-    return number
+positive_float = _number(lambda number: number > 0, "a number above 0")
+not_negative = _number(lambda number: number >= 0, "a number from 0")
+seconds = _number(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
+share = _number(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
 
 
 def filled(text: str) -> str:
@@ -331,7 +278,7 @@ def header(text: str) -> tuple[str, str]:
     if not colon:  # the text may be the value alone, so it is not shown
         raise argparse.ArgumentTypeError("expected NAME:VALUE")
     try:
-        return fields.header(name, value)
+        return checked_header(name, value)
     except BadInput as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

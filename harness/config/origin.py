@@ -4,10 +4,10 @@ A run's folder may come from somebody else, who wrote every byte of it. So each 
 has a seal: HMAC-SHA256 with a secret of this user's own, over what decides where requests, keys and trust go and which
 code is run. The secret is outside the results, in `$XDG_STATE_HOME` (or `~/.local/state`) `/behavior-harness/key`.
 
-- A run whose seal fits was made, or gone on with, by this user; a copy of its folder on the same machine, too.
-- A run without a seal, with one of another secret, or with anything changed that the seal covers, is not.
-- The cached indexes of tasks files are known by the secret, too (`harness/store/tasks.py`).
-- Not covered: tuning, counts, times and the place of the tasks; replies and records, of which `verify` speaks.
+- A run with a valid seal was started or resumed by this user; also a copy of its folder on the same machine.
+- A run without a seal, with a seal by another secret, or with a changed part that the seal covers, was not.
+- The secret also seals the cached indexes of tasks files (`harness/store/tasks.py`).
+- Not covered: tuning, counts, times and the path of the tasks; replies and records, which `verify` checks.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from pathlib import Path
 
 import orjson
 
-from harness.config.providers import APPLICATION
+from harness.config.providers import user_folder
 from harness.errors import BadInput
 from harness.store.manifest import Manifest
 from harness.ui.streams import can_ask, tell
 
-SEALED = (
+SHARED = (
     "endpoint",
-    "address_from",
-    "provider",
-    "providers_file",
     "key_from",
-    "key_check",
-    "headers",
-    "ca_file",
     "source",
     "sources",
-    "benchmark",
+    "provider",
+    "providers_file",
+    "headers",
+    "address_from",
+    "ca_file",
 )
+"""Parts of the provenance that decide where requests and keys go; the same for all runs of one plan."""
+SEALED = (*SHARED, "key_check", "benchmark")
 """Parts of the provenance that a seal covers, with subset, identity and selection."""
 
 SECRET_BYTES = 32
@@ -70,8 +70,8 @@ def is_own(manifest: Manifest, environment: Mapping[str, str]) -> bool:
 def where_secret_is_missing(environment: Mapping[str, str]) -> str:
     """Return the note for a run that could not be sealed."""
     return (
-        f"no secret of yours can be kept in {_path(environment) or '~/.local/state'}, so this run is not known as "
-        "yours later: `resume` needs --name, --api-url if the address was given by the command, and --trust for code"
+        f"your secret cannot be kept in {_path(environment) or '~/.local/state'}, so later nothing shows that this run "
+        "is yours: `resume` needs --name, --api-url if the command gave the address, and --trust for code"
     )
 
 
@@ -100,15 +100,13 @@ def _sealed(manifest: Manifest, own: bytes) -> str:
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    """The secret's file, by the XDG base directory specification, which ignores relative folders."""
-    state, home = Path(environment.get("XDG_STATE_HOME") or ""), Path(environment.get("HOME") or "")
-    if state.is_absolute():
-        return state / APPLICATION / "key"
-    return home / ".local" / "state" / APPLICATION / "key" if home.is_absolute() else None
+    """Return the file of the secret."""
+    folder = user_folder(environment, "XDG_STATE_HOME", ".local/state")
+    return folder / "key" if folder else None
 
 
 def _read(path: Path) -> bytes | None:
-    """The secret, None where the file is none that only this user can have written and read."""
+    """Return the secret, None if others than this user can have written or read its file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -122,7 +120,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _made(path: Path) -> bytes | None:
-    """A new secret in a whole file, or that of another process which was first; never in place of a file."""
+    """Make a secret, atomically, and return it, or the one of another process that was first; replace no file."""
     mine = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

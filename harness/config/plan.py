@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -15,8 +16,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import settings
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
-from harness.model import JSON
-from harness.store.manifest import Manifest
+from harness.store.manifest import Identity, Manifest, Provenance
 
 PACKAGES = (
     "aiohttp",
@@ -37,10 +37,10 @@ PACKAGES = (
 class Plan:
     """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
 
-    `source` is the file of prompt or agent that an earlier process was given, of which this one may use a copy;
-    `sources` are the files of a plug-in's settings, by field.
-    What the command itself gave is kept for a resume: the names of its `headers`, its `providers_file` and `ca_file`,
-    and in `address_from` the option that gave the address, None where that is the provider's or the environment's.
+    `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
+    the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
+    `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
+    or the environment did.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def endpoint(self) -> str:
-        """Return the address as files and displays show it."""
+        """Return the address without credentials and query, or `embedded`."""
         return self.found.shown if self.found else defaults.EMBEDDED
 
     @property
@@ -81,7 +81,7 @@ class Plan:
         others = other.found.addresses[0].key if other.found else None
         return key == others and not self.hosts.isdisjoint(other.hosts)
 
-    def identity(self) -> JSON:
+    def identity(self) -> Identity:
         """Return everything that can change a prompt, a request's meaning or an answer."""
         sampling = asdict(self.sampling)
         model = sampling.pop("model")
@@ -94,14 +94,10 @@ class Plan:
             "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
         }
 
-    def _sources(self) -> JSON:
-        """The files of a plug-in's settings. What ships keeps more than these, which lie beside its `source`."""
-        files = settings.files(self.benchmark.settings) if self.benchmark.origin else {}
-        return {name: str(path.resolve()) for name, path in files.items()}
-
-    def provenance(self) -> JSON:
+    def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
-        own = self.benchmark.source
+        own, origin = self.benchmark.source, self.benchmark.origin
+        files = settings.files(self.benchmark.settings) if origin else {}  # a shipped benchmark's are next to `source`
         return {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,
@@ -111,13 +107,13 @@ class Plan:
             "address_from": self.address_from,
             "key_check": key_check(self.found.addresses[0].key) if self.found else None,
             "ca_file": self.ca_file,
-            "benchmark": self.benchmark.origin.spec if self.benchmark.origin else None,
+            "benchmark": origin.spec if origin else None,
             "source": self.source or (str(own.resolve()) if own else None),
-            "sources": dict(self.sources) or self._sources(),
+            "sources": dict(self.sources) or {name: str(path.resolve()) for name, path in files.items()},
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,
             "python": platform.python_version(),
-            "packages": {name: found for name in PACKAGES if (found := _version(name))},
+            "packages": _versions(),
             "git": _commit(),
         }
 
@@ -126,11 +122,13 @@ def sampling_again(manifest: Manifest) -> Sampling:
     return Sampling(model=manifest.identity["model"], **manifest.identity["sampling"])
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+def _versions() -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _commit() -> str | None:
@@ -138,10 +136,8 @@ def _commit() -> str | None:
     root = Path(__file__).resolve().parent.parent.parent
     if not (root / ".git").exists():
         return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip() or None
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.benchmarks.files import content
-from harness.config.fields import PLACE, PROVIDER_FIELDS, QUEUE_FIELDS, fields, is_address, is_header_value
+from harness.config import fields
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -93,7 +93,6 @@ def read(named: Path | None, environment: Mapping[str, str]) -> Book:
 
 
 def shipped() -> Book:
-    """Return the shipped file alone."""
     return over(Book({}, {}, ()), SHIPPED)
 
 
@@ -139,7 +138,7 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
         raise BadInput(
             f"provider {provider.name}: {provider.url_env} is not set: set it to the address, http(s)://HOST[:PORT]/v1"
         )
-    if not all(map(is_address, found)):
+    if not all(map(fields.is_address, found)):
         raise BadInput(
             f"provider {provider.name}: {provider.url_env}: expected an address of the form "
             "http(s)://HOST[:PORT]/v1, or several separated by spaces or commas"
@@ -149,30 +148,31 @@ def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, 
 
 def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str]:
     """Return its extra headers with their variables filled in. Raise `BadInput` for one that is not set."""
-    return {name: _filled(provider, name, value, environment) for name, value in provider.extra_headers.items()}
-
-
-def _filled(provider: Provider, name: str, value: str, environment: Mapping[str, str]) -> str:
-    where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
-    for variable in PLACE.findall(value):
-        if not environment.get(variable):
-            raise BadInput(f"{where} uses the variable {variable}, which is not set: set it")
-    filled = PLACE.sub(lambda place: environment[place[1]], value)
-    if not is_header_value(filled):
-        raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
+    filled = {}
+    for name, value in provider.extra_headers.items():
+        where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
+        for variable in fields.PLACE.findall(value):
+            if not environment.get(variable):
+                raise BadInput(f"{where} uses the variable {variable}, which is not set: set it")
+        filled[name] = fields.PLACE.sub(lambda place: environment[place[1]], value)
+        if not fields.is_header_value(filled[name]):
+            raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
     return filled
 
 
 def _of_user(environment: Mapping[str, str]) -> Path | None:
     """Return the user's file, if the command names none."""
-    configured = Path(environment.get("XDG_CONFIG_HOME") or "")
-    home = Path(environment.get("HOME") or "")
-    candidates = [Path(FILE)]
-    if configured.is_absolute():  # the specification ignores others
-        candidates.append(configured / APPLICATION / FILE)
-    elif home.is_absolute():
-        candidates.append(home / ".config" / APPLICATION / FILE)
+    configured = user_folder(environment, "XDG_CONFIG_HOME", ".config")
+    candidates = [Path(FILE), *([configured / FILE] if configured else [])]
     return next(filter(os.path.isfile, candidates), None)
+
+
+def user_folder(environment: Mapping[str, str], variable: str, default: str) -> Path | None:
+    """Return this application's folder by the XDG base directory specification, which ignores relative ones."""
+    base, home = Path(environment.get(variable) or ""), Path(environment.get("HOME") or "")
+    if not base.is_absolute():
+        base = home / default
+    return base / APPLICATION if base.is_absolute() else None
 
 
 def over(book: Book, path: Path) -> Book:
@@ -211,7 +211,14 @@ def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
 
 def _provider(below: Provider, entry: Any, path: Path) -> Provider:
     where = f"{path}: providers.{below.name}"
-    given = fields(entry, PROVIDER_FIELDS, where)
+    given = fields.checked(entry, fields.PROVIDER, where)
+    fields.check_headers(given.get("extra_headers", {}), f"{where}.extra_headers")
+    if "base_url" in given:
+        urls = given["base_url"]
+        given["base_url"] = tuple(dict.fromkeys(urls if type(urls) is list else [urls]))
+    if "adapt" in given:
+        given["adapt"] = tuple(given["adapt"])
+    given |= {name: given[name] or None for name in ("url_env", "key_env") if name in given}
     if "ca_file" in given:
         given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
     made = replace(below, **given, source=str(path))
@@ -220,7 +227,7 @@ def _provider(below: Provider, entry: Any, path: Path) -> Provider:
     if "key_env" not in given and below.key_required and _moved(below, made):
         raise BadInput(
             f"{where} has another address than before, to which the key in {below.key_env} would go: "
-            "say in key_env which variable holds the key for it"
+            "name in key_env the variable that holds the key for it"
         )
     return made
 
@@ -232,15 +239,15 @@ def _moved(below: Provider, made: Provider) -> bool:
     return below.key_env is not None and bool(elsewhere or made.url_env != below.url_env)
 
 
-def _queue(name: str, value: Any, path: Path) -> tuple[QueuedModel, ...]:
+def _queue(name: str, entries: Any, path: Path) -> tuple[QueuedModel, ...]:
     where = f"{path}: queues.{name}"
-    if type(value) is not list or not value:
+    if type(entries) is not list or not entries:
         raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
-    return tuple(_queued(entry, f"{where}[{number}]") for number, entry in enumerate(value))
-
-
-def _queued(value: Any, where: str) -> QueuedModel:
-    given = fields({"model": value} if type(value) is str else value, QUEUE_FIELDS, where)
-    if "model" not in given:
-        raise BadInput(f"{where}.model: expected the name of a model")
-    return QueuedModel(**given)
+    made = []
+    for number, entry in enumerate(entries):
+        place = f"{where}[{number}]"
+        given = fields.checked({"model": entry} if type(entry) is str else entry, fields.QUEUED, place)
+        if "model" not in given:
+            raise BadInput(f"{place}.model: expected {fields.MODEL[1]}")
+        made.append(QueuedModel(**given))
+    return tuple(made)

@@ -1,7 +1,7 @@
-"""Secrets that this process was given, for the words in which a command ends: a last line behind that of the client.
+"""Find the secrets that this process was given, to remove them from its last messages.
 
-The client takes what it sends out of what an endpoint echoes. This is for what never passes there: arguments that are
-mistaken, and errors that nobody foresaw.
+The client removes what it sent from what an endpoint echoes. This is for messages that never pass there: about wrong
+arguments, and unforeseen errors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.benchmarks.files import content
 from harness.endpoint.address import LONG_SECRET, SHORTEST_SECRET, Scrubber
 
 SECRET_OPTION = re.compile(r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE)
-"""Also one that is misspelt, or none of ours."""
+"""Also matches options that are misspelt or unknown."""
 KEY_FILE = re.compile(r"--api[-_]?key[-_]file", re.IGNORECASE)
 HEADER, ADDRESS = re.compile("--extra-header"), re.compile("--(?:api[-_]url|base-url)")
 VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
@@ -25,13 +25,13 @@ LARGEST_KEY_FILE = 1 << 16
 
 
 def scrubber(arguments: Sequence[str], environment: Mapping[str, str]) -> Scrubber:
-    """What takes them out of a sentence."""
+    """Return a function that removes them from a text."""
     found = {*of_arguments(arguments), *_of_environment(environment)}
     return Scrubber(sorted((one for one in found if len(one) >= SHORTEST_SECRET), key=len, reverse=True))
 
 
 def values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options with their values, whichever way they are written."""
+    """Yield options and values of `--name value` and `--name=value`."""
     for at, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if equals:
@@ -53,7 +53,7 @@ def of_arguments(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _of_file(name: str) -> Iterator[str]:
-    """The key in a file; what names none may be the key itself."""
+    """Yield the key in a file; a name of no file may be the key itself."""
     try:
         yield content(Path(name), LARGEST_KEY_FILE).decode("utf-8").strip()
     except (OSError, ValueError):  # a pipe, too, which only the command itself may read
@@ -71,7 +71,7 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def of_address(url: str) -> Iterator[str]:
-    """Password and query of an address, as given and as meant; of one that is none, all between `//` and `@`."""
+    """Yield password and query of an address, also unquoted; for invalid ones all between `//` and `@`."""
     try:
         parts = urlsplit(url)
         found = [parts.password or parts.username or "", *(item.partition("=")[2] for item in parts.query.split("&"))]

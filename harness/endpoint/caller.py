@@ -18,7 +18,7 @@ from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Received, Transport
 from harness.errors import EndpointStopped, GaveUp, TransportFault
-from harness.model import Completion
+from harness.model import Completion, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds: the upper bounds of the first and of every later pause between tries."""
@@ -34,20 +34,6 @@ RETRY = retry_if_exception_type(TransportFault)
 
 Warn = Callable[[TransportFault, int], None]
 """Hears of every failed try of a request and its number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
-
-    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
-    """
-
-    completion: Completion
-    seconds: float
-    tries: int
-    endpoint: str
-    first_token: float | None = None
 
 
 @dataclass(slots=True)

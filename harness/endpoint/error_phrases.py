@@ -1,7 +1,7 @@
 """What endpoints say when they do not answer: their words, as a message shows them and as the classes look them up.
 
 All lists are in lower case and hold what the providers' public documentation or their servers' public issue threads
-show; tests/test_replies.py has a body of each with its source.
+show; tests/endpoint/test_replies.py has a body of each with its source.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of what endpoints take differently: data for harness/endpoint/quirks.py, each entry with a public source.
 
-Another one is an entry here, and a refusal of its endpoint in tests/test_quirks.py.
+Another one is an entry here, and a refusal of its endpoint in tests/endpoint/test_quirks.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from harness.engine.lane import Lane
 
 
 class Dispatch:
-    """Starts the users of the lanes on one account's slots, as there is room for them.
+    """Start the users of the lanes on one account's slots, as there is room for them.
 
     As many users are in play as there are slots, and one more for each that backs off, of each lane up to twice the
     slots: nobody who has begun waits long. Of several lanes each goes in proportion to the users that it has left, so
@@ -23,7 +23,7 @@ class Dispatch:
         self._rng = random.Random(seed)
 
     async def serve(self) -> None:
-        """Returns once every lane has started all its users, or is stopping."""
+        """Return once every lane has started all its users, or is stopping."""
         left = list(self.lanes)
         while left:
             for lane in left:
@@ -37,11 +37,11 @@ class Dispatch:
                 await self.slots.changed()
 
     def _with_room(self, lanes: list[Lane]) -> list[Lane]:
-        """Lanes that may start a user now. Who backs off takes no place of another lane's."""
-        probing = [lane for lane in lanes if lane.in_outage and _is_open(lane, 1, _active(lane))]
+        """Return lanes that may start a user now. A user that backs off takes no place of another lane's."""
+        probing = [lane for lane in lanes if lane.caller.limiter.probing and _is_open(lane, 1, _active(lane))]
         limit = self.slots.limit
-        active = sum([_active(lane) for lane in self.lanes if not lane.in_outage])
-        return probing + [lane for lane in lanes if not lane.in_outage and _is_open(lane, limit, active)]
+        active = sum([_active(lane) for lane in self.lanes if not lane.caller.limiter.probing])
+        return probing + [lane for lane in lanes if not lane.caller.limiter.probing and _is_open(lane, limit, active)]
 
     def _start_one(self, free: list[Lane]) -> None:
         slots = self.slots.limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness.benchmark import Benchmark
@@ -11,7 +11,7 @@ from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirk_rules import QUIRKS
-from harness.engine.job import Job
+from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
@@ -42,56 +42,64 @@ class ReportScores:
         return self._merged
 
 
-def finish(job: Job, manifest: Manifest, name: str, stopped: bool) -> tuple[Report, Mapping[str, bytes]]:
-    """Finish a run's files and return its report and the benchmark's files; `manifest` is changed, not saved.
+def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, bytes]]:
+    """Finish a run's files, and return its report and the benchmark's files that belong to it.
 
-    Once every expected user is done, the results are rewritten in input order. Otherwise the file stays as
-    it grew, and the report says what it covers.
+    The run's manifest is changed, not saved. `name` is that of its folder. Once every expected user is done, the
+    results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
     """
-    scores = ReportScores(job.benchmark, job.subset)
-    if job.users_done == job.users:
-        manifest.results_sha256 = job.store.finish(scores.add)
+    manifest, store = run.manifest, run.store
+    scores = ReportScores(run.benchmark, run.subset)
+    if run.users_done == run.users:
+        manifest.results_sha256 = store.finish(scores.add)
         manifest.state = COMPLETE
     else:
-        for record in job.store.records():
+        for record in store.records():
             scores.add(record)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
-    failed = job.store.failed_users(job.index, job.expected)
-    manifest.counts = {"users": job.users, "done": job.users_done, "failed": failed, "torn_lines": job.store.torn}
-    return scores.report(facts(job, manifest, name, failed))
+    failed = store.failed_users(run.index, run.expected)
+    manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
+    return scores.report(facts(run, name, failed))
 
 
-def facts(job: Job, manifest: Manifest, name: str, failed: int) -> RunFacts:
+def facts(run: Run, name: str, failed: int) -> RunFacts:
+    """Return what a report states about a run besides its scores."""
     return RunFacts(
-        subset=job.subset,
-        model=job.sampling.model,
+        subset=run.subset,
+        model=run.sampling.model,
         name=name,
-        prompt=job.benchmark.prompt,
-        expected_users=job.users,
+        prompt=run.benchmark.prompt,
+        expected_users=run.users,
         failed_users=failed,
-        schedule=manifest.times.get("schedule"),
-        run=described(job, manifest),
-        notes=(
-            *filter(None, (_remark(job),)),
-            *_differences_accepted(manifest),
-            *_share(job, manifest),
-            *_adapted(manifest),
-        ),
+        schedule=run.manifest.times.get("schedule"),
+        run=_described(run.manifest),
+        notes=tuple(_notes(run)),
     )
 
 
-def _remark(job: Job) -> str:
-    task = job.task(0)
-    with guarded(job.benchmark, "remark"):
-        found: object = job.benchmark.remark(task)
-        if not isinstance(found, str):
-            raise TypeError(f"expected text, got {shown(found)}")
-    return found
+def _notes(run: Run) -> Iterator[str]:
+    manifest, selection = run.manifest, run.manifest.selection
+    task = run.task(0)
+    with guarded(run.benchmark, "remark"):
+        remark: object = run.benchmark.remark(task)
+        if not isinstance(remark, str):
+            raise TypeError(f"expected text, got {shown(remark)}")
+    if remark:
+        yield remark
+    for change in manifest.provenance.get("allowed", ()):
+        yield f"Continued although {change}; records from before and after stand side by side."
+    outside = int((run.expected & ~run.index.select(selection["ratio"], selection["sample_seed"])).sum())
+    if outside:
+        yield f"{outside} of the users stand outside the share asked for last: together they are no fair sample."
+    for name in manifest.provenance.get("quirks_used", ()):
+        if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
+            words = QUIRKS[name].told
+            yield f"{words[0].upper()}{words[1:]}."
 
 
-def described(job: Job, manifest: Manifest) -> JSON:
-    """What was run, for the report: everything that a reader needs to compare it or to do it again."""
+def _described(manifest: Manifest) -> JSON:
+    """Return what was run, for the report: everything that a reader needs to compare it or to do it again."""
     identity, provenance = manifest.identity, manifest.provenance
     return {
         **identity["settings"],
@@ -106,24 +114,3 @@ def described(job: Job, manifest: Manifest) -> JSON:
         "harness": provenance.get("harness"),
         "created": manifest.times.get("created"),
     }
-
-
-def _share(job: Job, manifest: Manifest) -> tuple[str, ...]:
-    selection = manifest.selection
-    outside = int((job.expected & ~job.index.select(selection["ratio"], selection["sample_seed"])).sum())
-    if not outside:
-        return ()
-    return (f"{outside} of the users stand outside the share asked for last: together they are no fair sample.",)
-
-
-def _adapted(manifest: Manifest) -> tuple[str, ...]:
-    """What requests were sent otherwise than the settings say, because the endpoint takes them in no other way."""
-    told = [QUIRKS[name].told for name in manifest.provenance.get("quirks_used", ()) if name in QUIRKS]
-    return tuple(f"{words[0].upper()}{words[1:]}." for words in told)
-
-
-def _differences_accepted(manifest: Manifest) -> tuple[str, ...]:
-    return tuple(
-        f"Continued although {told}; records from before and after stand side by side."
-        for told in manifest.provenance.get("allowed", ())
-    )

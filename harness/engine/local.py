@@ -1,4 +1,4 @@
-"""The engine of one process: plays the remaining users of several runs at once, each run in its own lane."""
+"""The engine of one process: play the remaining users of several plans' runs at once, each plan in its own lane."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ import anyio
 from harness.defaults import GRACE_SECONDS
 from harness.engine.dispatch import Dispatch
 from harness.engine.lane import Lane
-from harness.engine.progress import Part
 from harness.errors import MachineError, RunStopped
 from harness.model import JSON, Snapshots
 
 TICK_SECONDS = 0.25
-LIVE_SCORE_SECONDS = 2.0
+RUNNING_SCORE_SECONDS = 2.0
 NOTE_SECONDS = 10.0
 """Between two log lines with the actual concurrency."""
 
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 
 
-async def _nothing(lane: Lane) -> None:
+async def _nothing(lane: Lane, schedule: JSON) -> None:
     pass
 
 
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
-    `ended` is awaited for each lane that has ended while others still run.
+    `ended` is awaited for each lane that has ended while others still run, with its schedule.
     """
 
     def __init__(
@@ -40,14 +39,14 @@ class LocalEngine:
         seed: int,
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
-        ended: Callable[[Lane], Awaitable[None]] = _nothing,
+        ended: Callable[[Lane, JSON], Awaitable[None]] = _nothing,
     ) -> None:
         self._lanes = lanes
         self._clock = clock
         self._observe = observe
         self._ended = ended
-        shared = list(dict.fromkeys(lane.caller.limiter.slots for lane in lanes))
-        self._turns = [
+        shared = dict.fromkeys(lane.caller.limiter.slots for lane in lanes)
+        self._dispatches = [
             Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
         ]
 
@@ -56,35 +55,30 @@ class LocalEngine:
         async with anyio.create_task_group() as background:
             background.start_soon(self._watch_signals)
             background.start_soon(self._tick)
-            background.start_soon(self._score_live)
+            background.start_soon(self._score)
             async with anyio.create_task_group() as running:
                 for lane in self._lanes:
                     running.start_soon(self._lane, lane)
-                for turns in self._turns:
-                    running.start_soon(turns.serve)
+                for dispatch in self._dispatches:
+                    running.start_soon(dispatch.serve)
             background.cancel_scope.cancel()
-        for lane, part in self._parts:
-            await lane.guarded(part.live.advance)
+        await self._advance_scores(due=True)
         self._observe(self._snapshots())
 
-    @property
-    def _parts(self) -> list[tuple[Lane, Part]]:
-        return [(lane, part) for lane in self._lanes for part in lane.parts]
+    def schedule(self, lane: Lane) -> JSON:
+        """Return how close the runs on a lane's slots came to the shortest time possible, for its report."""
+        [dispatch] = [dispatch for dispatch in self._dispatches if lane in dispatch.lanes]
+        return lane.progress.schedule([other.progress for other in dispatch.lanes if other is not lane])
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
         self._stop_others(lane)
         if any(not other.over for other in self._lanes):
-            await self._ended(lane)
+            await self._ended(lane, self.schedule(lane))
             self._stop_others(lane)
 
-    def schedule(self, lane: Lane) -> JSON:
-        """Return how close the runs on a lane's slots came to the shortest time possible, for its report."""
-        [turns] = [turns for turns in self._turns if lane in turns.lanes]
-        return lane.progress.schedule([other.progress for other in turns.lanes if other is not lane])
-
     def _stop_others(self, ended: Lane) -> None:
-        """Stop all lanes: a machine error affects every run."""
+        """Stop all lanes after a machine error, which affects every run."""
         if isinstance(ended.ending, MachineError):
             for lane in self._lanes:
                 lane.stop(ended.ending, grace=0.0)
@@ -100,36 +94,40 @@ class LocalEngine:
                     lane.stop(RunStopped(SIGNALS[number]), grace)
 
     async def _tick(self) -> None:
-        noted = self._clock()
+        logged = self._clock()
         while True:
             due = self._clock() + TICK_SECONDS
             await anyio.sleep(TICK_SECONDS)
             lag = max(0.0, self._clock() - due)
-            note = self._clock() - noted >= NOTE_SECONDS
-            noted = self._clock() if note else noted
+            log = self._clock() - logged >= NOTE_SECONDS
+            logged = self._clock() if log else logged
             for lane in self._lanes:
-                await lane.guarded(partial(self._look_around, lane, lag, note))
-            for turns in self._turns:
-                turns.slots.wake()  # the limit may have grown
+                if not lane.over:
+                    await lane.guarded(partial(self._look_around, lane, lag, log))
+            for dispatch in self._dispatches:
+                dispatch.slots.wake()  # the limit may have grown
             self._observe(self._snapshots())
 
-    async def _look_around(self, lane: Lane, lag: float, note: bool) -> None:
-        if lane.over:
-            return
+    async def _look_around(self, lane: Lane, lag: float, log: bool) -> None:
         lane.look_around(lag)
-        if note:
-            lane.note_concurrency()
+        if log:
+            lane.log_concurrency()
 
-    async def _score_live(self) -> None:
+    async def _score(self) -> None:
         last = self._clock()
         while True:
             await anyio.sleep(TICK_SECONDS)
-            due = self._clock() - last >= LIVE_SCORE_SECONDS
-            for lane, part in self._parts:
-                if due or part.live.shard_is_full:
-                    await lane.guarded(part.live.advance)
+            due = self._clock() - last >= RUNNING_SCORE_SECONDS
+            await self._advance_scores(due)
             if due:
                 last = self._clock()
+
+    async def _advance_scores(self, due: bool) -> None:
+        """Score the users that have ended: of all runs if it is due, else of those with a full shard."""
+        for lane in self._lanes:
+            for run in lane.runs:
+                if due or run.scores.shard_is_full:
+                    await lane.guarded(run.scores.advance)
 
     def _snapshots(self) -> Snapshots:
         return tuple([lane.snapshot() for lane in self._lanes])

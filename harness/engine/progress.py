@@ -1,97 +1,51 @@
-"""How far a schedule is: counts kept by the engine, and the frozen snapshot that displays get."""
+"""How far a lane is: counts kept by the engine, findings, and the frozen snapshot that displays get."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from harness.benchmarks.derived import Scorer
 from harness.endpoint.caller import Caller
-from harness.engine.job import Job
 from harness.engine.recent import WARNINGS, Counts, Latency, Rates, Warnings
-from harness.engine.running_scores import RunningScores
-from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
+from harness.engine.run import Run
+from harness.model import JSON, AtRisk, Snapshot
 
 REPLIES_TO_PROJECT = 20
-"""Replies of users that have ended, before anything is made of how many the rest will take."""
+"""Replies of ended users before the number of replies of the others is projected from them."""
 
 
-@dataclass(slots=True)
-class Part:
-    """One job in the schedule: where its remaining users begin in it, and its progress."""
+class Findings:
+    """What a lane finds out about its endpoint: shown on the display, and logged in each of its runs.
 
-    job: Job
-    first: int
-    positions: NDArray[np.int64]
-    live: RunningScores
-    steps: int
-    steps_done: int
-
-    def progress(self) -> SubsetProgress:
-        return SubsetProgress(
-            subset=self.job.subset,
-            users=self.job.users,
-            done=self.job.users_done,
-            failed=self.job.failed,
-            steps=self.steps,
-            steps_done=self.steps_done,
-            scores=self.live.figures,
-            units={metric.name: metric.unit for metric in self.job.benchmark.metrics if metric.unit is not None},
-            scored_users=self.live.users,
-        )
-
-
-def parts(jobs: list[Job]) -> tuple[list[Part], NDArray[np.int32]]:
-    """Return the jobs laid end to end in one schedule, and the remaining steps of all remaining users.
-
-    A user with saved responses has that many steps fewer to go, though never none.
-    """
-    made, lengths, first = [], [], 0
-    for job in jobs:
-        positions = job.remaining
-        saved = np.zeros(len(job.index), np.int32)
-        for key, count in job.store.saved_counts().items():
-            saved[job.index.find(key)] = count
-        steps = np.maximum(1, job.index.steps[positions] - saved[positions])
-        total = int(job.index.steps[job.expected].sum())
-        live = RunningScores(Scorer(job.benchmark, job.subset))
-        made.append(Part(job, first, positions, live, total, total - int(steps.sum())))
-        lengths.append(steps)
-        first += len(positions)
-    return made, np.concatenate(lengths)
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """The steps that remain in a lane: of all users, and of the user with the longest chain.
-
-    `stopping` is why it ends early, if it does; `over` says that it has ended.
+    `clock` is in seconds, monotonic.
     """
 
-    steps: int
-    longest: int
-    stopping: str | None = None
-    over: bool = False
+    def __init__(self, runs: Sequence[Run], clock: Callable[[], float]) -> None:
+        self.runs = runs
+        self.shown = Warnings(WARNINGS)
+        self._clock = clock
 
+    def show(self, text: str) -> None:
+        """Show a finding until newer ones replace it."""
+        self.shown.add(self._clock(), text)
 
-@dataclass(slots=True)
-class Ended:
-    """Users that have ended in this session: the replies that they took, and the steps counted for them before.
+    def learned(self, name: str, words: str) -> None:
+        """Save a quirk of the endpoint in the manifests; `words` of the endpoint revealed it."""
+        for run in self.runs:
+            provenance = run.manifest.provenance
+            provenance["quirks"] = sorted({*provenance["quirks"], name})
+            provenance["quirks_used"] = sorted({*provenance["quirks_used"], name})
+            run.manifest.save(run.store.files.manifest)
+        self._note("learned", f"{name}: {words}")
 
-    Both are the same but for replies asked for again, and for plays that ask as often as they like: each is counted
-    with the expected number of steps.
-    """
+    def replica(self, detail: str) -> None:
+        """Note that a replica was set aside, or is back."""
+        self._note("replica", detail)
 
-    replies: int = 0
-    steps: int = 0
-
-    @property
-    def replies_per_step(self) -> float | None:
-        return self.replies / self.steps if self.replies >= REPLIES_TO_PROJECT else None
+    def _note(self, what: str, detail: str) -> None:
+        self.show(detail)
+        for run in self.runs:
+            run.store.event(what, detail=detail)
 
 
 class Progress:
@@ -101,7 +55,7 @@ class Progress:
     def __init__(
         self,
         name: str,
-        parts: list[Part],
+        findings: Findings,
         caller: Caller,
         requested: int | None,
         clock: Callable[[], float],
@@ -109,17 +63,16 @@ class Progress:
     ) -> None:
         self.name = name
         self.replayed = 0
-        self.rejected = 0
         self.lag = 0.0
-        self.latency = Latency()
+        self._latency = Latency()
         self._answered = 0
         self._faults: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
-        self._warnings = Warnings(WARNINGS)
         self._last_fault = Warnings(1)
-        self._ended = Ended()
+        self._ended_replies = self._ended_steps = 0
         self._power = power
-        self._parts = parts
+        self._findings = findings
+        self._runs = findings.runs
         self._caller = caller
         self._requested = requested
         self._steps_before = self._steps_done()
@@ -131,14 +84,10 @@ class Progress:
         self._slots = 0.0
         self._slots_since = self._started
 
-    def warn(self, text: str) -> None:
-        """Show a finding on the display until newer ones replace it."""
-        self._warnings.add(self._clock(), text)
-
     def answered(self, seconds: float) -> None:
         """Count a new reply (not one from saved responses) that took `seconds` in flight."""
         self._answered += 1
-        self.latency.add(seconds)
+        self._latency.add(seconds)
 
     def try_failed(self, kind: str, detail: str) -> None:
         self._faults[kind] += 1
@@ -149,9 +98,12 @@ class Progress:
         self._last_fault.add(self._clock(), f"{key}: {message}")
 
     def user_ended(self, busy_seconds: float, replies: int, steps: int) -> None:
-        """Count a finished user: the sum of its requests' seconds in flight, its replies, and its steps."""
-        self._ended.replies += replies
-        self._ended.steps += steps
+        """Count a finished user: the sum of its requests' seconds in flight, its replies, and the steps expected of it.
+
+        Replies and steps differ where replies are asked for again, and where a play asks as often as it likes.
+        """
+        self._ended_replies += replies
+        self._ended_steps += steps
         self._work += busy_seconds
         self._longest_chain = max(self._longest_chain, busy_seconds)
 
@@ -181,23 +133,28 @@ class Progress:
             "runs": 1 + len(others),
         }
 
-    def snapshot(self, ahead: Ahead) -> Snapshot:
+    def snapshot(self, steps: int, longest: int, stopping: str | None, over: bool) -> Snapshot:
+        """Return the state of now. `steps` remain of all users, `longest` of the user with the longest chain;
+        `stopping` is why the lane ends early, if it does; `over` means that it has ended."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.outage.lasted(now)
-        eta, chain_bound = time_to_go(ahead, rate, self._step_seconds(), outage > 0)
+        mean, per_step = self._latency.mean, self._replies_per_step
+        step_seconds = mean if mean is None or per_step is None else mean * per_step
+        eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, outage > 0)
+        warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now)]
         return Snapshot(
             name=self.name,
-            model=self._parts[0].job.sampling.model,
+            model=self._runs[0].sampling.model,
             seconds=now - self._started,
-            subsets=tuple(part.progress() for part in self._parts),
+            subsets=tuple(run.progress() for run in self._runs),
             requested=self._requested,
             limit=limiter.limit,
             in_flight=limiter.in_flight,
             held_by=limiter.held_by,
             outage=outage,
             lag=self.lag,
-            slowest_write=max(part.job.store.slowest_write() for part in self._parts),
+            slowest_write=max(run.store.slowest_write() for run in self._runs),
             waiting=limiter.waiting,
             backing_off=traffic.backing_off,
             requests=traffic.requests,
@@ -207,40 +164,36 @@ class Progress:
             completion_tokens=traffic.completion_tokens,
             rate=rate,
             eta=eta,
-            stopping=ahead.stopping,
+            stopping=stopping,
             chain_bound=chain_bound,
             token_rates=(token_rates[0], token_rates[1]),
-            latency=self.latency.quantiles,
+            latency=self._latency.quantiles,
             faults=tuple(self._faults.most_common()),
             failures=tuple(self._failures.most_common()),
-            projected_tokens=self._projected_tokens(ahead.steps),
-            warnings=self._recent_warnings(now),
+            projected_tokens=self._projected_tokens(steps),
+            warnings=tuple(sorted(warnings, key=lambda warned: warned.age)),
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
-            over=ahead.over,
+            over=over,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
         )
 
     def _counts(self) -> Counts:
         traffic = self._caller.traffic
-        return Counts(self._steps_done(), traffic.prompt_tokens, traffic.completion_tokens)
+        return self._steps_done(), traffic.prompt_tokens, traffic.completion_tokens
 
     def _steps_done(self) -> int:
-        return sum(part.steps_done for part in self._parts)
+        return sum(run.steps_done for run in self._runs)
 
-    def _recent_warnings(self, now: float) -> tuple[Warned, ...]:
-        recent = [*self._warnings.recent(now), *self._last_fault.recent(now)]
-        return tuple(sorted(recent, key=lambda warned: warned.age))
-
-    def _step_seconds(self) -> float | None:
-        """A counted step of a chain at the last replies' latency; until users have ended, a step is a reply."""
-        mean, per_step = self.latency.mean, self._ended.replies_per_step
-        return mean if mean is None or per_step is None else mean * per_step
+    @property
+    def _replies_per_step(self) -> float | None:
+        """Replies that users took per step expected of them; None until enough have ended."""
+        return self._ended_replies / self._ended_steps if self._ended_replies >= REPLIES_TO_PROJECT else None
 
     def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
-        """Tokens of this session at its end, if all its users take as many replies a step as those who have ended, and
-        a reply as many tokens as so far; `steps` remain."""
-        traffic, per_step = self._caller.traffic, self._ended.replies_per_step
+        """Return this session's tokens at its end, if all its users take as many replies a step as those who have
+        ended, and a reply as many tokens as so far; `steps` remain."""
+        traffic, per_step = self._caller.traffic, self._replies_per_step
         if per_step is None or not traffic.prompt_tokens:
             return None
         replies = per_step * (self._steps_done() - self._steps_before + steps)
@@ -248,20 +201,22 @@ class Progress:
         return round(traffic.prompt_tokens * grown), round(traffic.completion_tokens * grown)
 
     def _at_risk(self) -> AtRisk:
-        unsynced = [part.job.store.unsynced() for part in self._parts]
+        unsynced = [run.store.unsynced() for run in self._runs]
         users, seconds = sum(users for users, _ in unsynced), max(seconds for _, seconds in unsynced)
         return AtRisk(users, seconds, self._power)
 
 
-def time_to_go(ahead: Ahead, rate: float, step_seconds: float | None, outage: bool) -> tuple[float | None, bool]:
+def time_to_go(
+    steps: int, longest: int, rate: float, step_seconds: float | None, outage: bool
+) -> tuple[float | None, bool]:
     """Return the seconds to go, and whether the longest chain determines them: its steps come one after another.
 
-    `rate` in steps a second, `step_seconds` in flight for a step of a chain. None in an outage, or before the first
-    steps.
+    `steps` remain in all and `longest` in one chain; `rate` is in steps a second, `step_seconds` is the time in flight
+    of a step of a chain. None in an outage, or before the first steps.
     """
-    if not ahead.steps:
+    if not steps:
         return 0.0, False
     if outage or not rate:
         return None, False
-    chain, work = ahead.longest * (step_seconds or 0.0), ahead.steps / rate
+    chain, work = longest * (step_seconds or 0.0), steps / rate
     return max(chain, work), chain > work

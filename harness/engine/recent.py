@@ -1,26 +1,28 @@
-"""What the last replies and the last half minute say of a run: latency, rates, and warnings."""
+"""The last replies and the last half minute of a run: latency, rates, and warnings."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
 from harness.model import Warned
 
 REPLIES = 512
-"""Latency is that of so many last replies: their exact quantiles, whatever shape they have."""
+"""Latency is computed from this many last replies: exact quantiles, whatever the distribution."""
 
 RATE_SECONDS, RATE_STEPS = 30.0, 20
-"""Rates are those of the last half minute, or further back where fewer steps than this were done in it."""
+"""Rates cover the last half minute, or more where fewer steps than this were done in it."""
 
 WARNINGS = 3
-"""Kept of what was found out; of faults, which are many, the last one is, and their kinds are counted."""
+"""Findings kept. Of faults, which are many, the last one is kept, and all are counted by kind."""
+
+Counts = tuple[int, int, int]
+"""What is done at a moment: steps, and tokens of prompts and of completions."""
 
 
 class Latency:
-    """Seconds on the wire of the last `REPLIES` tries that succeeded; adding one costs some 50 ns."""
+    """Seconds in flight of the last `REPLIES` tries that succeeded; adding one costs some 50 ns."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=REPLIES)
@@ -39,44 +41,32 @@ class Latency:
         return float(half), float(most)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What is done at a moment, in steps and in tokens of prompts and completions."""
-
-    steps: int
-    prompt_tokens: int
-    completion_tokens: int
-
-
 class Rates:
-    """How fast counts grew of late."""
+    """How fast counts have grown recently."""
 
     def __init__(self, now: float, counts: Counts) -> None:
         self._history = deque([(now, counts)])
 
     def of(self, now: float, counts: Counts) -> tuple[float, float, float]:
-        """Steps, prompt tokens and completion tokens a second."""
+        """Return steps, prompt tokens and completion tokens a second."""
         history = self._history
         history.append((now, counts))
-        while len(history) > 2 and self._is_enough(now, counts, history[1]):
+        while len(history) > 2:
+            second, (steps, _, _) = history[1]
+            if now - second <= RATE_SECONDS or counts[0] - steps <= RATE_STEPS:
+                break
             history.popleft()
         start, before = history[0]
         if now <= start:
             return 0.0, 0.0, 0.0
-        seconds = now - start
-        return (
-            (counts.steps - before.steps) / seconds,
-            (counts.prompt_tokens - before.prompt_tokens) / seconds,
-            (counts.completion_tokens - before.completion_tokens) / seconds,
-        )
-
-    @staticmethod
-    def _is_enough(now: float, counts: Counts, since: tuple[float, Counts]) -> bool:
-        return now - since[0] > RATE_SECONDS and counts.steps - since[1].steps > RATE_STEPS
+        steps_rate, into, out = [
+            (count - earlier) / (now - start) for count, earlier in zip(counts, before, strict=True)
+        ]
+        return steps_rate, into, out
 
 
 class Warnings:
-    """The last few different ones, each with when it last came and how many times it has in a row of those kept."""
+    """The last few different warnings, each with its last time and how often it came while it was kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 
-from harness.endpoint.caller import Reply
 from harness.endpoint.request_body import Sampling, digest
-from harness.model import Completion, Request
+from harness.model import Completion, Reply, Request
 
 Saved = Mapping[tuple[str, int], Completion]
 """Completions by digest of the request and how often that was asked before in this play."""

@@ -1,85 +1,258 @@
-"""The asynchronous part of a command: clients, limits and engine, for as long as users are played."""
+"""Sessions: the runs of plans are opened, played at once, and finished. Shared by `run` and `resume`."""
 
 from __future__ import annotations
 
-import functools
 import gc
-import operator
-import resource
+import os
+import shlex
+import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 from rich.console import Console
 
 from harness import defaults
-from harness.benchmark import Benchmark
+from harness.benchmarks.overview import headline
+from harness.config import providers
+from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
-from harness.endpoint.address import Address
-from harness.endpoint.caller import Caller, Limits
-from harness.endpoint.client import Client
-from harness.endpoint.control import AdaptiveControl, Control, FixedControl
-from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.quirks import Adapted
-from harness.endpoint.rates import Rates
-from harness.endpoint.replicas import Replicas
-from harness.endpoint.transport import Transport
-from harness.engine.job import Job
+from harness.endpoint.connect import DIRECTLY, connection
+from harness.endpoint.control import AdaptiveControl
+from harness.endpoint.replies import REFUSED, Denied
+from harness.engine.accounts import check_sockets, open_lanes
+from harness.engine.files import index_file, now, stamp, write_report
+from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import SIGNALS, LocalEngine
-from harness.errors import HarnessError, MachineError
+from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
+from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, memory_for
 from harness.model import JSON, Snapshots
-from harness.serve.app import Options, start
+from harness.report import pages
+from harness.report.pages import Source, Wish
+from harness.store.manifest import COMPLETE, is_file_name, load
+from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
+from harness.store.tasks import TaskIndex
 from harness.ui.progress import display
+from harness.ui.streams import tell
+from harness.ui.words import plural
+
+COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+WARNINGS_SHOWN = 5
+"""Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A plan's jobs with remaining users. `known` are the quirks of its endpoint that were learned before.
+def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
+    """Run all plans at once and finish them; return the worst exit code. Pages are made last."""
+    for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
+        console.print(words, **PLAIN)
+    with ExitStack() as held:
+        held.enter_context(_few_collections())
+        indexes = _open_indexes(plans, held)
+        sessions, code = _open_sessions(plans, indexes, held, console)
+        check_disk([run for session in sessions for run in session.unfinished])
+        unfinished = [session for session in sessions if session.unfinished]
+        for session, lane, schedule in _play(unfinished, console) if unfinished else ():
+            if session.code is None:
+                session.finish(lane, schedule)
+        for session in sessions:
+            if not session.unfinished:
+                session.finish()
+        if html:
+            _write_pages([source for session in sessions for source in session.sources], console)
+        return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
 
-    `learned` is called with each new quirk and the endpoint's message that revealed it; `finish` at the end, in its own
-    thread, if the plan ends while others still run.
+
+def _notices(plan: Plan) -> Iterator[str]:
+    """Yield what a user should know about where requests go, before the first one is sent."""
+    if plan.found is None:
+        yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
+        return
+    provider = plan.found.provider
+    if provider and provider.source != str(providers.SHIPPED):
+        yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
+    for one in plan.found.addresses:
+        if (way := connection(one, 1).told) != DIRECTLY:
+            yield f"{one.shown}: {way}"
+    if plan.found.key_from is None:
+        yield f"no key found for {plan.endpoint}: requests are sent without one"
+
+
+_Indexes = dict[tuple[str, str, str, Path], TaskIndex]
+"""By benchmark, the version of its rules, subset and tasks file; runs of several models share them."""
+
+
+def _open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
+    """Open every tasks file, and validate it to its last line before anything else."""
+    found: _Indexes = {}
+    for plan in plans:
+        for subset, path in plan.tasks.items():
+            if (key := _index_key(plan, subset)) not in found:
+                found[key] = index_file(plan.benchmark, subset, path, plan.results)
+                held.callback(found[key].close)
+    return found
+
+
+def _index_key(plan: Plan, subset: str) -> tuple[str, str, str, Path]:
+    return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset]
+
+
+def _open_sessions(
+    plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console: Console
+) -> tuple[list[Session], int]:
+    """Return the sessions that can start, and an exit code. A plan that cannot stops no other; alone, it raises."""
+    if len(plans) == 1:
+        return [Session(plans[0], indexes, held, console, alone=True)], 0
+    opened, code = [], 0
+    for plan in plans:
+        try:
+            opened.append(Session(plan, indexes, held, console, alone=False))
+        except HarnessError as error:
+            tell(f"{plan.name}: {error}")
+            code = max(code, error.exit_code)
+    return opened, code
+
+
+class Session:
+    """One plan's runs, one of each subset, from their opening to their reports. `alone` means without other plans.
+
+    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `sources` are
+    those of the pages of runs with a new report.
     """
 
-    plan: Plan
-    jobs: list[Job]
-    known: frozenset[str]
-    learned: Callable[[str, str], None]
-    finish: Callable[[Played], None]
+    def __init__(self, plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> None:
+        """Lock a plan's runs, check that they have its configuration, and open their files."""
+        if odd := [name for name in plan.benchmark.all_files if not is_file_name(name)]:
+            raise BadInput(
+                f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+            )
+        self.plan = plan
+        self.code: int | None = None
+        self.sources: list[Source] = []
+        self._console = console
+        self._label = "" if alone else f"{plan.name}: "
+        stores: dict[str, RunStore] = {}
+        for subset in plan.tasks:
+            stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
+            held.callback(stores[subset].close)
+        for earlier in runs_in(plan.folder):
+            if not (earlier.subset in stores and (plan.restart or is_bare(earlier))):
+                same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
+        if plan.restart:
+            for store in stores.values():
+                store.set_aside_everything()
+        self.runs = [
+            open_run(
+                plan, indexes[_index_key(plan, subset)], store, subset if alone else f"{plan.name}, {subset}", console
+            )
+            for subset, store in stores.items()
+        ]
+        self.unfinished = [run for run in self.runs if len(run.remaining)]
+
+    def finish(self, lane: Lane | None = None, schedule: JSON | None = None) -> None:
+        """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play."""
+        ending, code = lane.ending if lane else None, COMPLETE_EXIT
+        for run in self.runs:
+            if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
+                self._say(f"{run.label}: complete; report: {run.store.files.report('txt')}")
+            elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
+                try:
+                    self._finish(run, lane, schedule)
+                except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
+                    tell(f"{run.store.files.results}: {error}")
+                    code = error.exit_code
+        self.code = max(code, self._ended(ending))
+
+    def _finish(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
+        """Write the results, report and manifest of one run."""
+        manifest, files = run.manifest, run.store.files
+        seconds = schedule["seconds"] if schedule else 0.0
+        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
+        if lane is not None:
+            manifest.times["schedule"] = schedule
+            control = lane.caller.limiter.slots.control
+            if isinstance(control, AdaptiveControl):
+                manifest.tuning["learned_limit"] = control.limit
+        later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
+        with memory_for(f"score {run.label}", later):
+            report, more = finish(run, self.plan.name, stopped=lane is not None and lane.ending is not None)
+            write_report(files, report, more)
+        manifest.save(files.manifest)
+        of = report.coverage
+        users = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
+        self._say(f"{run.label}: {users}: {headline(report)}; report: {files.report('txt')}")
+        plan = self.plan
+        self.sources.append(Source(files, report, plan.sample_seed, plan.benchmark, run.index))
+
+    def _ended(self, ending: HarnessError | None) -> int:
+        """Print what remains and the command for it; return the exit code."""
+        plan, runs, label = self.plan, self.runs, self._label
+        remaining, failed = sum(len(run.remaining) for run in runs), sum(run.failed for run in runs)
+        if ending is not None:
+            word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
+            self._say(f"{label}{word}; {plural(remaining, 'user')} remaining")
+        elif failed:
+            self._say(f"{label}{plural(failed, 'user')} failed: not scored; see {plan.folder}/failures_*.jsonl")
+        for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:
+            self._say(f"{label}warning: {warning}")
+        if diverged := sum(run.diverged for run in runs):
+            self._say(
+                f"{label}{diverged} users sent different requests after resuming; the new ones were billed "
+                "(asked_otherwise in run_*.log)"
+            )
+        if remaining:
+            self._say(f"resume with: {_resume_command(plan)}")
+            if not all(run.manifest.provenance.get("origin") for run in runs):
+                self._say(f"{label}note: {where_secret_is_missing(os.environ)}")
+        if ending is not None:
+            return ending.exit_code
+        return FAILURES_EXIT if remaining else COMPLETE_EXIT
+
+    def _say(self, words: str) -> None:
+        self._console.print(words, **PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """How a plan ended: why it stopped early, its schedule, and the concurrency limit that it learned, if any."""
-
-    ending: HarnessError | None = None
-    schedule: JSON | None = None
-    learned_limit: int | None = None
-
-
-def play(works: Sequence[Work], console: Console) -> list[Played]:
-    """Play all at once, with one limit for each account; return a `Played` for each."""
-    _admit_sockets(*_sockets([work.plan for work in works]))
+def _play(sessions: Sequence[Session], console: Console) -> list[tuple[Session, Lane, JSON]]:
+    """Play all at once, with one limit for each account; return each session's lane and schedule."""
+    check_sockets([session.plan for session in sessions])
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     gc.freeze()
     try:
         with display(console) as observe:
-            return anyio.run(_session, works, observe, backend_options={"use_uvloop": uvloop})
+            return anyio.run(_played, sessions, observe, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
 
 
+async def _played(
+    sessions: Sequence[Session], observe: Callable[[Snapshots], None]
+) -> list[tuple[Session, Lane, JSON]]:
+    """Open endpoints, clients and the engine, for as long as the runs last."""
+    async with AsyncExitStack() as held:
+        lanes = await open_lanes([(session.plan, session.unfinished) for session in sessions], held)
+        session_of = dict(zip(lanes, sessions, strict=True))
+
+        async def ended(lane: Lane, schedule: JSON) -> None:
+            await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
+
+        seed = sessions[0].plan.sample_seed
+        engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+        await engine.run()
+        return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
+
+
 @contextmanager
-def few_collections() -> Iterator[None]:
+def _few_collections() -> Iterator[None]:
     """Collect garbage less often; the objects of a run have hardly any cycles."""
     before = gc.get_threshold()
     gc.set_threshold(*defaults.GC_THRESHOLD)
@@ -89,155 +262,35 @@ def few_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _sockets(plans: Sequence[Plan]) -> tuple[int, int]:
-    """Return the connections that all accounts may open, and the largest concurrency of one account."""
-    groups = _groups(plans)
-    most = [_tuning(group).most for group in groups]
-    servers = [len({host for plan in group for host in plan.hosts}) for group in groups]
-    return sum(map(operator.mul, most, servers)), max(most)
-
-
-def _admit_sockets(connections: int, most: int) -> None:
-    """Raise this process's limit of open files to what the connections need. Raise `MachineError` if it is too low.
-
-    `most` is the largest concurrency of an account.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections + defaults.OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            share = (hard - defaults.OTHER_FILES) * most // connections
-            fewer = f"take --concurrency {share} (for auto: --auto-ceiling)" if share > 0 else "no --concurrency fits"
-            raise MachineError(
-                f"{connections} requests at once need {needed} open files, and this machine allows {hard} a process: "
-                f"{fewer}{', or' if share > 0 else ':'} raise the hard limit (`ulimit -n {needed}` in a new shell, or "
-                "as an administrator)"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-async def _session(works: Sequence[Work], observe: Callable[[Snapshots], None]) -> list[Played]:
-    """Open endpoints, clients and the engine, for as long as the runs last."""
-    async with AsyncExitStack() as held:
-        embedded = await _embedded([work.plan for work in works], held)
-        accounts = _accounts([work.plan for work in works])
-        lanes = [await _lane(work, embedded, accounts[place], held) for place, work in enumerate(works)]
-        finishes = {lane: work.finish for lane, work in zip(lanes, works, strict=True)}
-
-        def played(lane: Lane) -> Played:
-            return Played(lane.ending, engine.schedule(lane), _learned_limit(lane))
-
-        async def ended(lane: Lane) -> None:
-            await lane.guarded(partial(anyio.to_thread.run_sync, finishes[lane], played(lane)))
-
-        engine = LocalEngine(lanes, seed=works[0].plan.sample_seed, clock=time.monotonic, observe=observe, ended=ended)
-        await engine.run()
-        return [played(lane) for lane in lanes]
-
-
-_Endpoints = dict[type[Benchmark], tuple[Address, ...]]
-
-
-async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
-    """Start the endpoints for baselines, for as long as the session: one per benchmark, with its own baselines too."""
-    found: _Endpoints = {}
-    for cls in dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None):
-        own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
-        endpoint = await start(Options(baselines=own))
-        held.push_async_callback(endpoint.close)
-        found[cls] = (Address(endpoint.url, called=defaults.EMBEDDED),)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Account:
-    """One limit and its connections. `tuning` applies to all runs on it; `clients` are the first to each address, whose
-    connections later ones share."""
-
-    slots: Slots
-    tuning: defaults.Tuning
-    clients: dict[Address, Client] = field(default_factory=dict)
-
-
-def _accounts(plans: Sequence[Plan]) -> Mapping[int, _Account]:
-    """Return the account of each plan, by the plan's index."""
-    made: dict[int, _Account] = {}
-    for group in _groups(plans):
-        tuning = _tuning(group)
-        account = _Account(Slots(_control(tuning), time.monotonic, _rates(tuning)), tuning)
-        made |= {place: account for place, plan in enumerate(plans) if any(plan is one for one in group)}
-    return made
-
-
-def _groups(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Group plans that share a server and its key, directly or indirectly, so that no server gets twice its limit."""
-    groups: list[list[Plan]] = []
-    for plan in plans:
-        sharing = [group for group in groups if any(plan.shares_with(other) for other in group)]
-        apart = [group for group in groups if not any(group is one for one in sharing)]
-        groups = [*apart, [*(one for group in sharing for one in group), plan]]
-    return groups
-
-
-def _tuning(group: Sequence[Plan]) -> defaults.Tuning:
-    """Return the lower limits where plans on one account differ."""
-    return functools.reduce(defaults.Tuning.combined, [plan.tuning for plan in group])
-
-
-async def _lane(work: Work, embedded: _Endpoints, account: _Account, held: AsyncExitStack) -> Lane:
-    plan, tuning, limiter = work.plan, work.plan.tuning, Limiter(account.slots)
-    lane: Lane
-
-    def learned(name: str, words: str) -> None:
-        work.learned(name, words)
-        lane.note("learned", f"{name}: {words}")
-
-    async def client(address: Address) -> Client:
-        first = account.clients.get(address)
-        made = Client(
-            address,
-            timeout=tuning.timeout,
-            stall=tuning.stall,
-            connections=account.tuning.most,
-            beside=first,
-            on_exhausted=limiter.pause,
+def _write_pages(sources: Sequence[Source], console: Console) -> None:
+    written = [
+        source.files.folder
+        for source in sources
+        if pages.attempt(
+            partial(pages.write_page, source, Wish()), f"{source.files.folder.name}, {source.files.subset}"
         )
-        await held.enter_async_context(made)
-        account.clients.setdefault(address, made)
-        return made
-
-    addresses = plan.found.addresses if plan.found else embedded[type(plan.benchmark)]
-    clients: list[tuple[str, Transport]] = [(address.shown, await client(address)) for address in addresses]
-    sender: Transport = clients[0][1]
-    if len(clients) > 1:
-        sender = Replicas(clients, time.monotonic, lambda detail: lane.note("replica", detail))
-    lane = Lane(
-        plan.name,
-        work.jobs,
-        Caller(
-            Adapted(sender, work.known, tuning.stream, learned, plan.sampling.extra_body),
-            limiter,
-            Limits(tuning.max_retries, tuning.max_outage),
-            clock=time.monotonic,
-        ),
-        seed=plan.sample_seed,
-        requested=account.tuning.concurrency,
-        power=tuning.durability == "power",
-        clock=time.monotonic,
-    )
-    return lane
+    ]
+    for folder in dict.fromkeys(written):
+        console.print(f"pages: {folder}/eval_report_*.html", **PLAIN)
 
 
-def _control(tuning: defaults.Tuning) -> Control:
-    if tuning.concurrency is None:
-        return AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
-    return FixedControl(tuning.concurrency)
+def _keyless(plan: Plan, ending: HarnessError) -> str:
+    """Explain a refused key where none was sent; empty otherwise."""
+    without = plan.found is not None and plan.found.key_from is None
+    refused = type(ending) is Denied and REFUSED in str(ending)
+    return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
 
 
-def _learned_limit(lane: Lane) -> int | None:
-    control = lane.caller.limiter.slots.control
-    return control.limit if isinstance(control, AdaptiveControl) else None
+def _resume_command(plan: Plan) -> str:
+    folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
+    file = ["--providers", plan.providers_file] if plan.providers_file else []
+    headers = [word for name in plan.headers for word in ("--extra-header", f"{name}: ...")]
+    return shlex.join([_this_python(), "-m", "harness", "resume", "--name", plan.name, *folder, *file, *headers])
 
 
-def _rates(tuning: defaults.Tuning) -> Rates | None:
-    return Rates(tuning.rpm, tuning.tpm, time.monotonic()) if tuning.rpm or tuning.tpm else None
+def _this_python() -> str:
+    """Return the name or path of this Python, which has the packages, from here."""
+    if shutil.which("python") == sys.executable:
+        return "python"
+    path = Path(sys.executable)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else sys.executable

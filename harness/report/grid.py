@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,16 +40,22 @@ class Grid:
     groups: tuple[tuple[Line, ...], ...]
 
 
+def _number(number: Number | None, around: Mapping[Place | None, str], asterisk: str) -> str:
+    return "" if number is None else around[number.place].format(number.text) + (asterisk if number.marked else "")
+
+
+MARKDOWN = {None: "{}", Place.BEST: "**{}**", Place.SECOND: "<ins>{}</ins>"}
+
+
 def markdown(grids: Sequence[Grid], notes: Sequence[str]) -> str:
-    """Pipe tables, a title over each and the notes beneath: best is bold, second underlined (`<ins>`)."""
-    parts = [_markdown_table(grid) for grid in grids]
-    return "\n\n".join([*parts, *(_markdown_text(note) for note in notes)]) + "\n"
+    """Return pipe tables, a title over each and the notes beneath: best is bold, second underlined (`<ins>`)."""
+    return "\n\n".join([*map(_markdown_table, grids), *map(_markdown_text, notes)]) + "\n"
 
 
 def _markdown_table(grid: Grid) -> str:
     head = [_markdown_text(name) for name in (grid.corner, *grid.columns)]
     rows = [
-        [_markdown_text(name), *(_markdown_number(number) for number in numbers)]
+        [_markdown_text(name), *(_number(number, MARKDOWN, "\\*") for number in numbers)]
         for group in grid.groups
         for name, numbers in group
     ]
@@ -57,22 +63,16 @@ def _markdown_table(grid: Grid) -> str:
     return "\n".join([f"**{_markdown_text(grid.title)}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
-def _markdown_number(number: Number | None) -> str:
-    if number is None:
-        return ""
-    around = {None: "{}", Place.BEST: "**{}**", Place.SECOND: "<ins>{}</ins>"}[number.place]
-    return around.format(number.text) + ("\\*" if number.marked else "")
-
-
 def _markdown_text(text: str) -> str:
-    """The text itself, whatever of it looks like markup."""
+    """Return the text itself, even if it looks like markup."""
     return re.sub(r"([\\`*_{}\[\]<>|~&$#!])", r"\\\1", _one_line(text))
 
 
 BEFORE_LATEX = (
     "% Needs \\usepackage{booktabs}. Names in Chinese need XeLaTeX or LuaLaTeX with the package ctex or xeCJK.\n"
 )
-LATEX = {
+LATEX = {None: "{}", Place.BEST: "\\textbf{{{}}}", Place.SECOND: "\\underline{{{}}}"}
+ESCAPED = {
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
@@ -81,7 +81,7 @@ LATEX = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "`": r"\textasciigrave{}",
-    # These two are taken for options of what ended the row above them.
+    # LaTeX would read these two as options of the end of the row above them.
     "[": "{[}",
     "*": "{*}",
     **{character: f"\\{character}" for character in "{}$&#%_"},
@@ -89,7 +89,7 @@ LATEX = {
 
 
 def latex(grids: Sequence[Grid], notes: Sequence[str], comments: Sequence[str] = ()) -> str:
-    """A `table` each, with the rules of booktabs and the notes in its caption: best is bold, second underlined.
+    """Return a `table` each, with the rules of booktabs and the notes in its caption: best is bold, second underlined.
 
     `comments` come before them, for readers of the source.
     """
@@ -98,7 +98,14 @@ def latex(grids: Sequence[Grid], notes: Sequence[str], comments: Sequence[str] =
 
 
 def _latex_table(grid: Grid, notes: Sequence[str]) -> str:
-    groups = [_latex_rows(group) for group in grid.groups if group]
+    def row(cells: Iterable[str]) -> str:
+        return f"    {' & '.join(cells)} \\\\"
+
+    groups = [
+        "\n".join(row([_latex_text(name), *map(_latex_number, numbers)]) for name, numbers in group)
+        for group in grid.groups
+        if group
+    ]
     caption = " ".join([f"{_latex_text(grid.title)}.", *map(_latex_text, notes)])
     lines = [
         "\\begin{table}",
@@ -106,7 +113,7 @@ def _latex_table(grid: Grid, notes: Sequence[str]) -> str:
         f"  \\caption{{{caption}}}",
         f"  \\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
         "    \\toprule",
-        _latex_row([grid.corner, *grid.columns], _latex_text),
+        row(map(_latex_text, (grid.corner, *grid.columns))),
         "    \\midrule",
         "\n    \\midrule\n".join(groups),
         "    \\bottomrule",
@@ -116,28 +123,17 @@ def _latex_table(grid: Grid, notes: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex_rows(lines: Sequence[Line]) -> str:
-    return "\n".join(_latex_row([_latex_text(name), *map(_latex_number, numbers)], str) for name, numbers in lines)
-
-
-def _latex_row(cells: Sequence[str], shown: Callable[[str], str]) -> str:
-    return f"    {' & '.join(map(shown, cells))} \\\\"
-
-
 def _latex_number(number: Number | None) -> str:
-    """The asterisk takes no room, so that the digits stay beneath each other."""
-    if number is None:
-        return ""
-    around = {None: "{}", Place.BEST: "\\textbf{{{}}}", Place.SECOND: "\\underline{{{}}}"}[number.place]
-    return around.format(number.text.replace("-", "$-$")) + ("\\rlap{*}" if number.marked else "")
+    """Return a number, with an asterisk that takes no room, so that the digits stay beneath each other."""
+    return _number(number, LATEX, "\\rlap{*}").replace("-", "$-$")
 
 
 def _latex_text(text: str) -> str:
-    """The text itself, whatever of it means something to LaTeX."""
-    plain = "".join(LATEX.get(character, character) for character in _one_line(text))
+    """Return the text itself, even if it means something to LaTeX."""
+    plain = "".join(ESCAPED.get(character, character) for character in _one_line(text))
     return re.sub("-(?=-)", "-{}", plain)  # two hyphens would become a dash
 
 
 def _one_line(text: str) -> str:
-    """With white space of any kind and length as one space, so that no row or comment ends within a name."""
+    """Return a text with each run of white space as one space, so that no row or comment ends within a name."""
     return on_one_line(" ".join(text.split()))

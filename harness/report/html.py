@@ -74,7 +74,7 @@ def pieces(
 
     yield from _template().generate(
         title=title,
-        blocks=[(type(block).__name__, block) for block in blocks],
+        blocks=_kinds(blocks),
         headings=[block.text for block in blocks if isinstance(block, Heading)],
         warning=warning,
         tiles=tiles,
@@ -95,7 +95,7 @@ def card_size(card: Card) -> int:
 
 
 def _kinds(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
-    """Blocks as the page's script reads them: each with the name of its kind."""
+    """Return blocks as template and script read them: each with the name of its kind."""
     return [(type(block).__name__, block) for block in blocks]
 
 
@@ -116,7 +116,7 @@ def _fields(block: Any) -> dict[str, Any]:
 
 @cache
 def _assets() -> Mapping[str, Any]:
-    """Scripts and style with the policy that names them."""
+    """Return scripts and style with the policy that names them."""
     folder = files(__package__) / "assets"
     scripts = [(folder / name).read_text(encoding="utf-8") for name in SCRIPTS]
     style = (folder / STYLE).read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
-from harness.errors import BadInput, HarnessError, MachineError, memory_for
+from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.model import (
     JSON,
     Block,
@@ -253,15 +253,14 @@ class _Reader:
     def __init__(self, source: Source, marks: Mapping[str, bytes]) -> None:
         self._source = source
         self._starts, self._first = _scanned(source.files.results, marks)
-        self._keys: NDArray[np.int64] = np.empty(0, np.int64)
-        self._offsets: NDArray[np.int64] = np.empty(0, np.int64)
+        self._keys, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
         self.impatient = False
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def drawn(self, seed: int, users: int) -> list[JSON]:
-        """The records of some users, in the file's order."""
+        """Return the records of some users, in the file's order."""
         chosen = np.random.default_rng(seed).permutation(len(self))[:users]
         return list(self._records(np.sort(chosen)))
 
@@ -269,13 +268,11 @@ class _Reader:
         return self._records(range(len(self)))
 
     def first(self, kinds: Sequence[str]) -> dict[str, JSON]:
-        """By kind, the first record that has its mark."""
+        """Return by kind the first record that has its mark."""
         lines = {kind: np.searchsorted(self._starts, at, side="right") - 1 for kind, at in self._first.items()}
         return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
 
     def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
-        if not len(self):
-            return
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
@@ -283,7 +280,7 @@ class _Reader:
                     yield data
 
     def _counts(self, data: JSON) -> bool:
-        """Whether a record is scored: of the current task, or without the tasks of any version."""
+        """Return whether a record is scored: of the current task, or without the tasks of any version."""
         index, task = self._source.index, data.get("task")
         if index is None:
             return type(task) is str
@@ -311,10 +308,13 @@ class _Reader:
         """Return a user's, in the order in which they came; malformed lines are left out."""
         key = hash(_start_of_response(user))
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
-        if not len(places):
-            return []
+        found: list[Completion | None] = []
         with _reading(self._source.files.responses) as file:
-            return [one for at in places if (one := _completion(file, int(at), user)) is not None]
+            for at in places:
+                line = log.line_at(file, int(at))
+                data = log.parsed(line) if log.sound(line) else {}
+                found.append(completion_of(data) if data.get("user_id") == user else None)
+        return [completion for completion in found if completion is not None]
 
     def carded(self, cards: Cards) -> Callable[[JSON], Card]:
         """Return a function that makes cards of records. Raise `BadInput` with the user of a malformed record."""
@@ -367,28 +367,17 @@ def _scanned(path: Path, marks: Mapping[str, bytes]) -> tuple[NDArray[np.int64],
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
     """Open a file of the run; a missing one is empty. Raise `MachineError`."""
-    try:
-        with _opened_if_there(path) as file:
+    with reading(path):
+        try:
+            file: BinaryIO = open_regular(path)
+        except FileNotFoundError:
+            file = io.BytesIO()
+        with file:
             yield file
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _opened_if_there(path: Path) -> BinaryIO:
-    try:
-        return open_regular(path)
-    except FileNotFoundError:
-        return io.BytesIO()
 
 
 def _start_of_response(user: str) -> bytes:
     return b'{"user_id":' + orjson.dumps(user)
-
-
-def _completion(file: BinaryIO, at: int, user: str) -> Completion | None:
-    line = log.line_at(file, at)
-    data = log.parsed(line) if log.sound(line) else {}
-    return completion_of(data) if data.get("user_id") == user else None
 
 
 def _cut(block: Block) -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
@@ -13,7 +13,6 @@ from typing import Any
 import xlsxwriter
 from rich.cells import cell_len
 
-from harness.errors import MachineError
 from harness.report.text import wrap
 from harness.store import atomic
 
@@ -57,9 +56,14 @@ class Cell:
     faint: bool = False
     number: str = PERCENT
 
-    @property
-    def colour(self) -> str:
-        return RED if self.marked else GREY if self.faint else BLACK
+
+Content = Cell | str | None
+"""Of a cell of a sheet; None for an empty one."""
+
+
+def decimals(digits: int) -> str:
+    """Return the Excel format of numbers with so many digits after the point."""
+    return f"0.{'0' * digits}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +77,34 @@ class Sheet:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell | str | None]]
+    rows: Sequence[Sequence[Content]]
     notes: Sequence[str] = ()
 
 
 def write(path: Path, sheets: Sequence[Sheet]) -> None:
-    """Writes a workbook, and its folder where it is not there. Raises `MachineError` where that fails.
+    """Write a workbook, and make its folder. Raise `MachineError`.
 
-    The workbook is made in memory: its writer would leave half a file on a full disk, and complain of its own.
+    The workbook is made in memory: its writer would leave half a file on a full disk, with an error of its own.
     """
     whole = workbook(sheets)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise MachineError(f"cannot make {path.parent}: {error.strerror}") from error
+    atomic.make_folder(path.parent)
     atomic.write(path, whole)
 
 
 def workbook(sheets: Sequence[Sheet]) -> bytes:
-    """The content of an .xlsx file with these sheets, in order; at least one."""
+    """Return the content of an .xlsx file with these sheets, in order; at least one."""
     content = BytesIO()
     book = xlsxwriter.Workbook(content, {"in_memory": True})
-    look = _Look(book)
+    form = cache(lambda **properties: book.add_format(properties))
     for title, sheet in zip(titles([sheet.title for sheet in sheets]), sheets, strict=True):
-        _fill(book.add_worksheet(title), sheet, look)
+        _fill(book.add_worksheet(title), sheet, form)
     book.close()
     return content.getvalue()
 
 
 def titles(wanted: Sequence[str]) -> list[str]:
-    """Sheet names that Excel takes: not empty, at most 31 characters, none of `[]:*?/\\`, no two alike in any case."""
+    """Return sheet names that Excel takes: not empty, at most 31 characters, none of `[]:*?/\\`, no two alike in any
+    case."""
     taken: set[str] = set()
     made = []
     for text in wanted:
@@ -117,47 +119,23 @@ def titles(wanted: Sequence[str]) -> list[str]:
     return made
 
 
-class _Look:
-    """The formats of a workbook, each made once. Text keeps off the numbers on its left by an indent."""
-
-    def __init__(self, book: Any) -> None:
-        self._book = book
-        self.form = cache(self._form)
-        self._numbers: dict[tuple[object, ...], Any] = {}
-        self.note = book.add_format({"font_color": GREY})
-
-    def head(self, *, right: bool, indent: int) -> Any:
-        align = "right" if right else "left"
-        return self.form(bold=True, bottom=1, text_wrap=True, valign="bottom", align=align, indent=indent)
-
-    def text(self, *, wrapped: bool, indent: int) -> Any:
-        return self.form(valign="vcenter", text_wrap=wrapped, indent=indent)
-
-    def number(self, cell: Cell) -> Any:
-        key = (cell.number, cell.marked, cell.bold, cell.underlined, cell.faint)
-        if key not in self._numbers:  # asked for each cell of large tables
-            self._numbers[key] = self.form(
-                num_format=f'{cell.number}"*"' if cell.marked else cell.number,
-                valign="vcenter",
-                font_color=cell.colour,
-                bold=cell.bold,
-                underline=int(cell.underlined),
-            )
-        return self._numbers[key]
-
-    def _form(self, **properties: object) -> Any:
-        return self._book.add_format(properties)
+Form = Callable[..., Any]
+"""Returns the format of a workbook with some properties; of each it makes one."""
 
 
-def _fill(page: Any, sheet: Sheet, look: _Look) -> None:
+def _fill(page: Any, sheet: Sheet, form: Form) -> None:
     widths = [_width(sheet, column) for column in range(len(sheet.columns))]
     page.set_default_row(ROW)
     for column, width in enumerate(widths):
         page.set_column(column, column, width)
-    _head(page, sheet, widths, look)
+    _head(page, sheet, widths, form)
     for number, row in enumerate(sheet.rows, 1):
-        _row(page, number, row, widths, look)
-    _notes(page, sheet, max(NOTES_WIDE, min(sum(widths), 2 * NOTES_WIDE)), look)
+        _row(page, number, row, widths, form)
+    note = form(font_color=GREY)  # not wrapped: text runs over into empty cells on its right
+    wide = max(NOTES_WIDE, min(sum(widths), 2 * NOTES_WIDE))
+    lines = [line for note in sheet.notes for line in wrap(_text(note), wide)]
+    for at, line in enumerate(lines, len(sheet.rows) + 2):
+        page.write_string(at, 0, line, note)
     page.freeze_panes(1, 1)
     page.set_landscape()
     page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)
@@ -165,44 +143,43 @@ def _fill(page: Any, sheet: Sheet, look: _Look) -> None:
     page.repeat_rows(0)
 
 
-def _head(page: Any, sheet: Sheet, widths: Sequence[float], look: _Look) -> None:
-    """Align a column's head right over numbers, left over text."""
+def _head(page: Any, sheet: Sheet, widths: Sequence[float], form: Form) -> None:
+    """Align a column's head right over numbers, left over text, which keeps off numbers on its left by an indent."""
     lines = [len(wrap(name, int(width) - 1)) for name, width in zip(sheet.columns, widths, strict=True)]
     page.set_row(0, ROW + LINE * (max(lines, default=1) - 1))
+    look = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
     for column, name in enumerate(sheet.columns):
-        numbers = any(isinstance(row[column], Cell) for row in sheet.rows)
-        page.write_string(0, column, _text(name), look.head(right=numbers, indent=_indent(column, numbers)))
+        has_numbers = any(isinstance(row[column], Cell) for row in sheet.rows)
+        where = {"align": "right", "indent": 0} if has_numbers else {"align": "left", "indent": int(column > 0)}
+        page.write_string(0, column, _text(name), form(**look, **where))
 
 
-def _indent(column: int, numbers: bool) -> int:
-    return int(column > 0 and not numbers)
-
-
-def _row(page: Any, number: int, row: Sequence[Cell | str | None], widths: Sequence[float], look: _Look) -> None:
+def _row(page: Any, number: int, row: Sequence[Content], widths: Sequence[float], form: Form) -> None:
     lines = 1
     for column, cell in enumerate(row):
         if isinstance(cell, Cell):
-            page.write_number(number, column, cell.value, look.number(cell))
+            page.write_number(number, column, cell.value, _number(cell, form))
         elif cell is not None:
             text = _text(cell)
             wide = cell_len(text) > widths[column] or "\n" in text
-            page.write_string(number, column, text, look.text(wrapped=wide, indent=_indent(column, False)))
+            page.write_string(number, column, text, form(valign="vcenter", text_wrap=wide, indent=int(column > 0)))
             lines = max(lines, len(wrap(text, int(widths[column]) - 1))) if wide else lines
     if lines > 1:
         page.set_row(number, ROW + LINE * (min(lines, LINES_MOST) - 1))
 
 
-def _notes(page: Any, sheet: Sheet, width: int, look: _Look) -> None:
-    """A line of its own in each row: text runs over into empty cells on its right, as a wrapped cell would not."""
-    at = len(sheet.rows) + 2
-    for note in sheet.notes:
-        for line in wrap(_text(note), width):
-            page.write_string(at, 0, line, look.note)
-            at += 1
+def _number(cell: Cell, form: Form) -> Any:
+    return form(
+        num_format=f'{cell.number}"*"' if cell.marked else cell.number,
+        valign="vcenter",
+        font_color=RED if cell.marked else GREY if cell.faint else BLACK,
+        bold=cell.bold,
+        underline=int(cell.underlined),
+    )
 
 
 def _width(sheet: Sheet, column: int) -> int:
-    """As wide as the widest cell; a head may take several lines, but its words stay whole."""
+    """Return the width of the widest cell; a head may take several lines, but its words stay whole."""
     cells = [row[column] for row in sheet.rows]
     texts = max((cell_len(line) for cell in cells if isinstance(cell, str) for line in cell.split("\n")), default=0)
     words = max((cell_len(word) for word in sheet.columns[column].split()), default=0)
@@ -211,7 +188,7 @@ def _width(sheet: Sheet, column: int) -> int:
 
 
 def _numbers_width(cells: Sequence[Cell]) -> int:
-    """About as wide as Excel shows the longest: the largest or the smallest, in the most demanding of the formats."""
+    """Return about the width of the longest in Excel: the largest or the smallest, in the widest of the formats."""
     if not cells:
         return 0
     ends = min(cell.value for cell in cells), max(cell.value for cell in cells)
@@ -226,5 +203,5 @@ def _text(text: str) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """At most so many characters as Excel counts them: those beyond U+FFFF are two."""
+    """Return at most so many characters as Excel counts them: those beyond U+FFFF are two."""
     return text if 2 * len(text) <= most else text.encode("utf-16-le")[: 2 * most].decode("utf-16-le", "ignore")

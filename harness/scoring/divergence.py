@@ -1,8 +1,8 @@
 """Jensen-Shannon divergence of histograms, and how far that of a sample can be trusted.
 
-The divergence of a sample from a fixed distribution is too large on average, the more so the fewer users there are,
-and resampling the users adds as much again: the percentile bootstrap is biased. The jackknife, which leaves out one
-user at a time, gives both the bias and the spread, needs no random numbers and is exact for any number of users.
+The divergence of a sample from a fixed distribution is too large on average, the more so the fewer users there are, and
+resampling the users adds as much again: the percentile bootstrap is biased. The jackknife, which leaves out one user at
+a time, gives both the bias and the spread, needs no random numbers and is exact for any number of users.
 Sources: Lin, Divergence Measures Based on the Shannon Entropy, 1991; Efron & Stein, The Jackknife Estimate of
 Variance, 1981; docs/design.md, section 9.
 """
@@ -24,7 +24,7 @@ Counts = NDArray[np.integer]
 
 
 def divergence(p: Array | Counts, q: Array | Counts) -> Array:
-    """0.5 KL(p || m) + 0.5 KL(q || m) with m = (p + q) / 2, in bits: from 0 to 1.
+    """Return 0.5 KL(p || m) + 0.5 KL(q || m) with m = (p + q) / 2, in bits: from 0 to 1.
 
     Along the last axis, the others broadcast. Each histogram is normalised, so its sum must be above 0.
     """
@@ -33,13 +33,13 @@ def divergence(p: Array | Counts, q: Array | Counts) -> Array:
 
 
 def distance(p: Array | Counts, q: Array | Counts) -> Array:
-    """The root of the divergence in nats: from 0 to 0.8326, the root of ln 2."""
+    """Return the root of the divergence in nats: from 0 to 0.8326, the root of ln 2."""
     roots: Array = np.sqrt(divergence(p, q) * math.log(2))
     return roots
 
 
 def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
-    """The divergence from `p` of what remains of `totals` when one user is left out: a value for each user.
+    """Return the divergence from `p` of `totals` without one user, for each user.
 
     `rows` is users x bins, each user's counts, with the same sum for all; `totals` is the sum over all users, who
     may be more than those of `rows` and must be at least two.
@@ -60,7 +60,7 @@ class Jackknife(NamedTuple):
 
 
 def jackknife(value: float, values_left_out: Array) -> Jackknife | None:
-    """Bias and standard error of a figure, from the figures with one user left out; None for fewer than 2 users.
+    """Return bias and standard error of a figure, from the figures with one user left out; None for fewer than 2 users.
 
     Sums are exactly rounded, so the order of users changes nothing.
     """
@@ -78,7 +78,7 @@ def _normalised(histogram: Array | Counts) -> Array:
 
 
 def _terms(p: Array, q: Array) -> Array:
-    """Each bin's part of the divergence, in bits."""
+    """Return each bin's part of the divergence, in bits."""
     rel_entr = special().rel_entr
     middle = (p + q) / 2
     terms: Array = (rel_entr(p, middle) + rel_entr(q, middle)) / (2 * math.log(2))

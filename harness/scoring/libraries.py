@@ -1,7 +1,7 @@
-"""The OpenBLAS of numpy and of scipy, called only where it finds the memory that it takes once and for all.
+"""Call the OpenBLAS of numpy and of scipy only if there is the memory that it takes once and for all.
 
-Without it OpenBLAS ends the process by itself, or tries for ever. So as much is asked for first, by means that Python
-can report. Not covered: what other threads take in between, and numpy's own start.
+Without that memory OpenBLAS ends the process by itself, or tries for ever. So Python first allocates as much, since it
+can report a failure. Not covered: what other threads take in between, and numpy's own start.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Array = NDArray[np.float64]
 
 @cache
 def special() -> ModuleType:
-    """scipy.special, loaded at its first use: that takes a fifth of a second. Raises `MemoryError`."""
+    """Return scipy.special, loaded at its first use: that takes a fifth of a second. Raise `MemoryError`."""
     _look_for_room()
     return import_module("scipy.special")
 
 
 def product(a: Array, b: NDArray[Any]) -> Array:
-    """The matrix product. Raises `MemoryError`."""
+    """Return the matrix product. Raise `MemoryError`."""
     _prepare_products()
     found: Array = a @ b
     return found

@@ -1,7 +1,7 @@
 """Differences between two runs on the same users: intervals, tests, and how many users a difference needs.
 
-What a user adds to a figure is additive (sums and counts of a mean, counts of a histogram), so every figure of every
-resample comes of one product: weights x contributions. Users are the units throughout, with both of their sides: that
+What a user adds to a figure is additive (sums and counts of a mean, counts of a histogram), so one product, weights x
+contributions, gives every figure of every resample. Users are the units throughout, with both of their sides: that
 makes the comparison paired, and clustered by user. Several *strata* (platforms) are resampled each within itself, and
 their mean weighs each the same. Formulas, sources and the simulations behind the choices: docs/statistics.md.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.model import Record
-from harness.scoring.bootstrap import CELLS, LEVEL, Array, times_drawn
+from harness.scoring.bootstrap import LEVEL, Array, chunks, times_drawn
 from harness.scoring.libraries import product, special
 
 RESAMPLES = 10_000
@@ -36,10 +36,10 @@ Mask = NDArray[np.bool_]
 
 
 class Figures(Protocol):
-    """What of a benchmark is compared: M figures, made of K contributions of each user.
+    """The figures of a benchmark that are compared: M figures, made of K contributions of each user.
 
-    `main` are the figures that get a verdict in words, the last of them the one by which users are ranked. The smaller
-    the better are those in `lower`.
+    `main` are the figures that get a verdict in words; the last of them ranks users. `lower` are those of which the
+    smaller is the better.
     """
 
     @property
@@ -52,16 +52,13 @@ class Figures(Protocol):
     def lower(self) -> frozenset[str]: ...
 
     def uses(self, columns: int) -> Mask:
-        """Which of the K contributions each figure is made of: M x K."""
-        ...
+        """Return which of the K contributions each figure is made of: M x K."""
 
     def contributions(self, records: Sequence[Record]) -> Array:
-        """Of up to 256 users: users x K, without NaN."""
-        ...
+        """Return those of up to 256 users: users x K, without NaN."""
 
     def outcomes(self, records: Sequence[Record]) -> Sequence[Counter[str]]:
-        """Each user's answers by outcome: `valid`, or the kind of an invalid one."""
-        ...
+        """Return each user's answers by outcome: `valid`, or the kind of an invalid one."""
 
     def values(self, totals: Array) -> Array: ...
 
@@ -78,55 +75,49 @@ class Pair:
         return len(self.a)
 
     def difference(self, values: Values) -> Array:
-        """A minus B, by figure."""
+        """Return A minus B, by figure."""
         a, b = self.figures(values)
         return a - b
 
     def figures(self, values: Values) -> tuple[Array, Array]:
-        """Of A and of B, by figure; NaN where there is no user."""
-        a, b = (side.sum(axis=0, keepdims=True) for side in (self.a, self.b))
-        return _quietly(values, a)[0], _quietly(values, b)[0]
+        """Return the figures of A and of B, NaN if there is no user."""
+        a, b = (_quietly(values, side.sum(axis=0, keepdims=True))[0] for side in (self.a, self.b))
+        return a, b
 
 
 def _quietly(values: Values, totals: Array) -> Array:
-    """Totals of nobody have no figure: NaN, without numpy's word on it."""
+    """Return figures without numpy's warnings: those of no user are NaN."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return values(totals)
+
+
+def _differences(values: Values, a: Array, b: Array) -> Array:
+    """Return the figures of totals A minus those of totals B."""
+    return _quietly(values, a) - _quietly(values, b)
 
 
 # The bootstrap
 
 
 def resampled(pair: Pair, values: Values, rng: np.random.Generator, resamples: int = RESAMPLES) -> Array:
-    """The differences of resamples of the users, each with both sides: resamples x M, NaN where undefined.
+    """Return the differences of resamples of the users, each with both sides: resamples x M, NaN if undefined.
 
     Users are drawn with replacement, as many as there are, by index: that is the plain bootstrap exactly, and takes a
     fraction of the time of multinomial or Poisson counts.
     """
     both = np.hstack([pair.a, pair.b])
-    drawn = (times_drawn(pair.users, size, rng) for size in _chunks(pair.users, resamples))
-    return np.concatenate([_halves(product(weights, both), values) for weights in drawn])
-
-
-def _halves(totals: Array, values: Values) -> Array:
-    a, b = np.hsplit(totals, 2)
-    return _quietly(values, a) - _quietly(values, b)
-
-
-def _chunks(users: int, rows: int) -> Iterator[int]:
-    at_once = max(1, CELLS // max(1, users))
-    for start in range(0, rows, at_once):
-        yield min(at_once, rows - start)
+    drawn = (times_drawn(pair.users, size, rng) for size in chunks(pair.users, resamples))
+    return np.concatenate([_differences(values, *np.hsplit(product(weights, both), 2)) for weights in drawn])
 
 
 def interval(differences: Array, observed: float, users: Sequence[int]) -> tuple[float, float] | None:
-    """The 95 % interval of one figure's difference, a mean over strata: bootstrap quantiles, centred and widened.
+    """Return the 95 % interval of a figure's mean difference over strata: bootstrap quantiles, centred and widened.
 
     `differences` are the resampled ones, strata x R, and `users` how many of each stratum have the figure. Each
-    stratum's are centred, which takes the bias off that resampling adds to a divergence and leaves means as they are,
-    and spread as those of so few users must be; the quantiles of their mean are then taken as far as Student's t
-    reaches beyond the normal, with the degrees of freedom of the strata that the spread comes from. None where a
-    stratum has fewer than two users, which leave nothing to go by, or nothing is defined.
+    stratum's differences are centred: that removes the bias that resampling adds to a divergence, and changes no mean.
+    Their spread is enlarged for so few users. The quantiles of the mean are then taken as far out as Student's t is
+    beyond the normal, with Welch and Satterthwaite's degrees of freedom of the strata's resampled variances. None if a
+    stratum has fewer than two users, or nothing is defined.
     """
     defined = differences[:, ~np.isnan(differences).any(axis=0)]
     if min(users) < 2 or not defined.size or math.isnan(observed):
@@ -136,63 +127,52 @@ def interval(differences: Array, observed: float, users: Sequence[int]) -> tuple
     spread = (centred * np.sqrt(sizes / (sizes - 1))[:, None]).mean(axis=0)
     if np.ptp(spread) < ROUNDING:
         return observed, observed
-    tail = (1 - LEVEL) / 2
-    reach = special().stdtrit(_freedom(centred.var(axis=1), sizes), tail) / special().ndtri(tail)
+    errors = centred.var(axis=1) * sizes / (sizes - 1)
+    freedom, tail = float(errors.sum() ** 2 / (errors**2 / (sizes - 1)).sum()), (1 - LEVEL) / 2
+    reach = special().stdtrit(freedom, tail) / special().ndtri(tail)
     low, high = observed + reach * np.quantile(spread, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def _freedom(variances: Array, sizes: Array) -> float:
-    """Welch and Satterthwaite's degrees of freedom of the sum of strata's variances, which resampling has given."""
-    errors = variances * sizes / (sizes - 1)
-    return float(errors.sum() ** 2 / (errors**2 / (sizes - 1)).sum())
 
 
 # The permutation test
 
 
 class Swapped(NamedTuple):
-    """Differences with the sides of users swapped: strata x permutations x M; `whole` where these are all there are."""
+    """Differences with the sides of users swapped: strata x permutations x M; `whole` if these are all there are."""
 
     differences: Array
     whole: bool
 
 
 def swapped(pairs: Sequence[Pair], values: Values, rng: np.random.Generator, permutations: int = RESAMPLES) -> Swapped:
-    """Differences under random swaps of the two sides within users, of all strata at once.
+    """Return differences under random swaps of the two sides within users, of all strata at once.
 
-    Where the users are so few that there are no more than `permutations` ways to swap them, all of these are taken.
+    If the users are so few that there are no more than `permutations` ways to swap them, all of these are taken.
     """
     users = [pair.users for pair in pairs]
     whole = sum(users) < 63 and 2 ** sum(users) <= permutations
-    flips = _all_flips(sum(users)) if whole else _random_flips(sum(users), permutations, rng)
     ends = np.cumsum(users)[:-1]
-    moves = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
+    sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
     found = []
-    for flip in flips:
-        parts = zip(np.split(flip, ends, axis=1), moves, strict=True)
-        found.append(np.stack([_after(product(part, move), a, b, values) for part, (a, b, move) in parts]))
+    for flips in _flips(sum(users), None if whole else permutations, rng):
+        moved = [product(part, move) for part, (_, _, move) in zip(np.split(flips, ends, axis=1), sides, strict=True)]
+        strata = zip(sides, moved, strict=True)
+        found.append(np.stack([_differences(values, a + move, b - move) for (a, b, _), move in strata]))
     return Swapped(np.concatenate(found, axis=1), whole)
 
 
-def _after(moved: Array, a: Array, b: Array, values: Values) -> Array:
-    """The differences once the totals have moved from one side to the other."""
-    return _quietly(values, a + moved) - _quietly(values, b - moved)
-
-
-def _random_flips(users: int, permutations: int, rng: np.random.Generator) -> Iterator[Array]:
-    for size in _chunks(users, permutations):
+def _flips(users: int, permutations: int | None, rng: np.random.Generator) -> Iterator[Array]:
+    """Yield rows of 0 or 1 for each user, who is swapped if it is 1: so many random ones, or all there are if None."""
+    if permutations is None:
+        yield (np.arange(2**users)[:, None] >> np.arange(users) & 1).astype(np.float64)
+        return
+    for size in chunks(users, permutations):
         bits = np.frombuffer(rng.bytes(-(-size * users // 8)), dtype=np.uint8)
         yield np.unpackbits(bits, count=size * users).reshape(size, users).astype(np.float64)
 
 
-def _all_flips(users: int) -> Iterator[Array]:
-    numbers = np.arange(2**users)
-    yield (numbers[:, None] >> np.arange(users) & 1).astype(np.float64)
-
-
 def p_value(differences: Array, observed: float, whole: bool) -> float | None:
-    """Two-sided: how often swapped sides are at least as far apart as the real ones; None where that is undefined.
+    """Return how often swapped sides are at least as far apart as the real ones (two-sided), None if undefined.
 
     `differences` is one figure's. Of all swaps it is their share; of some (1 + those) / (1 + swaps), which counts the
     real one and is never 0.
@@ -204,7 +184,7 @@ def p_value(differences: Array, observed: float, whole: bool) -> float | None:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's corrected p-values of a family, in the same order; undefined ones are not in it."""
+    """Return Holm's corrected p-values of a family, in the same order; undefined ones are not in it."""
     ranked = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     least = 0.0
@@ -218,22 +198,22 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def effects(pair: Pair, values: Values) -> Array:
-    """Each user's part in the difference: users x M, NaN where the user has no such figure.
+    """Return each user's part in the difference: users x M, NaN if the user has no such figure.
 
     It is the jackknife's pseudo-value, n x all - (n - 1) x all but this one: of a mean the user's own difference, of a
-    divergence what the user's days pull it by. Its mean is the difference (but for a divergence's bias), its spread
-    gives the standard error.
+    divergence the pull of the user's days. Its mean is the difference (but for a divergence's bias), its spread gives
+    the standard error.
     """
-    has = ~np.isnan(_quietly(values, pair.a) - _quietly(values, pair.b))
+    has = ~np.isnan(_differences(values, pair.a, pair.b))
     users = has.sum(axis=0)
-    without = _quietly(values, pair.a.sum(axis=0) - pair.a) - _quietly(values, pair.b.sum(axis=0) - pair.b)
+    without = _differences(values, pair.a.sum(axis=0) - pair.a, pair.b.sum(axis=0) - pair.b)
     observed = pair.difference(values)
     parts = np.where(users > 1, users * observed - (users - 1) * without, observed)
     return np.where(has, parts, np.nan)
 
 
 def alike(pair: Pair, uses: Mask) -> Mask:
-    """Whether a user adds the same to a figure on both sides, but for rounding: users x M."""
+    """Return whether a user adds the same to a figure on both sides, but for rounding: users x M."""
     least = ROUNDING * np.maximum(1.0, np.abs(pair.a))
     different = (np.abs(pair.a - pair.b) > least).astype(np.float64)
     same: Mask = product(different, uses.T.astype(np.float64)) == 0
@@ -241,7 +221,7 @@ def alike(pair: Pair, uses: Mask) -> Mask:
 
 
 def standard_error(parts: Sequence[Array]) -> float | None:
-    """Of a difference that is the mean over strata, from each stratum's effects; None with fewer than two users."""
+    """Return that of a mean difference over strata, from their effects; None if one has fewer than two users."""
     variances = []
     for part in parts:
         defined = part[~np.isnan(part)]
@@ -252,9 +232,9 @@ def standard_error(parts: Sequence[Array]) -> float | None:
 
 
 def users_needed(users: int, error: float | None, difference: float = POINT) -> int | None:
-    """How many users, spread over strata as these are, show a difference at 5 % (two-sided) with 80 % power.
+    """Return how many users, in strata like these, show a difference at 5 % (two-sided) with 80 % power.
 
-    None where nothing is known of how users differ, or they do not.
+    None if it is unknown how users differ, or they do not.
     """
     if error is None or error < ROUNDING:
         return None

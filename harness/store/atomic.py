@@ -1,8 +1,7 @@
 """Files that are replaced whole.
 
-Guarantee: whoever opens the file, at any moment and after any death of this process or of the machine,
-finds the old content or the new one, whole. Trade-off: two syncs a file. Not covered: file systems that
-ignore fsync.
+Guarantee: whoever opens the file, at any moment and after any death of this process or of the machine, finds the old
+content or the new one, whole. Trade-off: two syncs a file. Not covered: file systems that ignore fsync.
 """
 
 from __future__ import annotations
@@ -21,17 +20,16 @@ from harness.errors import MachineError
 from harness.store.disk import DISK, FRESH, Content, Disk
 
 NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
-"""What file systems say that have no such thing (some network and FUSE mounts), and folders that may not be read."""
+"""Errors where a folder cannot be synced: on some network and FUSE mounts, and without read access."""
 
 
 @contextmanager
 def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterator[BinaryIO]:
-    """A file to write the new content of `path` into; it takes the place when the block ends without error.
+    """Open a file for the new content of `path`; it takes the place when the block ends without error.
 
     The new content is in `<file>.new` until then, a file of its own: what has that name (from a death, or in a folder
     from somebody else, where it may be a link) is unlinked. `shared` is for files that no lock guards: several
-    processes may then replace one at a time of their choosing, and each takes away what dead ones of its machine have
-    left.
+    processes may replace such a file, and each removes what dead ones of its machine have left.
     """
     new = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.new" if shared else path.name + ".new")
     if shared:
@@ -47,7 +45,7 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
         raise MachineError(f"cannot write {path}: {error.strerror}; the old one is intact") from error
     finally:
         with suppress(OSError):
-            disk.unlink(new)  # after an error; on a full disk it would only stand in the way
+            disk.unlink(new)  # after an error; it would only fill a full disk
     sync_folder(path.parent, disk)
 
 
@@ -62,23 +60,19 @@ def _fresh(new: Path, disk: Disk) -> int:
 
 
 def _clear(path: Path, disk: Disk) -> None:
-    """Takes away the new contents of a shared file whose writers have died on this machine."""
+    """Remove the new contents of a shared file whose writers have died on this machine."""
     before = f"{path.name}.{socket.gethostname()}-"
     for left in path.parent.glob(f"{escape(before)}*.new"):
         pid = left.name.removeprefix(before).removesuffix(".new")
-        if pid.isdecimal() and not _lives(int(pid)):
+        if not pid.isdecimal():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
             with suppress(OSError):
                 disk.unlink(left)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass  # somebody else's
-    return True
+        except (OSError, OverflowError):
+            pass  # the process of another user
 
 
 def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK) -> None:
@@ -87,24 +81,23 @@ def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK
 
 
 def make_folder(folder: Path, disk: Disk = DISK) -> None:
-    """Makes a folder, and those above it; it survives a power loss, also where a death had left it unsynced."""
+    """Make a folder, and those above it; it survives a power loss, also where a death had left it unsynced."""
     if not folder.parent.exists():
         make_folder(folder.parent, disk)
     try:
         disk.mkdir(folder)
     except FileExistsError:
         if not folder.is_dir():
-            raise MachineError(f"cannot make {folder}: a file stands there") from None
+            raise MachineError(f"cannot make {folder}: a file has this name") from None
     except OSError as error:
         raise MachineError(f"cannot make {folder}: {error.strerror}") from error
     sync_folder(folder.parent, disk)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `MachineError` for a folder that a symbolic link stands for.
+    """Raise `MachineError` for a folder that is a symbolic link: the user must name the place that it leads to.
 
-    Of the folders below a results folder each is its own: where one leads elsewhere, the user is asked to name that
-    place. The results folder itself is the user's word, and may be a link.
+    This is for folders below a results folder. The results folder itself is named by the user, and may be a link.
     """
     if folder.is_symlink():
         place = Path(os.path.realpath(folder))
@@ -115,7 +108,7 @@ def check_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path, disk: Disk = DISK) -> None:
-    """Makes names that were created or replaced in a folder survive a power loss, where that can be asked for."""
+    """Make names that were created or replaced in a folder survive a power loss, if the file system can."""
     try:
         disk.sync_folder(folder)
     except OSError as error:

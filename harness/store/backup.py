@@ -1,7 +1,7 @@
 """Files that make room for others and stay: nothing is ever deleted.
 
-Guarantee: when a function here returns, the old content has its other name, also after a power loss; the
-new file may follow.
+Guarantee: when a function here returns, the old content has its other name, also after a power loss; the new file may
+follow.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from harness.store.disk import DISK, Disk
 def replace_results(
     path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
 ) -> str:
-    """Rewrite records and return the file's SHA-256; an old file with other content is kept set aside.
-
-    So are the pages that it is `shown_by`, before the new content takes the place.
-    """
+    """Rewrite records and return the file's SHA-256. If its content changes, the old file, and the pages that it is
+    `shown_by`, are set aside before the new content takes the place."""
     whole = hashlib.sha256()
     with replacing(path, disk=disk) as file:
         for data in records:
@@ -43,19 +41,23 @@ def replace_results(
 
 
 def keep_old(path: Path, stamp: str, disk: Disk) -> None:
-    """A second name for a file that is about to be replaced, so that its content stays."""
+    """Give a file that is about to be replaced a second name, so that its content stays."""
     kept = _free_name(path, stamp)
     try:
         disk.link(path, kept)
     except OSError:  # a file system without hard links: a copy costs more, and does the same
-        _copy(path, kept, disk)
+        try:
+            with open_regular(path) as old, replacing(kept, disk=disk) as copy:
+                shutil.copyfileobj(old, copy, 1 << 20)
+        except (OSError, MachineError) as error:
+            raise MachineError(f"cannot keep {path}: {error}") from error
     sync_folder(path.parent, disk)
 
 
 def drop_second_names(path: Path, disk: Disk) -> None:
-    """Take away the second name that a death within `keep_old` has left to a file that is about to be appended to.
+    """Remove the second name that a death within `keep_old` has left to a file that is about to be appended to.
 
-    Its content has not been replaced yet, so that nothing goes with the name.
+    The content has not been replaced yet, so it is not lost with the name.
     """
     try:
         state = path.lstat()
@@ -68,33 +70,19 @@ def drop_second_names(path: Path, disk: Disk) -> None:
         raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
 
 
-def _copy(path: Path, kept: Path, disk: Disk) -> None:
-    try:
-        with open_regular(path) as old, replacing(kept, disk=disk) as copy:
-            shutil.copyfileobj(old, copy, 1 << 20)
-    except (OSError, MachineError) as error:
-        raise MachineError(f"cannot keep {path}: {error}") from error
-
-
 def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
-    """Those of some files that are there."""
-    for path in paths:
-        if os.path.lexists(path):
-            set_aside(path, stamp, disk)
-
-
-def set_aside(path: Path, stamp: str, disk: Disk) -> None:
-    """Another name for a file that a new one is about to follow."""
-    kept = _free_name(path, stamp)
-    try:
-        disk.replace(path, kept)
-    except OSError as error:
-        raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
-    sync_folder(path.parent, disk)
+    """Give those of some files that exist another name; new ones are about to follow."""
+    for path in filter(os.path.lexists, paths):
+        kept = _free_name(path, stamp)
+        try:
+            disk.replace(path, kept)
+        except OSError as error:
+            raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
+        sync_folder(path.parent, disk)
 
 
 def _free_name(path: Path, stamp: str) -> Path:
-    """`<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
+    """Return `<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
     name = f"{path.name}.before-{stamp}"
     names = chain((name,), (f"{name}-{number}" for number in count(2)))
     return next(free for free in map(path.with_name, names) if not os.path.lexists(free))

@@ -1,13 +1,12 @@
-"""The one layer through which the store changes what a disk holds, one call of the system a method.
+"""The one layer through which the store changes what a disk holds: one system call a method.
 
-It is passed in, so that a test can put in a disk that fails at its Nth operation, or one that remembers what
-a loss of power may take (docs/design.md, section 5). Guarantees are those of POSIX: what the kernel has taken
-survives the death of this process; content survives the loss of power after `sync`, a name after `sync_folder`,
-and neither stands for the other. All methods raise `OSError`. Reading is not in it: what is read is checked
-where it is read.
+It is passed in, so that a test can use a disk that fails at its Nth operation, or one that records what a loss of
+power may take (docs/design.md, section 5). Guarantees are those of POSIX: what the kernel has taken survives the death
+of this process; content survives a loss of power after `sync`, a name after `sync_folder`, and neither replaces the
+other. All methods raise `OSError`. Reading is not part of it: what is read is checked where it is read.
 
 A folder may come from somebody else, with links in it that lead elsewhere. So `open` follows no symbolic link, and
-opens nothing but regular files with a single name; this is checked on what was opened, before anything is changed.
+opens nothing but regular files with a single name; this is checked on the open file, before anything is changed.
 """
 
 from __future__ import annotations
@@ -22,22 +21,26 @@ from typing import Any
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 KEEP = os.O_RDWR | os.O_CREAT
-"""How a file is opened: each creates one that is not there, with a mode that follows the umask; `FRESH` refuses to
-open one that is."""
+"""How a file is opened: each creates a missing one, its mode follows the umask; `FRESH` refuses an existing one."""
 
 NO_WAITING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A pipe without a reader would be waited for."""
+"""Without them, opening a pipe would wait for a reader."""
 
 
 class Disk:
     def open(self, path: Path, how: int) -> int:
-        """Return a descriptor that spawned processes do not inherit; nothing of the file is changed yet."""
+        """Return a descriptor that spawned processes do not inherit; the file is not changed yet."""
         try:
             fd = os.open(path, how | NO_WAITING, 0o666)
         except OSError as error:
             raise _refused(path, error) from None
         try:
-            _check_own(path, os.fstat(fd))
+            state = os.fstat(fd)
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+            if state.st_nlink > 1:
+                words = "has a second name (a hard link), whose content would change with it: `cp -r` makes two files"
+                raise OSError(errno.EMLINK, f"{path.name} {words}")
         except OSError:
             os.close(fd)
             raise
@@ -47,7 +50,7 @@ class Disk:
         os.close(fd)
 
     def write(self, fd: int, content: bytes) -> int:
-        """Bytes taken, from the first on; fewer than all are no error."""
+        """Return the number of bytes taken, from the first on; fewer than all are no error."""
         return os.write(fd, content)
 
     def write_at(self, fd: int, content: bytes, offset: int) -> int:
@@ -57,11 +60,11 @@ class Disk:
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """The content of a file is on the disk; its name need not be."""
+        """Put the content of a file on the disk; its name need not be."""
         os.fsync(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        """The names in a folder are on the disk; the content of the files need not be."""
+        """Put the names in a folder on the disk; the content of the files need not be."""
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -69,7 +72,7 @@ class Disk:
             os.close(fd)
 
     def replace(self, path: Path, taken: Path) -> None:
-        """Gives a file the name `taken`, whoever had it; nobody sees a moment without."""
+        """Give a file the name `taken`, in place of another file; at no moment is the name missing."""
         os.replace(path, taken)
 
     def link(self, path: Path, second: Path) -> None:
@@ -83,7 +86,7 @@ class Disk:
 
 
 def _refused(path: Path, error: OSError) -> OSError:
-    """Return an error in words that name the cause."""
+    """Return an error of opening in words that name the cause."""
     if error.errno == errno.ELOOP:
         words = f"{path.name} is a symbolic link, and nothing is written through one: `cp -rL` makes a folder of files"
         return OSError(errno.ELOOP, words)
@@ -92,19 +95,11 @@ def _refused(path: Path, error: OSError) -> OSError:
     return error
 
 
-def _check_own(path: Path, state: os.stat_result) -> None:
-    if not stat.S_ISREG(state.st_mode):
-        raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
-    if state.st_nlink > 1:
-        words = f"{path.name} has a second name (a hard link), whose content would change with it: `cp -r` parts them"
-        raise OSError(errno.EMLINK, words)
-
-
 DISK = Disk()
 
 
 def write_whole(disk: Disk, fd: int, content: bytes) -> None:
-    """Writes on until all is taken; on an error a part may have been."""
+    """Write until all is taken; on an error a part may have been."""
     while content:
         content = content[disk.write(fd, content) :]
 

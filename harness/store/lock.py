@@ -1,11 +1,10 @@
-"""One writer for a run's subset.
+"""One writer for a run of one subset.
 
-Guarantee: while a process holds the lock, no other process that goes through this file does; it ends
-with its holder, however that dies. Two means: the kernel's lock on a file of its own, not inherited by
-spawned workers; and where the file system has no such locks, a lease in that file, which its holder
-renews by `beat` and which counts as left after `LEASE` seconds without. The lease is the weaker one:
-clocks of machines that share a folder must agree to within it, and a holder that slept through it (or
-one that started in the same instant as another) notices it only at its next `beat`.
+Guarantee: while a process holds the lock, no other process that uses this module does; the lock ends with its holder,
+however that dies. It is the kernel's lock on a file of its own, not inherited by spawned workers. Where the file
+system has no such locks, it is a lease in that file: its holder renews it by `beat`, and it ends after `LEASE` seconds
+without. The lease is weaker: clocks of machines that share a folder must agree to within it, and a holder that slept
+through it (or one that started in the same instant as another) notices that only at its next `beat`.
 """
 
 from __future__ import annotations
@@ -33,22 +32,18 @@ NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def kernel_lock(fd: int) -> None:
-    """Raises `BlockingIOError` when another process holds it, another `OSError` where there are no locks."""
+    """Lock a file. Raise `BlockingIOError` if another process holds it, another `OSError` where there are no locks."""
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class RunLock:
-    """Held from construction until `release`. Raises `MachineError` naming who holds it.
+    """A lock that is held from construction until `release`. Raise `MachineError` with its holder if it is taken.
 
-    `clock` gives seconds since the epoch; `lock` is the kernel's means.
+    `clock` gives seconds since the epoch; `lock` locks a descriptor by the kernel.
     """
 
     def __init__(
-        self,
-        path: Path,
-        clock: Callable[[], float],
-        lock: Callable[[int], None] = kernel_lock,
-        disk: Disk = DISK,
+        self, path: Path, clock: Callable[[], float], lock: Callable[[int], None] = kernel_lock, disk: Disk = DISK
     ) -> None:
         self._path = path
         self._disk = disk
@@ -68,8 +63,8 @@ class RunLock:
             if error.errno not in NO_LOCKS:
                 self._close()
                 raise MachineError(f"cannot lock {path}: {error.strerror}") from error
-            self._leased = True
-            if not self._lease_is_free():
+            self._leased, holder = True, self._read()
+            if holder is not None and clock() - holder["renewed"] <= LEASE:
                 self._refuse()
         try:
             self._write()
@@ -78,36 +73,30 @@ class RunLock:
             raise
 
     def beat(self) -> None:
-        """Renews the lease when it is due; costs a comparison otherwise. Raises `MachineError` where it was lost."""
+        """Renew the lease if it is due; else this is a comparison. Raise `MachineError` if it was lost."""
         if self._clock() - self._holder["renewed"] > LEASE / 6:
             if not self._is_ours():
                 raise MachineError(f"{self._path.parent} was taken over by {self._who()} while this process slept")
-            if not self._is_there():
+            try:
+                there = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+            except OSError:
+                there = False
+            if not there:
                 raise MachineError(f"{self._path} was removed under this process, so nothing keeps others out any more")
             self._write()
 
     def release(self) -> None:
-        with suppress(OSError, MachineError):  # who comes next takes it all the same, a lease after its time
+        with suppress(OSError, MachineError):  # the next one takes it anyway, a lease after its time
             if self._is_ours():
                 self._disk.truncate(self._fd, 0)
         self._close()
 
     def _close(self) -> None:
-        with suppress(OSError):  # the kernel's lock ends with the descriptor, which is closed all the same
+        with suppress(OSError):  # the kernel's lock ends with the descriptor, which is closed anyway
             self._disk.close(self._fd)
-
-    def _is_there(self) -> bool:
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
-        except OSError:
-            return False
 
     def _is_ours(self) -> bool:
         return not self._leased or self._read() == self._holder
-
-    def _lease_is_free(self) -> bool:
-        holder = self._read()
-        return holder is None or self._clock() - holder["renewed"] > LEASE
 
     def _refuse(self) -> None:
         who = self._who()
@@ -136,7 +125,7 @@ class RunLock:
 
 
 def held(path: Path, clock: Callable[[], float]) -> bool:
-    """Whether a process holds the lock now. Only looks: nobody who wants it meanwhile is refused for that.
+    """Return whether a process holds the lock now; nobody who wants it meanwhile is refused.
 
     A link is nobody's lock: no process of ours takes one.
     """

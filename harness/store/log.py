@@ -1,10 +1,10 @@
 """Append-only logs of JSON lines.
 
-Guarantee: a line that `append` has returned for survives the death of this process, `kill -9`
-included, since it is in the kernel by one `write`. After `sync` it survives a power loss too, as far
-as the disk keeps its word. Not covered: what other programs do to the file; a line that they damage
-is noticed by its checksum, set aside and requested again (docs/design.md, section 5). A line of more than
-`LINE_MOST` bytes is refused: no run writes one, and it would be held in memory.
+Guarantee: once `append` has returned, its line survives the death of this process, `kill -9` included, since it is in
+the kernel by one `write`. After `sync` it survives a power loss too, if the disk does what it reports. Not covered:
+what other programs do to the file; a line that they damage is noticed by its checksum, set aside and requested again
+(docs/design.md, section 5). A line of more than `LINE_MOST` bytes is refused: no run writes one, and it would be held
+in memory.
 
 A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member.
 """
@@ -12,12 +12,12 @@ A line is a JSON object whose last member is `crc`, the CRC-32 of the line befor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from zlib import crc32
 
 import orjson
@@ -32,26 +32,26 @@ TAIL = len(b',"crc":"00000000"}')
 
 
 def seal(data: JSON) -> bytes:
-    """The line for an object of at least one member, with its checksum and line end."""
+    """Return the line for an object of at least one member, with its checksum and line end."""
     payload = orjson.dumps(data)[:-1]
     return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))
 
 
 def sound(line: bytes) -> bool:
-    """Whether a line (without its end) is as it was written."""
+    """Return whether a line (without its end) is as it was written."""
     payload, tail = line[:-TAIL], line[-TAIL:]
     return tail == b',"crc":"%08x"}' % crc32(payload) and payload[:1] == b"{"
 
 
 def checked(line: bytes, path: Path) -> bytes:
-    """A line that was sound before, and is still; raises `MachineError` for one that is not."""
+    """Return a line that was sound before. Raise `MachineError` if it no longer is."""
     if not sound(line):
         raise MachineError(f"{path} was changed by another program: run again to repair it")
     return line
 
 
 def unseal(line: bytes) -> JSON:
-    """The object of a sound line, without its checksum."""
+    """Return the object of a sound line, without its checksum."""
     data: JSON = orjson.loads(line)
     del data["crc"]
     return data
@@ -75,7 +75,7 @@ class Line:
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """Every line of a file that may not exist; the last may lack its end. Raises `BadInput` for one too long."""
+    """Yield every line of a file that may not exist; the last may lack its end. Raise `BadInput` for one too long."""
     try:
         with open_regular(path, 1 << 20) as file:
             offset = 0
@@ -91,7 +91,7 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 def too_long(path: Path, offset: int) -> BadInput:
-    """Return what to raise for a line that no run has written."""
+    """Return the error for a line that no run has written."""
     return BadInput(
         f"{path}: the line that begins at byte {offset} is longer than {LINE_MOST >> 20} MB, and no run writes such a "
         f"line: put back a copy of the file, or cut it off there (truncate -s {offset} FILE)"
@@ -109,15 +109,15 @@ def sound_lines(path: Path) -> Iterator[Line]:
 
 
 def objects(path: Path) -> Iterator[tuple[Line, JSON]]:
-    """Sound lines with what they tell."""
+    """Return sound lines with their objects."""
     return ((line, parsed(line.text)) for line in sound_lines(path))
 
 
 def repair(path: Path, disk: Disk = DISK) -> int:
-    """Moves lines that are not sound to `<file>.torn`; returns how many. A file without any is not touched.
+    """Move lines that are not sound to `<file>.torn`; return how many. A file without any is not touched.
 
-    The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last
-    line that lacks only its end is kept, and ended.
+    The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last line that
+    lacks only its end is kept, and ended.
     """
     bad, ended = list[int](), True
     for line in lines(path):
@@ -126,7 +126,7 @@ def repair(path: Path, disk: Disk = DISK) -> int:
             bad.append(line.offset)
     try:
         if bad:
-            with appending(path, disk) as fd:  # refused, perhaps, before anything of it is copied
+            with appending(path, disk) as fd:  # it may be refused, before anything of it is copied
                 _keep_torn(path, bad, disk)
                 _take_out(path, fd, bad, disk)
         elif not ended:
@@ -170,7 +170,7 @@ def _take_out(path: Path, fd: int, bad: list[int], disk: Disk) -> None:
 
 @contextmanager
 def appending(path: Path, disk: Disk) -> Iterator[int]:
-    """A descriptor to append by; raises `OSError`."""
+    """Open a descriptor for appending. Raise `OSError`."""
     fd = disk.open(path, APPEND)
     try:
         yield fd
@@ -183,10 +183,10 @@ class AppendLog:
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path = path
-        self._disk = disk
-        self._write = disk.write
-        self._sync = disk.sync
         self.slowest = 0.0
+        self._disk = disk
+        self._stuck: OSError | None = None  # why nothing more can be appended
+        self._lost: OSError | None = None  # why a sync is not tried again: it may succeed without what this one lost
         try:
             self._fd = disk.open(path, APPEND)
             self._size = os.fstat(self._fd).st_size
@@ -195,53 +195,43 @@ class AppendLog:
         self.dirty = self._size > 0  # by a process that died before it could sync
 
     def append(self, data: JSON) -> int:
-        """Appends the line of an object; returns its offset in bytes. Nobody else writes to the file meanwhile."""
+        """Append the line of an object; return its offset in bytes. Nobody else writes to the file meanwhile."""
         line, offset, start = seal(data), self._size, perf_counter()
         if len(line) > LINE_MOST:
-            raise MachineError(
-                f"cannot write {self.path}: a line of more than {LINE_MOST >> 20} MB is never read again"
-            )
+            what = f"a line of more than {LINE_MOST >> 20} MB is never read again"
+            raise MachineError(f"cannot write {self.path}: {what}")
         try:
-            written = self._write(self._fd, line)
+            if self._stuck:
+                raise self._stuck
+            written = self._disk.write(self._fd, line)
             self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
         if written != len(line):
-            self._take_back()
+            try:  # cut the part off, so that what is appended before the process ends does not run into it
+                self._disk.truncate(self._fd, self._size)
+            except OSError as error:  # it would, and the next start would set both aside
+                self._stuck = error
             raise MachineError(f"cannot write {self.path}: the disk took only a part; everything saved is intact")
         self._size += written
         self.dirty = True
         return offset
 
-    def _take_back(self) -> None:
-        """Cuts off a part of a line, so that whatever is appended before the process ends does not run into it."""
-        try:
-            self._disk.truncate(self._fd, self._size)
-        except OSError as error:  # whatever followed would run into the part, which the next start sets aside
-            self._write = _refusing(error)
-
     def sync(self) -> None:
-        """Waits until what was appended is on the disk."""
+        """Wait until what was appended is on the disk."""
         if not self.dirty:
             return
         self.dirty = False  # before the sync: what is appended during it is dirty again
         try:
-            self._sync(self._fd)
+            if self._lost:
+                raise self._lost
+            self._disk.sync(self._fd)
         except OSError as error:
-            self.dirty, self._sync = True, _refusing(error)  # another try may succeed without what this one lost
+            self.dirty, self._lost = True, error
             raise MachineError(f"cannot sync {self.path}: {error.strerror}; what the disk holds is unknown") from error
 
     def close(self) -> None:
         try:
             self._disk.close(self._fd)
-        except OSError as error:  # network mounts tell here what they could not keep
+        except OSError as error:  # network mounts report here what they could not keep
             raise MachineError(f"cannot close {self.path}: {error.strerror}; what the disk holds is unknown") from error
-
-
-def _refusing(error: OSError) -> Callable[..., Any]:
-    """What stands for an operation that must not be tried again."""
-
-    def refuse(*_: object) -> Any:
-        raise OSError(error.errno, error.strerror)
-
-    return refuse

@@ -1,50 +1,177 @@
-"""What a run is, in one file with its results: `run_<subset>.json` (docs/design.md, section 5)."""
+"""What a run is, in one file with its results: `run_<subset>.json` (docs/design.md, section 5).
+
+The sections are dictionaries with declared keys: whatever else a file has in them (of a later version, or of a
+benchmark) is kept when the manifest is saved again, compared in `differences`, and covered by the seal.
+"""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, get_args
 
+import msgspec
 import orjson
+from msgspec import Meta
 
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.defaults import BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
+from harness.defaults import CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
 from harness.store.disk import DISK, Disk
 
 FORMAT = 1
-STATES = RUNNING, STOPPED, INCOMPLETE, COMPLETE = "running", "stopped", "incomplete", "complete"
+State = Literal["running", "stopped", "incomplete", "complete"]
+Stream = Literal["auto", "on", "off"]
+Durability = Literal["process", "power"]
+RUNNING, STOPPED, INCOMPLETE, COMPLETE = STATES = get_args(State)
+
+NAME_BYTES = 255
+"""Longest file name that file systems take."""
+
+LARGEST = 1e15
+"""No moment, number of users or limit comes near it, and numbers beyond it are no longer whole."""
+
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0)]
+Number = Annotated[float, Meta(gt=-LARGEST, lt=LARGEST)]
+Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MOST)]
+Slots = Annotated[int, Meta(ge=1, le=CONCURRENCY_MOST)]
+Limit = Annotated[float, Meta(gt=0)]
 
 
-@dataclass(slots=True)
-class Manifest:
-    """`identity` must match on resume, `provenance` is recorded, `tuning` is free; `state` is one of
-    `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all played,
-    some users failed), `complete`. `results_sha256` is set with the last. Times are ISO 8601, UTC."""
+class Identity(TypedDict):
+    """What must be the same on resume. `files` are the SHA-256 of the kept files, by name."""
+
+    benchmark: str
+    prompt_version: NotRequired[Any]
+    model: str
+    sampling: JSON
+    settings: JSON
+    files: dict[str, str]
+
+
+class Provenance(TypedDict, total=False):
+    """What is recorded; nothing relies on those that may be anything."""
+
+    endpoint: Required[Text]
+    key_from: Required[str | None]
+    provider: str | None
+    providers_file: str | None
+    headers: list[str]
+    address_from: str | None
+    key_check: str | None
+    ca_file: str | None
+    benchmark: Any
+    source: str | None
+    sources: dict[str, str]
+    harness: Any
+    parser_version: Any
+    python: Any
+    packages: Any
+    git: Any
+    quirks: list[str]
+    quirks_used: list[str]
+    allowed: list[str]
+    origin: str | None
+
+
+class Tuning(TypedDict, total=False):
+    """What may change freely; times in seconds. `learned_limit` is what `auto` has found."""
+
+    concurrency: Slots | None
+    start: Slots
+    floor: Slots
+    ceiling: Slots
+    rpm: Limit | None
+    tpm: Limit | None
+    timeout: Seconds
+    stall: Seconds
+    stream: Stream
+    max_retries: Annotated[int, Meta(ge=0, le=RETRIES_MOST)]
+    max_outage: Seconds
+    durability: Durability
+    learned_limit: Slots
+
+
+class Tasks(TypedDict):
+    path: str
+    sha256: str
+    users: Count
+    truth: NotRequired[Any]
+
+
+class Selection(TypedDict):
+    ratio: Annotated[float, Meta(gt=0, le=1)]
+    sample_seed: Count
+
+
+class Counts(TypedDict, total=False):
+    """Users. `torn_lines` are those that the last session set aside."""
+
+    users: Count
+    done: Any
+    failed: Count
+    torn_lines: Any
+
+
+class Times(TypedDict, total=False):
+    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`)."""
+
+    created: Required[str]
+    updated: str
+    seconds: Number
+    schedule: JSON | None
+    reevaluated: Any
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """`state` is `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all played, some users
+    failed) or `complete`; `results_sha256` is set with the last."""
 
     subset: str
-    identity: JSON
-    provenance: JSON
-    tuning: JSON
-    tasks: JSON
-    selection: JSON
-    state: str = RUNNING
-    counts: JSON = field(default_factory=dict)
-    times: JSON = field(default_factory=dict)
+    identity: Identity
+    provenance: Provenance
+    tuning: Tuning
+    tasks: Tasks
+    selection: Selection
+    state: State
+    counts: Counts
+    times: Times
     results_sha256: str | None = None
     format: int = FORMAT
 
     def save(self, path: Path, disk: Disk = DISK) -> None:
-        write(path, orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2) + b"\n", disk=disk)
+        write(path, orjson.dumps(msgspec.structs.asdict(self), option=orjson.OPT_INDENT_2) + b"\n", disk=disk)
+
+
+class _Sampling(msgspec.Struct, forbid_unknown_fields=True):
+    """Sampling parameters of requests."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    extra_body: JSON = {}
+
+
+class _Schedule(msgspec.Struct):
+    seconds: Number
+    slots: Number
+    lower_bound_seconds: Number
+    ratio: Number | None
+    runs: int = 1
+
+
+UNKNOWN = "not a parameter of this version of the harness"
+CHOICES = {"state": STATES, "tuning.stream": get_args(Stream), "tuning.durability": get_args(Durability)}
 
 
 def load(path: Path) -> Manifest | None:
-    """None where there is none. Raises `BadInput` for one that cannot be used, naming file and field."""
+    """Return a manifest, None if there is none. Raise `BadInput` with file and field for one that cannot be used."""
     try:
         data: Any = orjson.loads(content(path, DOCUMENT_MOST))
     except FileNotFoundError:
@@ -56,180 +183,46 @@ def load(path: Path) -> Manifest | None:
         raise BadInput(f"{path} is not JSON: put back a copy, or move the folder aside") from None
     if type(data) is not dict or data.get("format") != FORMAT:
         raise BadInput(f"{path}: field format: expected {FORMAT}; another version of the harness wrote it")
-    if wrong := _wrong(data):
-        raise BadInput(f"{path}: field {wrong}")
     try:
         orjson.dumps(data)
     except TypeError:
         raise BadInput(f"{path}: nested too deep: put back a copy, or move the folder aside") from None
-    known = {f.name for f in fields(Manifest)}
-    return Manifest(**{name: value for name, value in data.items() if name in known})
-
-
-NAME_BYTES = 255
-"""Of a file's name, which is what file systems take."""
-
-LARGEST = 1e15
-"""What no moment, number of users or limit comes near, and beyond which numbers are no longer whole."""
-
-MISSING: Any = object()
-"""What a field holds that is not there."""
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def _is_text_or_null(value: Any) -> bool:
-    return value is None or type(value) is str
-
-
-def _is_natural(value: Any) -> bool:
-    return type(value) is int and 0 <= value < BITS_64
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < LARGEST
-
-
-def _is_object(value: Any) -> bool:
-    return type(value) is dict
-
-
-def _are_seconds(value: Any) -> bool:
-    return _is_number(value) and 0 < value <= SECONDS_MOST
-
-
-def _is_limit(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and value > 0)
-
-
-def _are_slots(value: Any) -> bool:
-    return type(value) is int and 0 < value <= CONCURRENCY_MOST
-
-
-def _is_schedule(value: Any) -> bool:
-    """What `Progress.schedule` tells of a session, None for one that played nobody."""
-    if value is None:
-        return True
-    if type(value) is not dict or not all(_is_number(value.get(name)) for name in SCHEDULE):
-        return False
-    ratio = value.get("ratio", MISSING)
-    return (ratio is None or _is_number(ratio)) and type(value.get("runs", 1)) is int
-
-
-def is_file_name(name: str) -> bool:
-    """Whether a prompt or agent can be kept under a name in the run's folder, and nowhere else."""
-    return 0 < len(name.encode()) <= NAME_BYTES and not name.startswith(".") and not {"/", "\\", "\0"} & set(name)
-
-
-def _are_hashes(value: Any) -> bool:
-    return type(value) is dict and all(is_file_name(name) and _is_text(digest) for name, digest in value.items())
-
-
-def _are_texts(value: Any) -> bool:
-    return type(value) is dict and all(map(_is_text, value.values()))
-
-
-def _are_names(value: Any) -> bool:
-    return type(value) is list and all(map(_is_text, value))
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """What other modules rely on: a dotted name, what may stand there, and the words for that."""
-
-    name: str
-    fits: Callable[[Any], bool]
-    expected: str
-    may_lack: bool = False
-
-
-SCHEDULE = ("seconds", "slots", "lower_bound_seconds")
-PLACES = ("provider", "providers_file", "ca_file", "address_from", "key_check", "origin")
-SECTIONS = ("identity", "provenance", "tuning", "tasks", "selection", "counts", "times")
-FIELDS = (
-    *(_Field(name, _is_object, "an object") for name in SECTIONS),
-    _Field("subset", _is_text, "a name"),
-    _Field("state", lambda value: value in STATES, f"one of {', '.join(STATES)}"),
-    _Field("results_sha256", _is_text_or_null, "a hash or null", may_lack=True),
-    _Field("identity.benchmark", _is_text, "a name"),
-    _Field("identity.model", _is_text, "a name"),
-    _Field("identity.sampling", _is_object, "an object"),
-    _Field("identity.settings", _is_object, "an object"),
-    _Field("identity.files", _are_hashes, "an object of file names without separators, each with a hash"),
-    _Field("provenance.endpoint", lambda value: _is_text(value) and value != "", "an address"),
-    _Field("provenance.key_from", _is_text_or_null, "a name or null"),
-    _Field("provenance.source", _is_text_or_null, "a path or null", may_lack=True),
-    _Field("provenance.sources", _are_texts, "an object of paths", may_lack=True),
-    *(_Field(f"provenance.{name}", _is_text_or_null, "a name or null", True) for name in PLACES),
-    *(
-        _Field(f"provenance.{name}", _are_names, "a list of names", True)
-        for name in ("quirks", "quirks_used", "headers", "allowed")
-    ),
-    *(
-        _Field(f"tuning.{name}", _are_slots, f"a whole number from 1 to {CONCURRENCY_MOST}", may_lack=True)
-        for name in ("learned_limit", "start", "floor", "ceiling")
-    ),
-    _Field(
-        "tuning.concurrency",
-        lambda value: value is None or _are_slots(value),
-        f"a whole number from 1 to {CONCURRENCY_MOST} or null",
-        may_lack=True,
-    ),
-    *(_Field(f"tuning.{name}", _is_limit, "a number above 0 or null", True) for name in ("rpm", "tpm")),
-    *(
-        _Field(f"tuning.{name}", _are_seconds, "seconds above 0 and at most a year", True)
-        for name in ("timeout", "stall", "max_outage")
-    ),
-    _Field("tuning.stream", lambda value: value in STREAMS, f"one of {', '.join(STREAMS)}", may_lack=True),
-    _Field(
-        "tuning.max_retries",
-        lambda value: _is_natural(value) and value <= RETRIES_MOST,
-        f"a whole number from 0 to {RETRIES_MOST}",
-        may_lack=True,
-    ),
-    _Field("tuning.durability", lambda value: value in ("process", "power"), "process or power", may_lack=True),
-    _Field("tasks.path", _is_text, "a path"),
-    _Field("tasks.sha256", _is_text, "a hash"),
-    _Field("tasks.users", _is_natural, "a number from 0"),
-    _Field("selection.ratio", lambda value: _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1"),
-    _Field("selection.sample_seed", _is_natural, "a whole number from 0"),
-    _Field("counts.users", _is_natural, "a number from 0", may_lack=True),
-    _Field("counts.failed", _is_natural, "a number from 0", may_lack=True),
-    _Field("times.created", _is_text, "a moment"),
-    _Field("times.updated", _is_text, "a moment", may_lack=True),
-    _Field("times.seconds", _is_number, "a number", may_lack=True),
-    _Field("times.schedule", _is_schedule, "what a session took, or null", may_lack=True),
-)
-
-SAMPLING: dict[str, tuple[type, ...]] = {
-    "temperature": (float, int, type(None)),
-    "top_p": (float, int, type(None)),
-    "seed": (int, type(None)),
-    "max_tokens": (int, type(None)),
-    "extra_body": (dict,),
-}
-"""Sampling parameters of requests, and the types of their values."""
+    if wrong := _wrong(data):
+        raise BadInput(f"{path}: field {wrong}")
+    return Manifest(**{name: data[name] for name in Manifest.__struct_fields__ if name in data})
 
 
 def _wrong(data: JSON) -> str | None:
-    """The first field that is not as it must be, and what was expected; None where all are."""
-    for known in FIELDS:
-        section, _, name = known.name.rpartition(".")
-        value = (data[section] if section else data).get(name, MISSING)
-        if not known.fits(value) and not (known.may_lack and value is MISSING):
-            return f"{known.name}: expected {known.expected}"
-    for name, value in data["identity"]["sampling"].items():
-        if name not in SAMPLING:
-            return f"identity.sampling.{name}: not a parameter of this version of the harness"
-        if type(value) not in SAMPLING[name]:
-            return f"identity.sampling.{name}: expected another type of value"
+    """Return a field that is not as declared, by its path, and what was expected; None if all are."""
+    section = ""
+    try:
+        made = msgspec.convert(data, Manifest)
+        section = "identity.sampling"
+        msgspec.convert(made.identity["sampling"], _Sampling)
+        section = "times.schedule"
+        msgspec.convert(made.times.get("schedule"), _Schedule | None)
+    except msgspec.ValidationError as error:
+        words, _, place = str(error).partition(" - at `")
+        quoted = re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", words)
+        names = [section, place.rstrip("`").removeprefix("$").removeprefix("."), quoted[2] if quoted else ""]
+        name = ".".join(filter(None, names))
+        if quoted:
+            return f"{name}: " + ("expected a value, got none" if quoted[1] == "missing required" else UNKNOWN)
+        return f"{name}: " + (
+            f"expected one of {', '.join(CHOICES[name])}" if name in CHOICES else words.replace("E", "e", 1)
+        )
+    if not all(map(is_file_name, made.identity["files"])):
+        return "identity.files: expected an object of file names without separators, each with a hash"
     return None
 
 
-def differences(old: JSON, new: JSON, prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Fields that differ, dotted names of nested ones, with both values; a missing one is None."""
+def is_file_name(name: str) -> bool:
+    """Return whether a prompt or agent can be kept under a name in the run's folder, and nowhere else."""
+    return 0 < len(name.encode()) <= NAME_BYTES and not name.startswith(".") and not {"/", "\\", "\0"} & set(name)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return fields that differ, by dotted name, with both values; a missing one is None."""
     found: dict[str, tuple[Any, Any]] = {}
     for name in dict.fromkeys((*old, *new)):
         before, after = old.get(name), new.get(name)
@@ -240,10 +233,10 @@ def differences(old: JSON, new: JSON, prefix: str = "") -> dict[str, tuple[Any, 
     return found
 
 
-def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str], where: Path) -> None:
-    """Refuses, field by field, to go on with a run as another configuration."""
-    differing = differences(old.identity, identity) if old else {}
-    found = {name: pair for name, pair in differing.items() if name not in allowed}
+def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[str], where: Path) -> None:
+    """Raise `BadInput`, field by field, where a run would go on as another configuration."""
+    found = differences(old.identity, identity) if old else {}
+    found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
         changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
         raise BadInput(
@@ -253,6 +246,6 @@ def same_identity(old: Manifest | None, identity: JSON, allowed: frozenset[str],
 
 
 def shown(value: Any) -> str:
-    """A value of a manifest in a sentence."""
+    """Return a value of a manifest for a sentence."""
     text = orjson.dumps(value).decode()
     return text if len(text) <= 60 else text[:56] + "..." + text[-1]

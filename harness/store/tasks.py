@@ -1,12 +1,10 @@
-"""The index of a tasks file: one pass that validates every line and keeps some tens of bytes of each.
+"""The index of a tasks file: one pass validates every line and keeps some tens of bytes of each.
 
-A file named `.json` holds an array, and its elements take the place of lines.
+The lines of a file named `.json` are the elements of its array. Tasks are read again from the file when they are
+played, so memory does not grow with its size (docs/design.md, section 4). A cached index is used while the file's size
+and times are the same, or, where only the times differ, its hash.
 
-Tasks are read again from the file when they are played, so memory does not grow with its size
-(docs/design.md, section 4). A cached index is taken while the file's size and time are the same, or,
-where only the time differs, its hash.
-
-A cache lies in a results folder, which may come from somebody else, and an index decides which users there are. So a
+A cache is in a results folder, which may come from somebody else, and an index decides which users there are. So a
 cache ends with its HMAC-SHA256 by a secret of this user's own, and nothing of it is decoded where that does not fit.
 """
 
@@ -18,11 +16,10 @@ import zipfile
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import blake2b, file_digest, sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
@@ -30,13 +27,13 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import open_regular
 from harness.errors import BadInput, MachineError
-from harness.model import Where
+from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
 from harness.store.jsonl import BLOCK, Unexpected, elements, plain_lines
 
 FORMAT = 3
 Measured = Callable[[bytes, Where], tuple[str, int]]
-"""Validates a line and tells its user's key and number of steps."""
+"""Validate a line and return its user's key and number of steps."""
 
 
 def key_hash(key: str) -> int:
@@ -44,12 +41,11 @@ def key_hash(key: str) -> int:
 
 
 def line_digest(line: bytes) -> str:
-    """Content hash of a task: 32 hexadecimal digits of its line, white space at the ends left off."""
+    """Return the content hash of a task: 32 hexadecimal digits for its line without white space at the ends."""
     return sha256(line).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """One entry a task, in the file's order; `digests` is (tasks, 2) of uint64."""
 
     offsets: NDArray[np.int64]
@@ -80,19 +76,24 @@ class TaskIndex:
         os.close(self._fd)
 
     def find(self, key: str) -> int | None:
-        """The position of a user, None where the file has no such user."""
+        """Return the position of a user, None if the file has no such user."""
         wanted = np.uint64(key_hash(key))
         at = int(np.searchsorted(self._sorted, wanted))
         return int(self._order[at]) if at < len(self._sorted) and self._sorted[at] == wanted else None
+
+    def current(self, data: JSON) -> int | None:
+        """Return the position of the task that a line is about, None if that is gone or has changed since."""
+        position = self.find(str(data.get("user_id")))
+        return position if position is not None and self.digest(position) == data.get("task") else None
 
     def digest(self, position: int) -> str:
         return bytes(self._columns.digests[position].tobytes()).hex()
 
     def read(self, position: int) -> bytes:
-        """The line of a task. Raises `MachineError` when the file is no longer the one that was indexed."""
+        """Return the line of a task. Raise `MachineError` if the file is no longer the one that was indexed."""
         line = os.pread(self._fd, int(self._columns.sizes[position]), int(self._columns.offsets[position]))
         if line_digest(line) != self.digest(position):
-            with suppress(OSError):  # it would be found out of date all the same
+            with suppress(OSError):  # it would be found to be outdated anyway
                 self._cache.unlink()
             raise MachineError(f"{self.path} has changed since this run began: run again to take up the new content")
         return line
@@ -101,7 +102,7 @@ class TaskIndex:
         return Where(str(self.path), int(self._columns.numbers[position]))
 
     def select(self, ratio: float, seed: int) -> NDArray[np.bool_]:
-        """A mask of a share of the users; for one seed, a larger share holds every smaller one."""
+        """Return a mask of a share of the users; for one seed, a larger share includes every smaller one."""
         chosen = np.zeros(len(self), dtype=np.bool_)
         count = min(len(self), max(1, round(ratio * len(self)))) if len(self) else 0
         chosen[np.argsort(_mixed(self._columns.keys, seed), kind="stable")[:count]] = True
@@ -116,10 +117,10 @@ def open_index(
     key_field: str = "user_id",
     secret: bytes | None = None,
 ) -> TaskIndex:
-    """The index of a tasks file, from the cache where that still holds.
+    """Return the index of a tasks file, from the cache if that is valid. Raise `BadInput` with file, line and field.
 
     `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Without a
-    `secret` nothing is cached. Raises `BadInput` with file, line and field.
+    `secret` nothing is cached.
     """
     try:
         state = path.stat()
@@ -186,7 +187,7 @@ def _refuse_repeated(path: Path, columns: Columns, key_field: str) -> None:
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Keys scattered by a seed (the finaliser of splitmix64), so that ranks are a fair draw."""
+    """Return keys scattered by a seed (the finaliser of splitmix64), so that their ranks are a fair draw."""
     mixed = keys ^ np.uint64(key_hash(f"sample seed {seed}"))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -200,7 +201,7 @@ CACHE_MOST = 32
 
 
 def _load(cache: Path, path: Path, stamp: dict[str, object], secret: bytes) -> TaskIndex | None:
-    """A cached index, None where there is none that holds; a damaged one, or somebody else's, is made again."""
+    """Return a cached index, None if there is no valid one; a damaged one, or somebody else's, is made again."""
     try:
         with open_regular(cache) as file:
             if not _is_sealed(file, BLOCK + CACHE_MOST * path.stat().st_size, secret):
@@ -208,16 +209,18 @@ def _load(cache: Path, path: Path, stamp: dict[str, object], secret: bytes) -> T
             held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
             digest = saved.pop("sha256")
-            if saved != stamp and not (_same_but_time(saved, stamp) and _file_hash(path) == digest):
-                return None
-            names = ("offsets", "sizes", "numbers", "keys", "digests", "steps")
-            return TaskIndex(path, Columns(*(held[name] for name in names)), digest, cache)
+            if saved != stamp:
+                same_but_times = {**saved, "times": None} == {**stamp, "times": None}
+                with path.open("rb") as tasks:
+                    if not same_but_times or file_digest(tasks, "sha256").hexdigest() != digest:
+                        return None
+            return TaskIndex(path, Columns(*(held[name] for name in Columns._fields)), digest, cache)
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
 
 
 def _is_sealed(file: BinaryIO, most: int, secret: bytes) -> bool:
-    """Whether a cache was made with this secret. The file is at its beginning afterwards."""
+    """Return whether a cache was made with this secret. The file is at its beginning afterwards."""
     size = os.fstat(file.fileno()).st_size - SEAL
     if not 0 <= size <= most:
         return False
@@ -230,20 +233,7 @@ def _is_sealed(file: BinaryIO, most: int, secret: bytes) -> bool:
     return hmac.compare_digest(made.digest(), found)
 
 
-def _same_but_time(saved: dict[str, object], stamp: dict[str, object]) -> bool:
-    return {**saved, "times": None} == {**stamp, "times": None}
-
-
-def _file_hash(path: Path) -> str:
-    whole = sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            whole.update(block)
-    return whole.hexdigest()
-
-
 def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes) -> None:
-    columns = index._columns
     held = np.frombuffer(orjson.dumps({**stamp, "sha256": index.sha256}), np.uint8)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
@@ -251,16 +241,7 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
     check_folder(cache.parent)
     content = BytesIO()
-    np.savez(
-        content,
-        stamp=held,
-        offsets=columns.offsets,
-        sizes=columns.sizes,
-        numbers=columns.numbers,
-        keys=columns.keys,
-        digests=columns.digests,
-        steps=columns.steps,
-    )
+    np.savez(content, stamp=held, **index._columns._asdict())
     whole = content.getbuffer()
     with replacing(cache, shared=True) as file:
         file.write(whole)

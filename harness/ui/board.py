@@ -6,7 +6,7 @@ less still, one row per run. What does not fit is dropped by its worth, and runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from harness.model import Snapshot, Snapshots, SubsetProgress, Warned
+from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.ui import table, words
 from harness.ui.cells import Screen, to_left
 from harness.ui.table import BAR, Column
@@ -69,16 +69,20 @@ def view(snapshots: Snapshots, screen: Screen) -> list[Text]:
     """Return the whole display within the screen's lines and columns; the last line stays free."""
     room = screen.height - 1
     lines = [*_laid_out(snapshots, screen, room), *_warnings(snapshots, screen)]
-    return [_cropped(line.text, screen) for line in _fitted(lines, room)]
+    fitted = [line.text for line in _fitted(lines, room)]
+    for text in fitted:
+        if text.cell_len > screen.width:
+            text.truncate(screen.width)
+    return fitted
 
 
 def _laid_out(snapshots: Snapshots, screen: Screen, room: int) -> list[Line]:
     """Return as much on each run as there is room for."""
     if len(snapshots) == 1:
-        return _full(snapshots, screen)
-    for layout, least in ((_full, PARAGRAPH), (_short, 1)):
+        return _detailed(snapshots, screen, _paragraph)
+    for traffic, least in ((_paragraph, PARAGRAPH), (_summary, 1)):
         if sum([1 + len(s.subsets) + (0 if s.over else least) for s in snapshots]) <= room:
-            lines = layout(snapshots, screen)
+            lines = _detailed(snapshots, screen, traffic)
             if len(lines) + WARNINGS <= room:
                 return lines
     return _rows(snapshots, screen)
@@ -91,106 +95,76 @@ def _fitted(lines: list[Line], room: int) -> list[Line]:
     return lines
 
 
-def _cropped(text: Text, screen: Screen) -> Text:
-    if text.cell_len > screen.width:
-        text.truncate(screen.width)
-    return text
-
-
-def _full(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Return everything about each run."""
-    alone = len(snapshots) == 1
-    return [
-        line
-        for block in _blocks(snapshots, screen)
-        for line in (*block.head, *(_paragraph(block.run, screen) if alone or not block.run.over else ()))
-    ]
-
-
-def _short(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Return the subsets of each run, and a line or two on its traffic."""
-    return [line for block in _blocks(snapshots, screen) for line in (*block.head, *_summary(block.run, screen))]
+def _detailed(snapshots: Snapshots, screen: Screen, traffic: Callable[[Snapshot, Screen], list[Line]]) -> list[Line]:
+    """Return title, subsets and traffic of each run; columns are equally wide in all."""
+    alone, lines = len(snapshots) == 1, list[Line]()
+    parts = [[*s.subsets, _total(s.subsets)] if len(s.subsets) > 1 else list(s.subsets) for s in snapshots]
+    every = [one for some in parts for one in some]
+    names = [screen.plain(one.subset) for one in every]
+    columns = [*_progress_columns(names, every, 3), *_figure_columns(every, screen)]
+    heading, *rows = table.rows(screen, columns, list(map(_share, every)))
+    for run, subsets in zip(snapshots, parts, strict=True):
+        head = [] if lines else [Line(heading, MATTERS)]
+        lines += [Line(_title(run, screen, alone), STAYS), *head]
+        lines += [Line(rows.pop(0), MATTERS) for _ in subsets]
+        if len(subsets) > 1:
+            lines[-1] = replace(lines[-1], worth=STAYS if alone else HELPS)
+        if run.stopping:
+            reason = f"stopped: {run.stopping}" if run.over else f"stopping: {run.stopping}; Ctrl-C again stops now"
+            lines.append(Line(Text(screen.cut(screen.plain(reason), screen.width), style="bold red", end=""), STAYS))
+        if alone or not run.over:
+            lines += traffic(run, screen)
+    return lines
 
 
 def _rows(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Return a row per run (ended ones are dropped first) and the totals."""
+    """Return a row per run (ended ones are dropped first) and the totals; rows that do not fit become one line."""
     heading, *rows = _runs_table(snapshots, screen)
-    lines = [Line(heading, MATTERS)]
-    lines += [Line(row, MATTERS if s.over else STAYS) for row, s in zip(rows, snapshots, strict=True)]
-    spare = screen.height - 2 - len(lines)
-    if spare < 0:
-        lines = _folded_rows(lines, snapshots, screen)
-    return [*lines, *(replace(line, worth=HELPS) for line in _together(snapshots, screen))]
-
-
-def _folded_rows(lines: list[Line], snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Return as many rows as fit, and a line on the rest."""
+    lines = [Line(row, MATTERS if s.over else STAYS) for row, s in zip(rows, snapshots, strict=True)]
     room = max(1, screen.height - 3)
-    order = sorted(range(len(snapshots)), key=lambda number: (snapshots[number].over, number))
-    shown = sorted(order[: room - 1])
-    hidden = [snapshots[number] for number in order[room - 1 :]]
-    done = sum([words.state(s) == "done" for s in hidden])
-    rest = f"and {words.plural(len(hidden), 'more run')}, {done} done"
-    return [lines[0], *(lines[1 + number] for number in shown), Line(Text(rest, style="dim"), STAYS)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    run: Snapshot
-    head: list[Line]
-
-
-def _blocks(snapshots: Snapshots, screen: Screen) -> Iterator[_Block]:
-    """Yield title and rows of each run; columns are equally wide in all."""
-    counted = [(s, [*s.subsets, _total(s.subsets)] if len(s.subsets) > 1 else list(s.subsets)) for s in snapshots]
-    heading, *rows = table.rows(screen, *_subset_columns([one for _, some in counted for one in some], screen))
-    place = 0
-    for number, (run, subsets) in enumerate(counted):
-        lines = [Line(row, MATTERS) for row in rows[place : place + len(subsets)]]
-        if len(subsets) > 1:
-            lines[-1] = replace(lines[-1], worth=HELPS if len(snapshots) > 1 else STAYS)
-        place += len(subsets)
-        head = [Line(_title(run, screen, alone=len(snapshots) == 1), STAYS)]
-        yield _Block(run, [*head, *([] if number else [Line(heading, MATTERS)]), *lines, *_end(run, screen)])
+    if len(lines) > screen.height - 3:
+        order = sorted(range(len(snapshots)), key=lambda number: (snapshots[number].over, number))
+        hidden = [snapshots[number] for number in order[room - 1 :]]
+        done = sum([words.state(s) == "done" for s in hidden])
+        rest = f"and {words.plural(len(hidden), 'more run')}, {done} done"
+        lines = [lines[number] for number in sorted(order[: room - 1])] + [Line(Text(rest, style="dim"), STAYS)]
+    return [Line(heading, MATTERS), *lines, *_together(snapshots, screen)]
 
 
 def _total(subsets: Sequence[SubsetProgress]) -> SubsetProgress:
-    return SubsetProgress(
-        "all",
-        users=sum([subset.users for subset in subsets]),
-        done=sum([subset.done for subset in subsets]),
-        failed=sum([subset.failed for subset in subsets]),
-        steps=sum([subset.steps for subset in subsets]),
-        steps_done=sum([subset.steps_done for subset in subsets]),
-    )
+    counts = ("users", "done", "failed", "steps", "steps_done")
+    return SubsetProgress("all", **{name: sum([getattr(subset, name) for subset in subsets]) for name in counts})
 
 
-def _subset_columns(subsets: list[SubsetProgress], screen: Screen) -> tuple[list[Column], list[float]]:
-    users, steps = max([subset.users for subset in subsets]), max([subset.steps for subset in subsets])
-    columns = [
-        Column("", [screen.plain(subset.subset) for subset in subsets], 9, left=True),
-        Column("users", [f"{subset.done}/{subset.users}" for subset in subsets], 8, 2 * len(str(users)) + 1),
+def _progress_columns(names: Sequence[str], of: Sequence[SubsetProgress], failed_worth: int) -> list[Column]:
+    """Return names, users, bar, steps and failed users of subsets or of runs."""
+
+    def counts(heading: str, worth: int, pairs: Sequence[tuple[int, int]]) -> Column:
+        digits = len(str(max([whole for _, whole in pairs])))
+        return Column(heading, [f"{done}/{whole}" for done, whole in pairs], worth, 2 * digits + 1)
+
+    return [
+        Column("", names, 9, left=True),
+        counts("users", 8, [(one.done, one.users) for one in of]),
         Column(BAR, (), 0),
-        Column("steps", [f"{subset.steps_done}/{subset.steps}" for subset in subsets], 1, 2 * len(str(steps)) + 1),
-        Column("failed", [str(subset.failed or "") for subset in subsets], 3, style="red"),
-        *_figure_columns(subsets, screen),
+        counts("steps", 1, [(one.steps_done, one.steps) for one in of]),
+        Column("failed", [str(one.failed or "") for one in of], failed_worth, style="red"),
     ]
-    return columns, [_share(subset) for subset in subsets]
 
 
 def _figure_columns(subsets: Sequence[SubsetProgress], screen: Screen) -> list[Column]:
-    """Running figures, and over how many users they are."""
-    figures = list(dict.fromkeys(name for subset in subsets for name in subset.scores))
+    """Return running figures, and over how many users they are."""
+
+    def figure(subset: SubsetProgress, name: str) -> str:
+        return words.figure(subset.scores[name], subset.units.get(name)) if name in subset.scores else ""
+
+    names = dict.fromkeys(name for subset in subsets for name in subset.scores)
     over = "over users" if screen.width >= WIDE else "scored"
     columns = [
-        Column(name, [_figure(subset, name) for subset in subsets], 7 - min(place, 2), 7)
-        for place, name in enumerate(figures)
+        Column(name, [figure(subset, name) for subset in subsets], 7 - min(place, 2), 7)
+        for place, name in enumerate(names)
     ]
     return [*columns, Column(over, [str(subset.scored_users or "") for subset in subsets], 4)]
-
-
-def _figure(subset: SubsetProgress, name: str) -> str:
-    return words.figure(subset.scores[name], subset.units.get(name)) if name in subset.scores else ""
 
 
 def _share(subset: SubsetProgress) -> float:
@@ -199,72 +173,53 @@ def _share(subset: SubsetProgress) -> float:
 
 def _runs_table(snapshots: Snapshots, screen: Screen) -> list[Text]:
     totals = [_total(s.subsets) for s in snapshots]
-    users, steps = max([one.users for one in totals]), max([one.steps for one in totals])
     room = min(MOST_NAME, max(LEAST_NAME, screen.width // 4))
     names = [screen.cut(screen.plain(s.name), room) for s in snapshots]
+    are_single = max([len(s.subsets) for s in snapshots]) == 1
     columns = [
-        Column("", names, 9, left=True),
-        Column("users", [f"{one.done}/{one.users}" for one in totals], 8, 2 * len(str(users)) + 1),
-        Column(BAR, (), 0),
-        Column("steps", [f"{one.steps_done}/{one.steps}" for one in totals], 1, 2 * len(str(steps)) + 1),
-        Column("failed", [str(one.failed or "") for one in totals], 5, style="red"),
+        *_progress_columns(names, totals, 5),
         Column("in flight", [str(s.in_flight) for s in snapshots], 4),
         Column("steps/s", [f"{s.rate:.2f}" if s.rate < 10 else f"{s.rate:.1f}" for s in snapshots], 2, 7),
-        *(
-            _figure_columns([s.subsets[0] for s in snapshots], screen)
-            if max(len(s.subsets) for s in snapshots) == 1
-            else ()
-        ),
+        *(_figure_columns([s.subsets[0] for s in snapshots], screen) if are_single else ()),
         Column("to go", [words.state(s) for s in snapshots], 8, 8),
     ]
-    return table.rows(screen, columns, [_share(one) for one in totals])
+    return table.rows(screen, columns, list(map(_share, totals)))
 
 
 def _title(s: Snapshot, screen: Screen, alone: bool) -> Text:
-    """The run on the left, its time on the right."""
+    """Return the run on the left (a single one by its model, too) and its time on the right."""
     right = words.time(s) if not s.over else words.state(s)
-    name = screen.plain(_names(s) if alone else s.name)
+    by_model = s.model if s.model.endswith(s.name) else f"{s.model} as {s.name}"
+    name = screen.plain(by_model if alone else s.name)
     room = max(1, screen.width - len(right) - 2)
     line = Text(to_left(screen.cut(name, room), room), style="bold", no_wrap=True, end="")
     return line.append("  ").append(right, "not bold")
 
 
-def _names(s: Snapshot) -> str:
-    """Return the model's name, and the run's where it differs."""
-    return s.model if s.model.endswith(s.name) else f"{s.model} as {s.name}"
-
-
-def _end(s: Snapshot, screen: Screen) -> list[Line]:
-    if not s.stopping:
-        return []
-    reason = f"stopped: {s.stopping}" if s.over else f"stopping: {s.stopping}; Ctrl-C again stops now"
-    return [Line(Text(screen.cut(screen.plain(reason), screen.width), style="bold red", end=""), STAYS)]
-
-
 def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
-    return [
-        *_labelled("load", words.in_flight(s), screen, MATTERS),
-        *_labelled("speed", words.speed(s), screen, MATTERS),
-        *_labelled("latency", words.latency(s), screen, GOES),
-        *_labelled("requests", words.requests(s), screen, HELPS),
-        *_labelled("failed", words.failures(s), screen, MATTERS),
-        *_labelled("tokens", words.tokens(s), screen, HELPS),
-        *_labelled("at risk", words.at_risk(s), screen, GOES),
-    ]
+    parts = (
+        ("load", words.in_flight(s), MATTERS),
+        ("speed", words.speed(s), MATTERS),
+        ("latency", words.latency(s), GOES),
+        ("requests", words.requests(s), HELPS),
+        ("failed", words.failures(s), MATTERS),
+        ("tokens", words.tokens(s), HELPS),
+        ("at risk", words.at_risk(s), GOES),
+    )
+    return [line for label, of, worth in parts for line in _joined(to_left(label, LABEL), of, screen, worth)]
 
 
 def _summary(s: Snapshot, screen: Screen) -> list[Line]:
     of = f" of {'auto' if s.requested is None else s.requested}" if s.requested != s.limit else ""
-    flight = Piece(f"{s.in_flight}/{s.limit}{of} in flight", 22)
-    half = Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10)
-    tokens = Piece(f"{words.count(s.prompt_tokens)} in, {words.count(s.completion_tokens)} out", 18)
-    parts = [flight, Piece(words.pace(s.rate), 15), half, tokens]
-    troubles = [Piece(reason, style="yellow") for reason in words.held_back(s)]
-    if s.faults:
-        troubles.append(Piece(words.tries_failed(s, 1), style="yellow"))
-    if s.over:
-        return []
-    return [*_joined("", parts, screen, HELPS), *_joined("", troubles, screen, HELPS)]
+    parts = [
+        Piece(f"{s.in_flight}/{s.limit}{of} in flight", 22),
+        Piece(words.pace(s.rate), 15),
+        Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10),
+        Piece(f"{words.count(s.prompt_tokens)} in, {words.count(s.completion_tokens)} out", 18),
+    ]
+    troubles = words.held_back(s) + ([words.tries_failed(s, 1)] if s.faults else [])
+    yellow = [Piece(trouble, style="yellow") for trouble in troubles]
+    return [*_joined("", parts, screen, HELPS), *_joined("", yellow, screen, HELPS)]
 
 
 def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
@@ -278,11 +233,6 @@ def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
         Piece(f"{words.count(into)} in, {words.count(out)} out"),
     ]
     return _joined("", parts, screen, HELPS)
-
-
-def _labelled(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[Line]:
-    """Return labelled lines, none for no parts."""
-    return _joined(to_left(label, LABEL), parts, screen, worth) if parts else []
 
 
 def _joined(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[Line]:
@@ -316,14 +266,12 @@ def _line(label: str, parts: list[Piece], room: int, screen: Screen) -> Text:
 
 def _warnings(snapshots: Snapshots, screen: Screen) -> list[Line]:
     """Return the latest warnings of all runs, the newest first."""
-    recent: list[tuple[Warned, str]] = [
-        (warned, f"{s.name}: " if len(snapshots) > 1 else "") for s in snapshots for warned in s.warnings
-    ]
+    recent = [(warned, f"{s.name}: " if len(snapshots) > 1 else "") for s in snapshots for warned in s.warnings]
     recent.sort(key=lambda one: one[0].age)
     made: list[Line] = []
     for warned, run in recent[: WARNINGS + len(snapshots) - 1]:
         label = to_left("" if made else "warnings", LABEL)
-        sentence = words.warned(warned.age, f"{run}{warned.text}", warned.times)
+        sentence = words.warned(replace(warned, text=f"{run}{warned.text}"))
         text = Text(no_wrap=True, end="").append(label, "dim")
         text.append(screen.cut(screen.plain(sentence), max(1, screen.width - LABEL)), "yellow")
         made.append(Line(text, GOES if made else HELPS))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Protocol
 
 from rich.cells import cell_len
@@ -14,7 +13,7 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
 
-from harness.model import Snapshot, Snapshots, SubsetProgress, Warned
+from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.printable import on_one_line
 from harness.ui import words
 from harness.ui.board import Board
@@ -36,9 +35,7 @@ NOTHING = ("0 waiting", "0 backing off")
 
 class Display(Protocol):
     def __enter__(self) -> Callable[[Snapshots], None]: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 def display(console: Console) -> Display:
@@ -65,12 +62,10 @@ class LiveDisplay:
         self._live.__enter__()
         return self._observe
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._turn:
             self._take_up_wrapped_lines()
-            self._live.__exit__(kind, error, trace)
+            self._live.stop()
 
     def _observe(self, snapshots: Snapshots) -> None:
         with self._turn:
@@ -102,9 +97,7 @@ class PlainDisplay:
     def __enter__(self) -> Callable[[Snapshots], None]:
         return self._observe
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._last:
             self._print(self._last)
 
@@ -132,30 +125,19 @@ def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
     subsets = [_subset_words(subset) for subset in s.subsets]
     if short:
         return [*subsets, words.state(s)]
-    parts = [
-        *_labelled("", words.in_flight(s)),
-        *_labelled("", words.speed(s)),
-        *_labelled("latency ", words.latency(s)[:1]),
-        *_labelled("requests ", words.requests(s)),
-        *_labelled("failed ", words.failures(s)),
-        *_labelled("tokens ", words.tokens(s)),
-    ]
-    return [
-        *subsets,
-        words.time(s),
-        *parts,
-        *[f"warning {_plain(warned, encoding)}" for warned in s.warnings[:WARNINGS]],
-    ]
-
-
-def _labelled(label: str, parts: list[words.Piece]) -> list[str]:
-    texts = [part.text.strip() for part in parts if part.text not in NOTHING]
-    return [label + texts[0], *texts[1:]] if texts else []
-
-
-def _plain(warned: Warned, encoding: str) -> str:
-    screen = Screen(COLUMNS, 1, encoding)
-    return screen.cut(screen.plain(words.warned(warned.age, warned.text, warned.times)), COLUMNS - len("  warning "))
+    labelled = (
+        ("", words.in_flight(s)),
+        ("", words.speed(s)),
+        ("latency ", words.latency(s)[:1]),
+        ("requests ", words.requests(s)),
+        ("failed ", words.failures(s)),
+        ("tokens ", words.tokens(s)),
+    )
+    texts = [(label, [part.text.strip() for part in parts if part.text not in NOTHING]) for label, parts in labelled]
+    parts = [text for label, some in texts if some for text in (label + some[0], *some[1:])]
+    screen, room = Screen(COLUMNS, 1, encoding), COLUMNS - len("  warning ")
+    warnings = [f"warning {screen.cut(screen.plain(words.warned(one)), room)}" for one in s.warnings[:WARNINGS]]
+    return [*subsets, words.time(s), *parts, *warnings]
 
 
 def folded(parts: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.model import Snapshot
+from harness.model import Snapshot, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
@@ -48,17 +48,8 @@ def held_back(s: Snapshot) -> list[str]:
         reasons.append(f"busy loop {1e3 * s.lag:.0f} ms")
     if s.slowest_write > SLOW_DISK:
         reasons.append(f"slow disk {1e3 * s.slowest_write:.0f} ms")
-    return reasons or _not_full(s)
-
-
-def is_silent(s: Snapshot) -> bool:
-    """Return whether replies are overdue for longer than usual."""
-    usual = s.latency[1] if s.latency else 0.0
-    return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * usual))
-
-
-def _not_full(s: Snapshot) -> list[str]:
-    """Return why not all slots are in use, where nothing is wrong."""
+    if reasons:
+        return reasons
     taken = s.held_by == "limit" or (s.others_in_flight and s.in_flight + s.others_in_flight >= s.limit)
     if taken and s.in_flight < s.limit:
         return ["other runs use the remaining slots"]
@@ -68,25 +59,24 @@ def _not_full(s: Snapshot) -> list[str]:
     return []
 
 
+def is_silent(s: Snapshot) -> bool:
+    """Return whether replies are overdue for longer than usual."""
+    usual = s.latency[1] if s.latency else 0.0
+    return bool(s.outage) or (s.in_flight > 0 and s.silence > max(SILENT, 2 * usual))
+
+
 def users_left(s: Snapshot) -> int:
     return sum([subset.users - subset.done - subset.failed for subset in s.subsets])
 
 
 def speed(s: Snapshot) -> list[Piece]:
     into, out = s.token_rates
-    return [
-        Piece(pace(s.rate), 15),
-        Piece(f"{count(into)} tokens/s in, {count(out)} out", 31),
-    ]
+    return [Piece(pace(s.rate), 15), Piece(f"{count(into)} tokens/s in, {count(out)} out", 31)]
 
 
 def latency(s: Snapshot) -> list[Piece]:
     """Return the latency of replies, and how late this machine itself is."""
-    if s.latency is None:
-        replies = "no reply yet"
-    else:
-        half, most = s.latency
-        replies = f"p50 {brief(half)}, p95 {brief(most)}"
+    replies = f"p50 {brief(s.latency[0])}, p95 {brief(s.latency[1])}" if s.latency else "no reply yet"
     return [
         Piece(replies, 22),
         Piece(f"event loop {1e3 * s.lag:.0f} ms late", 21),
@@ -112,7 +102,7 @@ def failures(s: Snapshot) -> list[Piece]:
 
 
 def kinds(counted: Sequence[tuple[str, int]], number_shown: int = KINDS_SHOWN) -> str:
-    """The most frequent kinds by name, the rest together."""
+    """Return the most frequent kinds by name, the rest together."""
     shown, rest = counted[:number_shown], counted[number_shown:]
     if len(rest) == 1:
         shown, rest = counted, ()
@@ -136,17 +126,13 @@ def tokens(s: Snapshot) -> list[Piece]:
 def at_risk(s: Snapshot) -> list[Piece]:
     """Return what would be lost if this process, or this machine, stopped now."""
     digits = len(str(max(s.limit, s.requested or 0)))
-    again = f"{s.in_flight:>{digits}} to repeat" if s.in_flight else "nothing"
-    return [Piece(f"if killed: {again}", 21 + digits), Piece(f"by power loss: {_unsynced(s)}")]
-
-
-def _unsynced(s: Snapshot) -> str:
+    repeated = f"{s.in_flight:>{digits}} to repeat" if s.in_flight else "nothing"
     risk = s.at_risk
-    if not risk.seconds and not risk.synced:
-        return "nothing"
     if risk.synced:
-        return f"last {1e3 * risk.seconds:.0f} ms, {plural(risk.users, 'user')}"
-    return f"last {duration(risk.seconds)}, at most {plural(risk.users, 'user')}"
+        unsynced = f"last {1e3 * risk.seconds:.0f} ms, {plural(risk.users, 'user')}"
+    else:
+        unsynced = f"last {duration(risk.seconds)}, at most {plural(risk.users, 'user')}" if risk.seconds else "nothing"
+    return [Piece(f"if killed: {repeated}", 21 + digits), Piece(f"by power loss: {unsynced}")]
 
 
 def eta(s: Snapshot) -> float | None:
@@ -173,12 +159,12 @@ def state(s: Snapshot) -> str:
     return "outage" if s.outage else "?" if left is None else duration(left)
 
 
-def warned(age: float, text: str, times: int) -> str:
-    return f"{duration(age)} ago: {text}{f' ({times} times)' if times > 1 else ''}"
+def warned(one: Warned) -> str:
+    return f"{duration(one.age)} ago: {one.text}{f' ({one.times} times)' if one.times > 1 else ''}"
 
 
 def figure(value: float | None, unit: str | None = None) -> str:
-    """A running figure: a share in percent, anything else with its unit."""
+    """Return a running figure: a share in percent, anything else with its unit."""
     if value is None:
         return "-"
     return f"{100 * value:.2f}%" if unit is None else f"{value:.3f} {unit}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
+
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 READ = """
 import resource, sys
@@ -25,7 +27,7 @@ except target.EXPECTED as error:
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.name)
 def test_what_the_fuzzer_found_is_read_or_refused(path: Path, tmp_path: Path) -> None:
     """In a process of its own, whose temporary folder and memory are bounded: some of these asked for all of it."""
-    root = str(Path(__file__).parents[2])
+    root = str(ROOT)
     command = [sys.executable, "-c", READ, path.name.partition("-")[0], str(path)]
     done = subprocess.run(
         command, env={"TMPDIR": str(tmp_path), "PYTHONPATH": root}, capture_output=True, text=True, timeout=120

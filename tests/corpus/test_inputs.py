@@ -15,7 +15,7 @@ import pytest
 from harness.benchmarks.dailymobility import groundtruth
 from tests.corpus import Case, mobility, settings, tasks
 from tests.corpus.command import BAD_INPUT, MODEL, RUN, TASKS, Commands, put, works_afterwards
-from tests.scripted import baseline, serving
+from tests.support.scripted import baseline, serving
 
 
 @pytest.mark.parametrize("case", tasks.BAD, ids=lambda case: case.name)

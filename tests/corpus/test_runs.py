@@ -18,7 +18,7 @@ from tests.corpus.command import BAD_INPUT, RUN, TASKS, Commands, put
 from tests.corpus.test_inputs import unreadable
 from tests.corpus.values import ODD, RAW, put_raw
 from tests.corpus.values import put as changed
-from tests.scripted import baseline, serving
+from tests.support.scripted import baseline, serving
 
 FOLDER = Path("results/recency")
 MANIFEST, RESULTS = FOLDER / "run_weibo.json", FOLDER / "inference_results_weibo.jsonl"

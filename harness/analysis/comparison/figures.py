@@ -13,22 +13,8 @@ from harness.analysis.comparison.runs import Side, common
 from harness.benchmark import Metric
 from harness.benchmarks.derived import Figures
 from harness.model import JSON
+from harness.scoring import paired
 from harness.scoring.bootstrap import Array
-from harness.scoring.paired import (
-    ROUNDING,
-    Mask,
-    Pair,
-    Swapped,
-    alike,
-    effects,
-    holm,
-    interval,
-    p_value,
-    resampled,
-    standard_error,
-    swapped,
-    users_needed,
-)
 
 SEED = 20_250
 ALL = "all"
@@ -47,41 +33,38 @@ class Stratum:
 
     subset: str
     users: tuple[str, ...]
-    pair: Pair
+    pair: paired.Pair
     parts: Array
-    same: Mask
+    same: paired.Mask
 
     @classmethod
     def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
         users = common(a, b)
-        pair = Pair(*(side.contributions[side.places(users)] for side in (a, b)))
-        parts = effects(pair, figures.values)
+        pair = paired.Pair(*(side.contributions[side.places(users)] for side in (a, b)))
+        parts = paired.effects(pair, figures.values)
         sizes = np.array([_size(*sides) for sides in zip(*pair.figures(figures.values), strict=True)])
-        same = alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < ROUNDING * sizes)
+        same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
         return cls(a.of.name, users, pair, parts, same)
-
-
-# The figures
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draws:
-    """Differences by stratum: of resamples (strata x R x M), and under swaps."""
+    """Differences by stratum: of resamples (strata x R x M), under swaps, and the values of both sides (strata x M)."""
 
     strata: Sequence[Stratum]
     resampled: NDArray[np.float64]
-    swapped: Swapped
+    swapped: paired.Swapped
     values: tuple[Array, Array]
 
 
 def compared(strata: Sequence[Stratum], figures: Figures, resamples: int, permutations: int) -> list[JSON]:
-    """An entry for each platform and figure, and for all platforms where there are several; p-values uncorrected."""
+    """Return an entry for each platform and figure, and for all platforms if there are several; p-values are not
+    corrected."""
     pairs = [stratum.pair for stratum in strata]
     rng = np.random.default_rng(SEED)
-    boot = np.stack([resampled(pair, figures.values, rng, resamples) for pair in pairs])
-    swaps = swapped(pairs, figures.values, np.random.default_rng(SEED), permutations)
-    each = [pair.figures(figures.values) for pair in pairs]
-    a, b = (np.stack([side[which] for side in each]) for which in (0, 1))
+    boot = np.stack([paired.resampled(pair, figures.values, rng, resamples) for pair in pairs])
+    swaps = paired.swapped(pairs, figures.values, np.random.default_rng(SEED), permutations)
+    a, b = (np.stack(side) for side in zip(*(pair.figures(figures.values) for pair in pairs), strict=True))
     draws = _Draws(strata, boot, swaps, (a, b))
     groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
     groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
@@ -95,15 +78,15 @@ def compared(strata: Sequence[Stratum], figures: Figures, resamples: int, permut
 def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Sequence[int]) -> JSON:
     a, b = (side[:, column] for side in draws.values)
     there = [place for place in places if not math.isnan(a[place] - b[place])]
-    parts = [draws.strata[place].parts[:, column] for place in there]
-    same = [draws.strata[place].same[:, column] for place in there]
-    users = {draws.strata[place].subset: int((~np.isnan(part)).sum()) for place, part in zip(there, parts, strict=True)}
+    strata = [draws.strata[place] for place in there]
+    parts = [stratum.parts[:, column] for stratum in strata]
+    users = {stratum.subset: int((~np.isnan(part)).sum()) for stratum, part in zip(strata, parts, strict=True)}
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
-    size = _size(a[there], b[there])
-    span = interval(draws.resampled[there, :, column] / size, observed / size, list(users.values())) if there else None
-    swaps = draws.swapped.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
-    error, notable = standard_error(parts), metric.notable
-    needed = None if notable is None else users_needed(sum(users.values()), error, notable)
+    size, span, swaps = _size(a[there], b[there]), None, np.empty(0)
+    if there:
+        span = paired.interval(draws.resampled[there, :, column] / size, observed / size, list(users.values()))
+        swaps = draws.swapped.differences[there, :, column].mean(axis=0) / size
+    error, notable = paired.standard_error(parts), metric.notable
     return {
         "platform": platform,
         "platforms": len(there),
@@ -116,44 +99,44 @@ def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Se
         "b": number(np.mean(b[there])) if there else None,
         "difference": number(observed),
         "ci95": [size * bound for bound in span] if span else None,
-        "p": p_value(swaps, observed / size, draws.swapped.whole),
+        "p": paired.p_value(swaps, observed / size, draws.swapped.whole),
         "p_holm": None,
         "standard_error": error,
-        "users_needed": needed,
-        **_agreement(parts, same, metric.lower_is_better),
+        "users_needed": None if notable is None else paired.users_needed(sum(users.values()), error, notable),
+        **_agreement(parts, [stratum.same[:, column] for stratum in strata], metric.lower_is_better),
     }
 
 
 def _size(*figures: Array | float) -> float:
-    """The size of the largest of some figures, at least 1: what rounding is in proportion to."""
+    """Return the size of the largest of some figures, at least 1: rounding is in proportion to it."""
     return float(max(1.0, *(np.nan_to_num(np.abs(one)).max(initial=0.0) for one in map(np.asarray, figures))))
 
 
-def _agreement(parts: Sequence[Array], same: Sequence[Mask], lower: bool) -> JSON:
-    """On how many users A is better, equal, worse."""
-    counts = {"a_better": 0, "equal": 0, "b_better": 0}
-    for part, alike_there in zip(parts, same, strict=True):
-        equal = alike_there & ~np.isnan(part)
-        counts["equal"] += int(equal.sum())
-        counts["b_better" if lower else "a_better"] += int((~equal & (part > 0)).sum())
-        counts["a_better" if lower else "b_better"] += int((~equal & (part < 0)).sum())
-    return counts
+def _agreement(parts: Sequence[Array], same: Sequence[paired.Mask], lower: bool) -> JSON:
+    """Return on how many users A is better, equal, worse."""
+    part = np.concatenate(parts) if parts else np.empty(0)
+    alike = np.concatenate(same) if same else np.empty(0, np.bool_)
+    higher, less, equal = (
+        int(which.sum()) for which in (~alike & (part > 0), ~alike & (part < 0), alike & ~np.isnan(part))
+    )
+    better, worse = (less, higher) if lower else (higher, less)
+    return {"a_better": better, "equal": equal, "b_better": worse}
 
 
 def correct(pairs: Sequence[Sequence[JSON]]) -> None:
-    """Puts Holm's p-values into the entries of pairs of runs, in two families, each over metrics and pairs.
+    """Put Holm's p-values into the entries of pairs of runs, in two families, each over metrics and pairs.
 
-    One is of what verdicts are about, the other of the single platforms behind it, over these too.
+    One has the entries that verdicts are about, the other the single platforms behind them, over which it is too.
     """
-    telling = [entry for entries in pairs for entry in entries if entry["platform"] == entries[-1]["platform"]]
+    main = [entry for entries in pairs for entry in entries if entry["platform"] == entries[-1]["platform"]]
     others = [entry for entries in pairs for entry in entries if entry["platform"] != entries[-1]["platform"]]
-    for family in (telling, others):
-        for entry, p in zip(family, holm([entry["p"] for entry in family]), strict=True):
+    for family in (main, others):
+        for entry, p in zip(family, paired.holm([entry["p"] for entry in family]), strict=True):
             entry["p_holm"] = p
 
 
 def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:
-    """The users with the largest parts in the difference of the ranking figure, largest first."""
+    """Return the users with the largest parts in the difference of the ranking figure, largest first."""
     column = figures.names.index(figures.main[-1])
     found = []
     for stratum in strata:

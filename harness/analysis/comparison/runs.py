@@ -1,10 +1,12 @@
 """The runs that `compare` is about: found by name or folder, and what their users contribute to every figure.
 
-Only users with a record are there: a failure has no score. Files are read as they are, even while they are written.
+Only users with a record contribute: a failure has no score. Files are read as they are, even while they are written.
 """
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -34,15 +36,20 @@ SCORE_AGAIN = "score it again with `reeval`"
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """One run on one subset; results of another program, scored by `reeval`, have no manifest."""
+    """One run on one subset, by its label in the comparison; results of another program, scored by `reeval`, have no
+    manifest and are no `saved` run."""
 
     run: str
     files: RunFiles
-    manifest: Manifest | None
+    saved: SavedRun | None
 
     @property
     def name(self) -> str:
         return self.files.subset
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self.saved.manifest if self.saved else None
 
     @property
     def benchmark(self) -> str:
@@ -69,21 +76,21 @@ class Side:
     unsound: int
 
     def places(self, users: Sequence[str]) -> NDArray[np.intp]:
-        """The rows of these users."""
+        """Return the rows of these users."""
         row = {user: row for row, user in enumerate(self.tasks)}
         return np.array([row[user] for user in users], dtype=np.intp)
 
 
 def common(a: Side, b: Side) -> tuple[str, ...]:
-    """The users that both have, with the same task, in the order of A."""
+    """Return the users that both have, with the same task, in the order of A."""
     return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
 
 
 def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
-    """The folders of runs, by the labels of the comparison: runs of the results folder go before other folders."""
+    """Return the folders of runs, by their labels; a run of the results folder goes before another folder."""
     found: dict[str, Path] = {}
     for name in named:
-        path = next((path for path in (results / name, Path(name)) if _is_folder(path)), None)
+        path = next((path for path in (results / name, Path(name)) if os.path.isdir(path)), None)
         if path is None:
             there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
             raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
@@ -97,33 +104,29 @@ def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
     return found
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # a name that no file system takes
-        return False
-
-
-def subsets(run: str, folder: Path, platforms: Sequence[str] | None) -> dict[str, Subset]:
-    """The subsets of a run, by name; those named if any are. Raises `BadInput` for a manifest that cannot be used."""
-    wanted = {platform.lower() for platform in platforms or ()}
+def subsets(run: str, folder: Path, args: Namespace) -> dict[str, Subset]:
+    """Return the subsets of a run, by name; those of `--platform` if any. Raise `BadInput` for an unusable manifest."""
+    wanted = {platform.lower() for platform in args.platform or ()}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
     names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
-    chosen = sorted(name for name in names if not wanted or name in wanted)
-    files = {name: RunFiles(folder, name) for name in chosen}
-    return {name: Subset(run, of, load(of.manifest)) for name, of in files.items()}
+    found = {}
+    for name in sorted(names & wanted if wanted else names):
+        files = RunFiles(folder, name)
+        saved = SavedRun(files, made, args.trust, args.benchmark) if (made := load(files.manifest)) else None
+        found[name] = Subset(run, files, saved)
+    return found
 
 
-def figures(of: Sequence[Subset], tasks: Path | None, trust: bool = False, named: str | None = None) -> Figures:
-    """The figures of the benchmark that these runs of one subset have in common.
+def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
+    """Return the figures of the benchmark that these runs of one subset have in common.
 
-    Raises `BadInput` where they are of several, or were not scored with the ground truth that is there now.
+    Raise `BadInput` if they are of several, or were not scored with the current ground truth.
     """
     found = {subset.benchmark: subset for subset in of}
     if len(found) > 1:
         which = " and ".join(f"{subset.run} is a run of {name}" for name, subset in found.items())
         raise BadInput(f"{which}: they cannot be compared")
-    runs = [SavedRun(subset.files, subset.manifest, trust, named) for subset in of if subset.manifest]
+    runs = [subset.saved for subset in of if subset.saved]
     if not runs:
         return Figures(registry.importing(of[0].name)[0]())
     benchmark = runs[0].measuring(tasks)
@@ -171,7 +174,7 @@ def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> t
 
 
 def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
-    """Records with their task's hash; lines that are not sound are counted in `skipped`."""
+    """Yield records with their task's hash; count unsound lines in `skipped`."""
     path = of.files.results
     for number, line in enumerate(lines(path), 1):
         data = parsed(line.text) if sound(line.text) else {}

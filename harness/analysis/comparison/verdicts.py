@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from harness.benchmark import Metric
 from harness.benchmarks.derived import Figures
 from harness.model import JSON
+from harness.ui.words import plural
 
 SIGNIFICANT = 0.05
 
 
 def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures) -> list[str]:
-    """A sentence for each main figure, over all platforms that the pair has. `names` are those of `a` and `b`."""
+    """Return a sentence for each main figure, over all platforms of the pair. `names` are those of `a` and `b`."""
     if not entries:
         return ["Nothing to compare."]
     last = entries[-1]["platform"]
@@ -27,19 +28,14 @@ def _caution(of: JSON) -> str:
         return ""
     caution = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
     if of["few_users"] and of["ci95"] is not None and of["equal"] < of["users"]:
-        caution += (
-            f" Too few users on {_listed(of['few_users'])} to rely on the interval: it holds less often than 95 %."
-        )
+        few = ", ".join(f"{platform} ({users})" for platform, users in of["few_users"].items())
+        caution += f" Too few users on {few} to rely on the interval: it holds less often than 95 %."
     return caution
-
-
-def _listed(few: Mapping[str, int]) -> str:
-    return ", ".join(f"{platform} ({users})" for platform, users in few.items())
 
 
 def _verdict(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
     a, b, users, unit = names["a"], names["b"], of["users"], metric.difference_unit
-    over = f"on {_count(users)} that both have"
+    over = f"on {plural(users, 'user')} that both have"
     if of["difference"] is None:
         return f"{metric.name} is not defined for any user that both have."
     if of["ci95"] is None:
@@ -51,12 +47,11 @@ def _verdict(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
     difference, p = of["difference"], f"p = {_p(of['p_holm'])} after Holm"
     alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_holm"] else ""
     if of["p_holm"] < SIGNIFICANT and low * high > 0:
-        ahead = (difference > 0) != metric.lower_is_better
-        better, worse = (a, b) if ahead else (b, a)
-        span = sorted((abs(low), abs(high)))
+        better, worse = (a, b) if (difference > 0) != metric.lower_is_better else (b, a)
+        least, most = sorted((abs(low), abs(high)))
         return (
             f"{better} is better than {worse} in {metric.name} by {metric.text(abs(difference))} {unit} (95 % "
-            f"{metric.text(span[0])} to {metric.text(span[1])}; {p}), {over}."
+            f"{metric.text(least)} to {metric.text(most)}; {p}), {over}."
         )
     return (
         f"No difference shown between {a} and {b} in {metric.name}: {metric.text(difference, signed=True)} {unit} "
@@ -65,11 +60,5 @@ def _verdict(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
     )
 
 
-def _count(users: int) -> str:
-    return f"{users} user{'' if users == 1 else 's'}"
-
-
 def _p(p: float | None) -> str:
-    if p is None:
-        return "n/a"
-    return f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
+    return "n/a" if p is None else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"

@@ -23,7 +23,7 @@ NO_REPORT = "no report, so whether the tasks are synthetic is unknown."
 
 
 def coverage(a: Side, b: Side, figures: Figures) -> JSON:
-    """Who has which users of a subset, and what the figures are on those that one has alone."""
+    """Return who has which users of a subset, and the figures on those that only one has."""
     both = common(a, b)
     return {
         "platform": a.of.name,
@@ -38,33 +38,28 @@ def coverage(a: Side, b: Side, figures: Figures) -> JSON:
 
 
 def _covered(side: Side, both: Sequence[str]) -> JSON:
-    """Of how many users a run has scores, and how those of both were answered. Numbers that only a manifest has are
-    None without one."""
-    manifest, scored = side.of.manifest, len(side.tasks)
-    found = {
+    """Return of how many users a run has scores, and how those of both were answered. Numbers that only a manifest has
+    are None without one."""
+    saved, scored = side.of.saved, len(side.tasks)
+    found: JSON = {
         "scored": scored,
-        "expected": None,
-        "failed": None,
-        "state": None,
-        "ratio": None,
-        "users_in_tasks": None,
+        **dict.fromkeys(("expected", "failed", "state", "ratio", "users_in_tasks")),
         "unsound": side.unsound,
         "answers_on_common": _answers(side, both),
     }
-    if manifest is None:
+    if saved is None:
         return found
-    ratio, users = manifest.selection["ratio"], manifest.tasks["users"]
     return found | {
-        "expected": max(manifest.counts.get("users") or round(ratio * users), scored),
-        "failed": manifest.counts.get("failed", 0),
-        "state": manifest.state,
-        "ratio": ratio,
-        "users_in_tasks": users,
+        "expected": max(saved.expected_users, scored),
+        "failed": saved.manifest.counts.get("failed", 0),
+        "state": saved.manifest.state,
+        "ratio": saved.manifest.selection["ratio"],
+        "users_in_tasks": saved.manifest.tasks["users"],
     }
 
 
 def _answers(side: Side, users: Sequence[str]) -> dict[str, int]:
-    """The answers of these users by outcome."""
+    """Return the number of answers of these users by outcome."""
     counts: Counter[str] = Counter()
     for outcomes, times in Counter(side.outcomes[place] for place in side.places(users)).items():
         counts.update({outcome: times * number for outcome, number in outcomes})
@@ -83,8 +78,8 @@ def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
 
 
 def warnings(a: Sequence[Side], b: Sequence[Side]) -> list[str]:
-    """What the reports remark on (synthetic tasks), what else differs than the model, results of unknown origin, and
-    the answers that count as empty."""
+    """Return the remarks of reports (synthetic tasks), what differs other than the model, results of unknown origin,
+    and the answers that count as empty."""
     subsets = [(of.of, other.of) for of, other in zip(a, b, strict=True)]
     differing = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
     return [*_remarks(subsets), *_by_platform(differing, len(a)), *_invalid(a, b)]
@@ -98,17 +93,17 @@ def _by_platform(sentences: Iterable[tuple[str, str]], platforms: int) -> Iterat
 
 
 def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
-    """What the reports of both runs remark on, then what those of one do."""
+    """Yield the remarks of the reports of both runs, then those of one."""
     remarks = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
     for words in dict.fromkeys(words for _, _, words in remarks):
         runs: dict[str, list[str]] = {}
         for platform, run, same in remarks:
             if same == words:
                 runs.setdefault(run, []).append(platform)
-        alike = len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1
-        for run, platforms in list(runs.items())[: 1 if alike else 2]:
-            whose = "Both runs" if alike else run
-            yield from _by_platform([(platform, f"{whose}: {words}") for platform in platforms], len(subsets))
+        if len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1:
+            runs = {"Both runs": next(iter(runs.values()))}
+        for run, platforms in runs.items():
+            yield from _by_platform([(platform, f"{run}: {words}") for platform in platforms], len(subsets))
 
 
 def _notes(of: Subset) -> Sequence[str]:
@@ -116,12 +111,12 @@ def _notes(of: Subset) -> Sequence[str]:
     try:
         data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
         return [str(note) for note in data["notes"]]
-    except (OSError, ValueError, LookupError, TypeError):  # none, or none of ours: `compare` goes by the records
+    except (OSError, ValueError, LookupError, TypeError):  # none, or none of ours: `compare` uses the records
         return [NO_REPORT]
 
 
 def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
-    """Of each platform the invalid answers of both sides, on the users that are compared."""
+    """Yield the invalid answers of both sides on each platform, of the users that are compared."""
     for sides in zip(a, b, strict=True):
         users = common(*sides)
         counts = [_answers(side, users) for side in sides]
@@ -131,8 +126,7 @@ def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
 
 
 def _invalid_of(counts: Mapping[str, int]) -> str:
-    wrong = {kind: times for kind, times in counts.items() if kind != VALID}
-    answers = sum(counts.values())
+    wrong, answers = {kind: times for kind, times in counts.items() if kind != VALID}, sum(counts.values())
     return sentence_on_invalid(wrong, answers) or f"none of {answers}"
 
 

@@ -8,23 +8,25 @@ from os import fsencode
 from pathlib import Path
 
 from harness.analysis.leaderboard.reports import Scored
-from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, groups
+from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, groups
 from harness.errors import shown
 from harness.store.files import runs
+from harness.ui.words import plural
 
 MOST = 10
 """Runs or reports that a sentence names."""
+UNFINISHED = "resume continues, reeval scores what exists"
 
 
-def notes(printed: Sequence[MetricTable]) -> list[str]:
-    """Return what a reader of these tables must know, for what occurs in them."""
+def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[str]:
+    """Return what a reader of these tables must know, for what occurs in them; of ranks only if these are shown."""
     found = [*_incomplete(printed)]
     averaged = {table.benchmark: len(table.layout.subsets) for table in printed if AVERAGE in table.columns}
     found += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
-    if any(table.places for table in printed):
+    if show_ranks and (ranked := [table for table in printed if table.is_ranked]):
         found.append(
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
-            f"{_differing(printed)}; the command compare tells what is more than chance."
+            f"{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
     found += _invalid(printed)
     rows = [row for table in printed for row in table.rows if not row.is_published]
@@ -32,18 +34,15 @@ def notes(printed: Sequence[MetricTable]) -> list[str]:
     synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
     if synthetic:
         which = "All runs" if len(synthetic) == len(names) else ", ".join(synthetic)
-        found.append(f"{which}: synthetic tasks, which say nothing of real users.")
+        found.append(f"{which}: synthetic tasks, which say nothing about real users.")
     return found + list(dict.fromkeys(table.source.note for table in printed if table.source))
 
 
 def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
-    """Yield of how many users the marked figures are, the smallest share first."""
+    """Yield how many users the marked figures cover, the smallest share first."""
     figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
-    found = {
-        (report.run, report.subset): report
-        for report in (figure.report for figure in figures if not figure.complete)
-        if report is not None
-    }
+    marked = (figure.report for figure in figures if figure.report and not figure.complete)
+    found = {(report.run, report.subset): report for report in marked}
     alike: dict[tuple[str, int, int], list[str]] = {}
     for report in sorted(found.values(), key=lambda report: report.scored / max(report.in_tasks, 1)):
         alike.setdefault((report.run, report.scored, report.in_tasks), []).append(report.subset)
@@ -52,11 +51,11 @@ def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
         yield f"*: not all users of the tasks file are scored: {bounded(counts, '; ')}."
 
 
-def _differing(printed: Sequence[MetricTable]) -> str:
+def _differing(ranked: Sequence[MetricTable]) -> str:
     """Return the settings of runs that are ranked together although these differ."""
     found: dict[str, str] = {}
-    for table in printed:
-        for _, group in groups(table.rows, table.layout) if table.places else ():
+    for table in ranked:
+        for _, group in groups(table.rows, table.columns):
             of = {table.rows[number].name: figure.report.settings for number, figure in group.items() if figure.report}
             if len(set(of.values())) > 1:
                 found |= {name: f"{name}: {', '.join(settings)}" for name, settings in of.items() if settings}
@@ -64,23 +63,22 @@ def _differing(printed: Sequence[MetricTable]) -> str:
 
 
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
-    """How many answers of each run were invalid, on all its platforms together, the largest share first."""
+    """Yield how many answers of each run were invalid, on all its platforms together, the largest share first."""
     for layout in {table.benchmark: table.layout for table in printed}.values():
         of = [table for table in printed if table.benchmark == layout.benchmark]
         rows = {row.name: row for table in of for row in table.rows if row.reports}
-        found = {run: _answers(row) for run, row in rows.items()}
-        ranked = sorted(found, key=lambda run: -found[run][0] / max(found[run][1], 1))
-        counts = [f"{run} {found[run][0]} of {found[run][1]}" for run in ranked if found[run][0]]
+        found = [
+            (name, sum(report.invalid for report in row.reports), sum(report.answers for report in row.reports))
+            for name, row in rows.items()
+        ]
+        found.sort(key=lambda one: -one[1] / max(one[2], 1))
+        counts = [f"{run} {invalid} of {answers}" for run, invalid, answers in found if invalid]
         if counts:
             yield f"{layout.invalid}: {bounded(counts)}."
 
 
-def _answers(row: Row) -> tuple[int, int]:
-    return sum(report.invalid for report in row.reports), sum(report.answers for report in row.reports)
-
-
 def bounded(entries: Iterable[str], between: str = ", ") -> str:
-    """Return the first of them, and how many more there are."""
+    """Return the first entries, and how many more there are."""
     there = list(entries)
     return between.join(there[:MOST]) + (f" and {len(there) - MOST} more" if len(there) > MOST else "")
 
@@ -97,22 +95,18 @@ class LeftOut:
 
     def sentences(self) -> list[str]:
         """Return a line for each kind that occurs."""
-        kinds = (
-            (self.nobody, "no user is scored"),
-            (self.unfinished, "unfinished: no report yet; resume continues, reeval scores what exists"),
-        )
+        kinds = (self.nobody, "no user is scored"), (self.unfinished, f"unfinished: no report yet; {UNFINISHED}")
         return [f"Left out: {_by_run(which)} ({why})." for which, why in kinds if which]
 
     def nothing_else(self, results: Path, names: Sequence[str]) -> str:
         """Return why there is nothing to show of the named runs (of all if none is named)."""
         number = len(self.unfinished)
-        unfinished = f"{number} unfinished run{'' if number == 1 else 's'}: resume continues, reeval scores what exists"
+        unfinished = f"{plural(number, 'unfinished run')}: {UNFINISHED}" if number else ""
         if self.nobody:
-            return (
-                f"no user is scored in {_by_run(self.nobody)} under {results}{f', and {unfinished}' if number else ''}"
-            )
+            also = f", and {unfinished}" if unfinished else ""
+            return f"no user is scored in {_by_run(self.nobody)} under {results}{also}"
         of = f" of {bounded(map(shown, dict.fromkeys(names)))}" if names else ""
-        return f"no reports{of} under {results}{f', but {unfinished}' if number else ': run something first'}"
+        return f"no reports{of} under {results}{f', but {unfinished}' if unfinished else ': run something first'}"
 
 
 def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, names: Sequence[str]) -> LeftOut:
@@ -120,18 +114,17 @@ def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, 
 
     `there` are the files of all reports, also of those that could not be read.
     """
+
+    def text(name: str) -> str:
+        return fsencode(name).decode("utf-8", "backslashreplace")  # a file's name may be no text
+
     nobody = tuple((report.run, report.subset) for report in reports if not report.scored)
     unfinished = tuple(
-        (_text(files.folder.name), _text(files.subset))
+        (text(files.folder.name), text(files.subset))
         for files in runs(results)
         if (not names or files.folder.name in names) and files.report("json") not in there
     )
     return LeftOut(nobody, unfinished)
-
-
-def _text(name: str) -> str:
-    """The name of a file as text, which it may not be."""
-    return fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _by_run(which: Iterable[tuple[str, str]]) -> str:

@@ -1,14 +1,14 @@
-"""Reports side by side: of each metric a table, a row a run and a column a subset, with the best marked.
+"""Reports as tables: of each metric one, with a row for each run, a column for each subset, and the best marked.
 
-Where figures of different runs may be ranked is decided here: complete ones, of the same prompt in the same version
-(of a prompt or agent of the user's, of files of the same SHA-256), on the same tasks file.
+Which figures of different runs are ranked is decided here: complete ones, of the same prompt in the same version
+(of a user's own prompt or agent, of files of the same SHA-256), on the same tasks file.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from harness.analysis.leaderboard.reports import Declared, Scored, Value, declared_of
@@ -22,10 +22,10 @@ AVERAGE = "Avg."
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of one benchmark: its subsets as columns, its metrics by name, those of them that are shown where none
-    is named (`main`), and what becomes of invalid answers.
+    """The tables of one benchmark: its subsets as columns, its metrics by name, those that are shown if none is named
+    (`main`), and how invalid answers count.
 
-    Every metric has an Excel file. More than one subset have an average. `published` scores are shown beside runs.
+    Every metric has an Excel file. Several subsets have an average. `published` scores are shown after the runs.
     """
 
     benchmark: str
@@ -41,7 +41,7 @@ class Layout:
 
 
 def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
-    """The tables of every benchmark that reports are of, or that has published scores; those that ship come first."""
+    """Return the tables of every benchmark that has reports or published scores; those that ship come first."""
     found: dict[str, list[Declared]] = {name: [] for name in registry.names()}
     for report in reports:
         found.setdefault(report.benchmark, []).append(report.declared)
@@ -50,11 +50,9 @@ def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
 
 
 def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
-    """Of the reports of one benchmark, which may be of several of its versions."""
-    of = list(reports)
+    """Return the layout of the reports of one benchmark, which may be of several of its versions."""
     cls = registry.find(name) if registry.is_shipped(name) else None
-    if cls is not None and not of:
-        of = [declared_of(cls)]
+    of = reports or ([declared_of(cls)] if cls else [])
     metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
@@ -64,7 +62,8 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value of a table, whether it covers all users of the tasks file, and the report that it is of, if it is of one.
+    """A value of a table, whether it covers all users of the tasks file, the report that it is of, if it is of one, and
+    its rank.
 
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing.
     """
@@ -73,6 +72,7 @@ class Figure:
     complete: bool
     alike: tuple[str, ...] | None
     report: Scored | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +98,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """`rows` are the runs by name, then what was published; `places` are by row number and column.
-
-    `label` is the metric's name, with its benchmark's where two have one of that name.
-    """
+    """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
+    have one of that name."""
 
     layout: Layout
     metric: Metric
     label: str
     rows: tuple[Row, ...]
-    places: Mapping[tuple[int, str], Place]
     source: Published | None = None
 
     @property
@@ -123,44 +120,44 @@ class MetricTable:
         """Return the metric with its unit, and the benchmark if the name alone is ambiguous."""
         return self.metric.title.replace(self.metric.name, self.label, 1)
 
+    @property
+    def is_ranked(self) -> bool:
+        return any(figure is not None and figure.place for row in self.rows for figure in row.figures.values())
+
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
-    """Of every benchmark and metric that has any, in the order of `layouts` and of the reports."""
-    of_each = [
-        (layout, metric, [report for report in reports if report.benchmark == layout.benchmark])
+    """Return those with a row, of every benchmark and metric, in the order of `layouts` and of the reports."""
+    made = [
+        _table(layout, metric, [report for report in reports if report.benchmark == layout.benchmark])
         for layout in layouts(reports, with_published=with_published)
-        for metric in layout.metrics
+        for metric in layout.metrics.values()
     ]
-    made = [(layout, metric, of) for layout, metric, of in of_each if _has(layout, metric, of)]
-    times = Counter(metric for _, metric, _ in made)
+    made = [table for table in made if table.rows]
+    times = Counter(table.label for table in made)
     return [
-        _table(layout, layout.metrics[metric], f"{metric} ({layout.benchmark})" if times[metric] > 1 else metric, of)
-        for layout, metric, of in made
+        replace(table, label=f"{table.label} ({table.benchmark})") if times[table.label] > 1 else table
+        for table in made
     ]
 
 
-def _has(layout: Layout, metric: str, reports: Sequence[Scored]) -> bool:
-    published = layout.published is not None and metric in layout.published.figures
-    return published or any(metric in report.values for report in reports)
-
-
-def _table(layout: Layout, metric: Metric, label: str, reports: Sequence[Scored]) -> MetricTable:
+def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricTable:
     runs: dict[str, list[Scored]] = {}
     for report in reports:
         runs.setdefault(report.run, []).append(report)
-    source = layout.published
-    published = source if source and metric.name in source.figures else None
     has = {name: of for name, of in runs.items() if any(metric.name in each.values for each in of)}
     rows = [_row(name, metric.name, layout, of) for name, of in has.items()]
-    rows += _published(published, metric.name, layout) if published else []
-    return MetricTable(layout, metric, label, tuple(rows), _places(rows, layout, metric), published)
+    source = layout.published if layout.published and metric.name in layout.published.figures else None
+    for model, values in source.figures[metric.name].items() if source else ():
+        figures = {column: Figure(Value(value), True, None) for column, value in values.items()}
+        rows.append(Row(model, {**figures, **{column: None for column in layout.columns if column not in figures}}))
+    return MetricTable(layout, metric, metric.name, _placed(rows, layout.columns, metric), source)
 
 
 def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
     found = {report.subset: _figure(report, metric) for report in reports}
     figures = {subset: found.get(subset) for subset in layout.subsets}
     if len(layout.subsets) > 1:
-        figures[AVERAGE] = _average([found.get(subset) for subset in layout.subsets])
+        figures[AVERAGE] = _average(list(figures.values()))
     return Row(name, figures, tuple(reports))
 
 
@@ -180,38 +177,32 @@ def _average(figures: Sequence[Figure | None]) -> Figure | None:
     return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None)
 
 
-def _published(source: Published, metric: str, layout: Layout) -> list[Row]:
-    """In the order of the source; nothing in columns that it does not have."""
-    return [
-        Row(
-            model,
-            {column: Figure(Value(value), True, None) for column, value in figures.items()}
-            | {column: None for column in layout.columns if column not in figures},
+def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
+    """Return the rows with the best and second best of each column marked, by values as they are shown: what looks
+    equal is equal."""
+    places: dict[tuple[int, str], Place] = {}
+    for column, group in groups(rows, columns):
+        shown = {number: metric.shown(figure.value.value) for number, figure in group.items()}
+        best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
+        places |= {(number, column): best[value] for number, value in shown.items() if value in best}
+    return tuple(
+        replace(
+            row,
+            figures={
+                column: figure and replace(figure, place=places.get((number, column)))
+                for column, figure in row.figures.items()
+            },
         )
-        for model, figures in source.figures[metric].items()
-    ]
+        for number, row in enumerate(rows)
+    )
 
 
-def _places(rows: Sequence[Row], layout: Layout, metric: Metric) -> dict[tuple[int, str], Place]:
-    """The best and the second best value of each column."""
-    return {
-        (number, column): place for column, group in groups(rows, layout) for number, place in _ranked(group, metric)
-    }
-
-
-def groups(rows: Sequence[Row], layout: Layout) -> Iterator[tuple[str, dict[int, Figure]]]:
-    """By column the figures that compare, two or more, by the numbers of their rows."""
-    for column in layout.columns:
+def groups(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[str, dict[int, Figure]]]:
+    """Yield each column with figures that compare, two or more, by the numbers of their rows."""
+    for column in columns:
         groups: dict[tuple[str, ...], dict[int, Figure]] = {}
         for number, row in enumerate(rows):
             figure = row.figures[column]
             if figure is not None and figure.complete and figure.alike is not None:
                 groups.setdefault(figure.alike, {})[number] = figure
         yield from ((column, group) for group in groups.values() if len(group) > 1)
-
-
-def _ranked(group: Mapping[int, Figure], metric: Metric) -> list[tuple[int, Place]]:
-    """By values as they are shown: what looks equal is equal."""
-    shown = {number: metric.shown(figure.value.value) for number, figure in group.items()}
-    best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
-    return [(number, best[value]) for number, value in shown.items() if value in best]

@@ -1,43 +1,47 @@
-"""The tables of `stats` as Excel sheets: a workbook a metric, and one with them all and what they are of."""
+"""The tables of `stats` as Excel sheets: a workbook for each metric, and one with all of them and their runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import Figure, MetricTable, Row
 from harness.benchmark import Metric
 from harness.report.grid import Place
-from harness.report.xlsx import PERCENT, WHOLE, Cell, Sheet
+from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
 SUMMARY = "summary"
 RUNS_NOTES = (
     "A row for each run and platform. An asterisk: not all users of the tasks file are scored.",
     "Tokens as the endpoint counted them; those of the requests without count are not among them.",
 )
-Content = Cell | str | None
+SUMMARY_NOTES = (
+    "From, to: the 95 % interval over users of the figure before them; an average has none.",
+    "Users, requests and tokens are those of all platforms of the run together.",
+)
 
 
 def workbooks(
     tables: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[Sheet]]]:
-    """Name of the file, without its suffix, and its sheets; `missing` are notes for the sheet of runs."""
+    """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs."""
     for table in tables:
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [_metric_sheet(table)]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
-    about = {key: _about(of) for key, of in runs.items()}
+    about = {key: [made(of) for made in ABOUT.values()] for key, of in runs.items()}
     yield SUMMARY, [_runs_sheet(reports, missing), *(_summary_sheet(table, about) for table in tables)]
 
 
 def _metric_sheet(table: MetricTable) -> Sheet:
-    """A row a run and a column a platform, as in the tables of papers."""
+    """Return a row for each run and a column for each platform, as in the tables of papers."""
     rows = [
-        (row.label, *(_cell(table, number, row, column) for column in table.columns), row.about or None)
-        for number, row in enumerate(table.rows)
+        (row.label, *(_cell(table.metric, row, column) for column in table.columns), row.about or None)
+        for row in table.rows
     ]
     return Sheet(table.label, ("run", *table.columns, "what"), rows, _notes(table))
 
@@ -46,91 +50,53 @@ def _notes(table: MetricTable) -> list[str]:
     return [f"{table.title}.", *notes([table])]
 
 
-def _cell(table: MetricTable, number: int, row: Row, column: str) -> Cell | None:
-    figure, place = row.figures[column], table.places.get((number, column))
+def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
+    figure = row.figures[column]
     if figure is None:
         return None
     return Cell(
-        table.metric.shown(figure.value.value),
+        metric.shown(figure.value.value),
         not figure.complete,
-        number=_format(table.metric),
-        bold=place is Place.BEST,
-        underlined=place is Place.SECOND,
+        number=decimals(metric.decimals),
+        bold=figure.place is Place.BEST,
+        underlined=figure.place is Place.SECOND,
         faint=row.is_published,
     )
 
 
-About = Mapping[tuple[str, str], list[Content]]
-"""Of each benchmark and run the cells for `ABOUT`."""
-
-
-def _summary_sheet(table: MetricTable, about: About) -> Sheet:
-    """The same figures with their intervals, and what they are of."""
-    columns = ["run"]
+def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
+    """Return the same figures with their intervals, and the cells of `ABOUT` by benchmark and run; a published row has
+    none."""
+    columns, rows = ["run"], list[list[Content]]()
     for column in table.columns:
         columns += [column, "from", "to"] if column in table.layout.subsets else [column]
-    rows = [_summary_row(table, number, row, about) for number, row in enumerate(table.rows)]
-    notes_below = [
-        "From, to: the 95 % interval over users of the figure before them; an average has none.",
-        "Users, requests and tokens are those of all platforms of the run together.",
-    ]
-    return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *notes_below])
-
-
-ABOUT = (
-    "users scored",
-    "users expected",
-    "requests",
-    "prompt tokens",
-    "completion tokens",
-    "model",
-    "prompt",
-    "share",
-    "tasks",
-)
-
-
-def _summary_row(table: MetricTable, number: int, row: Row, about: About) -> list[Content]:
-    """Nothing of what a published row is of: its table does not say."""
-    cells: list[Content] = [row.label]
-    for column in table.columns:
-        cells.append(_cell(table, number, row, column))
-        cells += _interval(table.metric, row.figures[column]) if column in table.layout.subsets else []
-    return cells + ([None for _ in ABOUT] if row.is_published else about[table.benchmark, row.name])
+    for row in table.rows:
+        cells: list[Content] = [row.label]
+        for column in table.columns:
+            cells.append(_cell(table.metric, row, column))
+            cells += _interval(table.metric, row.figures[column]) if column in table.layout.subsets else []
+        rows.append(cells + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name]))
+    return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
 
 
 def _interval(metric: Metric, figure: Figure | None) -> list[Content]:
     if figure is None or figure.value.interval is None:
         return [None, None]
-    return [Cell(metric.shown(end), faint=True, number=_format(metric)) for end in figure.value.interval]
+    number = decimals(metric.decimals)
+    return [Cell(metric.shown(end), faint=True, number=number) for end in figure.value.interval]
 
 
-def _format(metric: Metric) -> str:
-    return f"0.{'0' * metric.decimals}"
-
-
-def _about(reports: Sequence[Scored]) -> list[Content]:
-    return [
-        Cell(
-            sum(report.scored for report in reports),
-            not all(report.complete for report in reports),
-            number=WHOLE,
-        ),
-        _whole(sum(report.expected for report in reports)),
-        *(_used(reports, name) for name in ("requests", "prompt_tokens", "completion_tokens")),
-        _together(report.model for report in reports),
-        _together(_prompt(report) for report in reports),
-        Cell(min(report.ratio for report in reports), number=PERCENT),
-        _together(_tasks(report) for report in reports),
-    ]
+def _scored(reports: Sequence[Scored]) -> Cell:
+    are_complete = all(report.complete for report in reports)
+    return Cell(sum(report.scored for report in reports), not are_complete, number=WHOLE)
 
 
 def _whole(number: int) -> Cell:
     return Cell(number, number=WHOLE)
 
 
-def _used(reports: Iterable[Scored], name: str) -> Cell | None:
-    """Blank where no request was counted, as for results of the authors' runner."""
+def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
+    """Return a sum, blank if no request was counted, as for results of the authors' runner."""
     counted = [report.usage.get(name, 0) for report in reports if report.usage]
     return _whole(sum(counted)) if counted else None
 
@@ -147,54 +113,47 @@ def _tasks(report: Scored) -> str:
     return "synthetic" if report.synthetic else ""
 
 
-RUNS = (
-    "run",
-    "benchmark",
-    "platform",
-    "users scored",
-    "users expected",
-    "users failed",
-    "answers",
-    "invalid",
-    "share",
-    "model",
-    "prompt",
-    "prompt version",
-    "tasks",
-    "tasks SHA-256",
-    "requests",
-    "prompt tokens",
-    "completion tokens",
-    "requests without count",
-    "begun",
-    "harness",
-)
+ABOUT: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+    "users scored": _scored,
+    "users expected": lambda reports: _whole(sum(report.expected for report in reports)),
+    "requests": partial(_used, "requests"),
+    "prompt tokens": partial(_used, "prompt_tokens"),
+    "completion tokens": partial(_used, "completion_tokens"),
+    "model": lambda reports: _together(report.model for report in reports),
+    "prompt": lambda reports: _together(map(_prompt, reports)),
+    "share": lambda reports: Cell(min(report.ratio for report in reports), number=PERCENT),
+    "tasks": lambda reports: _together(map(_tasks, reports)),
+}
+"""Columns on a run, each made of its reports on all platforms."""
+
+RUNS: Mapping[str, Callable[[Scored], Content]] = {
+    "run": lambda report: report.run,
+    "benchmark": lambda report: report.benchmark,
+    "platform": lambda report: report.subset,
+    "users scored": lambda report: _scored([report]),
+    "users expected": lambda report: _whole(report.expected),
+    "users failed": lambda report: _whole(report.failed),
+    "answers": lambda report: _whole(report.answers),
+    "invalid": lambda report: _whole(report.invalid),
+    "share": lambda report: Cell(report.ratio, number=PERCENT),
+    "model": lambda report: report.model,
+    "prompt": _prompt,
+    "prompt version": lambda report: report.prompt_version,
+    "tasks": _tasks,
+    "tasks SHA-256": lambda report: report.tasks[:16],
+    "requests": lambda report: _used("requests", [report]),
+    "prompt tokens": lambda report: _used("prompt_tokens", [report]),
+    "completion tokens": lambda report: _used("completion_tokens", [report]),
+    "requests without count": lambda report: _used("untold", [report]),
+    "begun": lambda report: report.begun,
+    "harness": lambda report: report.harness,
+}
+"""Columns on one report."""
 
 
 def _runs_sheet(reports: Sequence[Scored], missing: Sequence[str]) -> Sheet:
-    """By run, its platforms in the order of the tables."""
+    """Return a row for each report, by run, its platforms in the order of the tables."""
     ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
     invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
-    return Sheet("Runs", RUNS, [_run_row(report) for report in ordered], [*RUNS_NOTES, *invalid, *missing])
-
-
-def _run_row(report: Scored) -> list[Content]:
-    return [
-        report.run,
-        report.benchmark,
-        report.subset,
-        Cell(report.scored, not report.complete, number=WHOLE),
-        _whole(report.expected),
-        _whole(report.failed),
-        _whole(report.answers),
-        _whole(report.invalid),
-        Cell(report.ratio, number=PERCENT),
-        report.model,
-        _prompt(report),
-        report.prompt_version,
-        _tasks(report),
-        report.tasks[:16],
-        *(_used([report], name) for name in ("requests", "prompt_tokens", "completion_tokens", "untold")),
-        report.begun,
-        report.harness,
-    ]
+    rows = [[made(report) for made in RUNS.values()] for report in ordered]
+    return Sheet("Runs", tuple(RUNS), rows, [*RUNS_NOTES, *invalid, *missing])

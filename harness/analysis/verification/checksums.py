@@ -6,17 +6,119 @@ Whether a user is missing, and whether metrics and report match the answers, nee
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from glob import escape
 from pathlib import Path
+from typing import Any
 
-from harness.analysis.verification.replayed import TORN, Replies, kept, opened
-from harness.model import JSON
-from harness.store.log import lines
+import numpy as np
+
+from harness.benchmarks.files import DOCUMENT_MOST, content, open_regular
+from harness.errors import reading
+from harness.model import JSON, Completion
+from harness.store.log import Line, line_at, lines, sound, unseal
 from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles
+from harness.store.tasks import key_hash
 
 Beat = Callable[[], None]
 ALONE = "only lines were checked, not whether users are missing or whether metrics and report match the answers"
+TORN = "torn or changed since it was written"
+
+
+def opened(path: Path, beat: Beat) -> Iterator[tuple[str, int, Line, JSON | None]]:
+    """Yield each line of a log: its place in words, its number, itself, and its object if it is unchanged."""
+    for number, line in enumerate(lines(path), 1):
+        beat()
+        yield f"{path.name}, line {number}", number, line, _object(line)
+
+
+def _object(line: Line) -> JSON | None:
+    if not sound(line.text) or line.size != len(line.text) + 1:
+        return None
+    try:
+        return unseal(line.text)
+    except ValueError:
+        return None
+
+
+class Replies:
+    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory."""
+
+    def __init__(self, path: Path, find: Callable[[str], int | None], beat: Callable[[], None]) -> None:
+        self._path = path
+        self._find = find
+        self._beat = beat
+        self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def findings(self) -> Iterator[str]:
+        """Read them all, and yield what is wrong with single lines."""
+        numbers, positions, offsets, keys = array("q"), array("q"), array("q"), array("Q")
+        for at, number, line, data in opened(self._path, self._beat):
+            if data is None:
+                yield f"{at}: {TORN}"
+                continue
+            position = self._find(str(data.get("user_id")))
+            numbers.append(number)
+            positions.append(-1 if position is None else position)
+            offsets.append(line.offset)
+            keys.append(key_hash(f"{data.get('user_id')} {data.get('request')} {data.get('nth')}"))
+        order = np.argsort(np.frombuffer(positions, np.int64), kind="stable")
+        self._positions = np.frombuffer(positions, np.int64)[order]
+        self._offsets = np.frombuffer(offsets, np.int64)[order]
+        values = np.frombuffer(keys, np.uint64)
+        order = np.argsort(values, kind="stable")
+        again = order[1:][values[order][1:] == values[order][:-1]]
+        for number in np.sort(np.frombuffer(numbers, np.int64)[again]):
+            yield f"{self._path.name}, line {number}: duplicate response"
+
+    def of(self, position: int) -> dict[tuple[str, int], Completion]:
+        """Return a user's, by request digest and how many times it was sent before. Raise `MISSHAPEN`."""
+        first, last = np.searchsorted(self._positions, (position, position + 1))
+        found = {}
+        if first < last:
+            with open_regular(self._path) as file:
+                for offset in self._offsets[first:last]:
+                    data = unseal(line_at(file, int(offset)))
+                    found[data["request"], data["nth"]] = Completion(**data["completion"])
+        return found
+
+
+def kept(files: RunFiles, digests: Mapping[str, Any]) -> dict[str, Path | None]:
+    """Return where the bytes of each prompt or agent file are: under its name, or in a backup; None if nowhere."""
+
+    def has(path: Path, digest: Any) -> bool:
+        with reading(path):
+            return path.is_file() and hashlib.sha256(content(path, DOCUMENT_MOST)).hexdigest() == digest
+
+    copies = {name: (files.folder / name, *sorted(files.folder.glob(f"{escape(name)}.before-*"))) for name in digests}
+    return {name: next((path for path in copies[name] if has(path, digest)), None) for name, digest in digests.items()}
+
+
+def logs(
+    files: RunFiles, manifest: Manifest, replies: Replies, beat: Beat, saw: Callable[[JSON], None]
+) -> Iterator[str]:
+    """Yield what is wrong with kept files, events, failures and responses; call `saw` with each failure.
+
+    A failure that is twice has the same time, too.
+    """
+    for name, path in kept(files, manifest.identity["files"]).items():
+        if path is None:
+            yield f"{name} is not the file that this run was made with, or is missing"
+    for at, _, _, data in opened(files.events, beat):
+        if data is None:
+            yield f"{at}: {TORN}"
+    seen = set()
+    for at, _, line, data in opened(files.failures, beat):
+        if data is None:
+            yield f"{at}: {TORN}"
+            continue
+        if line.text in seen:
+            yield f"{at}: duplicate failure"
+        seen.add(line.text)
+        saw(data)
+    yield from replies.findings()
 
 
 class LinesCheck:
@@ -29,28 +131,25 @@ class LinesCheck:
         self._beat = beat
 
     def findings(self) -> Iterator[str]:
-        if self._manifest.subset != self._files.subset:
-            yield f"{self._files.manifest.name} is of {self._manifest.subset}"
-        yield from kept_files(self._files, self._manifest)
-        yield from torn(self._files.events, self._beat)
-        yield from failures(self._files.failures, self._beat, lambda data: None)
-        yield from Replies(self._files.responses, lambda user: None, self._beat).findings()
+        files, manifest = self._files, self._manifest
+        if manifest.subset != files.subset:
+            yield f"{files.manifest.name} is of {manifest.subset}"
+        replies = Replies(files.responses, lambda user: None, self._beat)
+        yield from logs(files, manifest, replies, self._beat, lambda data: None)
         yield from self._results()
-        counted = self._manifest.counts.get("done")
-        if self._manifest.state == COMPLETE and counted != self.records:
-            yield f"{self._files.manifest.name}: counts.done is {counted}, and there are {self.records}"
+        counted = manifest.counts.get("done")
+        if manifest.state == COMPLETE and counted != self.records:
+            yield f"{files.manifest.name}: counts.done is {counted}, and there are {self.records}"
 
     def _results(self) -> Iterator[str]:
         """Check the results. A user whose task has changed has a record of each version until the run ends."""
-        path, whole, seen = self._files.results, hashlib.sha256(), set[tuple[str, str]]()
-        for number, line in enumerate(lines(path), 1):
-            self._beat()
+        whole, seen = hashlib.sha256(), set[tuple[str, str]]()
+        for at, _, line, data in opened(self._files.results, self._beat):
             whole.update(line.text + b"\n")
-            data = opened(line)
             if data is None:
-                yield f"{path.name}, line {number}: {TORN}"
+                yield f"{at}: {TORN}"
             elif (made := (str(data.get("user_id")), str(data.get("task")))) in seen:
-                yield f"{path.name}, line {number}: user {made[0]} has a duplicate record"
+                yield f"{at}: user {made[0]} has a duplicate record"
             else:
                 seen.add(made)
         self.records = len({user for user, _ in seen})
@@ -63,32 +162,4 @@ def unlike_manifest(files: RunFiles, manifest: Manifest, sha256: str) -> Iterato
     if complete and sha256 != manifest.results_sha256:
         yield f"{files.results.name} is not the file that the manifest names (SHA-256 differs)"
     if not complete and manifest.results_sha256 is not None:
-        yield f"{files.manifest.name} names a finished results file, and says {manifest.state}"
-
-
-def kept_files(files: RunFiles, manifest: Manifest) -> Iterator[str]:
-    for name, path in kept(files, manifest.identity["files"]).items():
-        if path is None:
-            yield f"{name} is not the file that this run was made with, or is missing"
-
-
-def torn(path: Path, beat: Beat) -> Iterator[str]:
-    for number, line in enumerate(lines(path), 1):
-        beat()
-        if opened(line) is None:
-            yield f"{path.name}, line {number}: {TORN}"
-
-
-def failures(path: Path, beat: Beat, saw: Callable[[JSON], None]) -> Iterator[str]:
-    """Yield torn and duplicate lines (each has its time); call `saw` with the others."""
-    seen = set()
-    for number, line in enumerate(lines(path), 1):
-        beat()
-        data = opened(line)
-        if data is None:
-            yield f"{path.name}, line {number}: {TORN}"
-            continue
-        if line.text in seen:
-            yield f"{path.name}, line {number}: duplicate failure"
-        seen.add(line.text)
-        saw(data)
+        yield f"{files.manifest.name} names a finished results file, but its state is {manifest.state}"

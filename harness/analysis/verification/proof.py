@@ -9,7 +9,7 @@ that died); missing events in the log, or a missing failure of a user; changes t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,22 +19,21 @@ import orjson
 from msgspec import structs
 from numpy.typing import NDArray
 
-from harness.analysis.verification.checksums import failures, kept_files, torn, unlike_manifest
-from harness.analysis.verification.replayed import MISSHAPEN, TORN, Player, Replies, counted, opened, unlike
+from harness.analysis.verification.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
+from harness.analysis.verification.replayed import MISSHAPEN, Player, counted, unlike
 from harness.benchmark import Benchmark
 from harness.benchmarks import reports
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
 from harness.benchmarks.overview import blocks
 from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
-from harness.config.plan import sampling_again
 from harness.engine.finish import ReportScores, facts
-from harness.engine.job import Job
 from harness.engine.play import rescored
-from harness.errors import BadInput, MachineError, shown
+from harness.engine.run import Run
+from harness.errors import BadInput, reading, shown
 from harness.model import JSON, Record
 from harness.report import text
-from harness.store.log import line_at, lines, unseal
+from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore
 from harness.store.tasks import TaskIndex
@@ -53,18 +52,13 @@ class Check:
         index: TaskIndex,
         replies: Replies,
         player: Player | None,
-        beat: Callable[[], None],
+        beat: Beat,
     ) -> None:
         selection = manifest.selection
         self.expected = index.select(selection["ratio"], selection["sample_seed"])
         self.notes: list[str] = []
-        self._files = files
-        self._manifest = manifest
-        self._benchmark = benchmark
-        self._index = index
-        self._replies = replies
-        self._player = player
-        self._beat = beat
+        self._files, self._manifest, self._benchmark, self._index = files, manifest, benchmark, index
+        self._replies, self._player, self._beat = replies, player, beat
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
@@ -79,10 +73,7 @@ class Check:
 
     def findings(self) -> Iterator[str]:
         yield from self._tasks()
-        yield from kept_files(self._files, self._manifest)
-        yield from torn(self._files.events, self._beat)
-        yield from failures(self._files.failures, self._beat, self._saw_failure)
-        yield from self._replies.findings()
+        yield from logs(self._files, self._manifest, self._replies, self._beat, self._saw_failure)
         yield from self._results()
         yield from self._records()
         yield from self._users()
@@ -116,21 +107,18 @@ class Check:
 
     def _results(self) -> Iterator[str]:
         """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
-        whole, path, outside = hashlib.sha256(), self._files.results, 0
-        complete = self._manifest.state == COMPLETE
-        for number, line in enumerate(lines(path), 1):
-            self._beat()
+        whole, outside, complete = hashlib.sha256(), 0, self._manifest.state == COMPLETE
+        for at, number, line, data in opened(self._files.results, self._beat):
             whole.update(line.text + b"\n")
-            data = opened(line)
             position = None if data is None else self._position(data)
             if data is None:
-                yield f"{path.name}, line {number}: {TORN}"
+                yield f"{at}: {TORN}"
             elif position is not None:
                 if wrong := self._misplaced(position, complete):
-                    yield f"{path.name}, line {number}: user {data['user_id']} {wrong}"
+                    yield f"{at}: user {data['user_id']} {wrong}"
                 self._offsets[position], self._numbers[position] = line.offset, number
             elif complete:
-                yield f"{path.name}, line {number}: user {data.get('user_id')} has no such task"
+                yield f"{at}: user {data.get('user_id')} has no such task"
             else:
                 outside += 1
         if outside:
@@ -147,7 +135,7 @@ class Check:
         """Yield records that differ from what their answers or responses give; collect their scores."""
         path = self._files.results
         if not self.done.any():
-            return
+            return  # perhaps without a file
         with open_regular(path) as file:
             for position in map(int, np.flatnonzero(self.done)):
                 self._beat()
@@ -189,8 +177,8 @@ class Check:
         state = self._manifest.state
         if state not in (COMPLETE, INCOMPLETE):
             return
-        there = self.done if state == COMPLETE else self.done | self._failed
-        for position in np.flatnonzero(self.expected & ~there):
+        played = self.done if state == COMPLETE else self.done | self._failed
+        for position in np.flatnonzero(self.expected & ~played):
             yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
 
     def _counts(self) -> Iterator[str]:
@@ -198,8 +186,7 @@ class Check:
         expected = self.expected | self.done
         real = {"users": int(expected.sum()), "done": int(self.done.sum()), "failed": self._failed_users()}
         for name, count in real.items():
-            if self._manifest.counts.get(name) != count:
-                saved = self._manifest.counts.get(name)
+            if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
 
     def _failed_users(self) -> int:
@@ -247,37 +234,29 @@ class Check:
 
     def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report of the saved results, as `run` and `reeval` make it."""
-        job = Job(
-            self._benchmark,
-            self._files.subset,
-            sampling_again(self._manifest),
-            self._manifest.provenance["endpoint"],
-            self._index,
-            cast(RunStore, None),  # a writer, and nothing is written here
-            self.expected | self.done,
-        )
-        about = facts(job, self._manifest, name, self._failed_users())
+        store = cast(RunStore, None)  # a writer, and nothing is written here
+        expected = self.expected | self.done
+        run = Run(self._benchmark, self._files.subset, self._index, store, self._manifest, expected)
+        about = facts(run, name, self._failed_users())
         return scores.report(replace(about, notes=(*about.notes, *notes)))
 
 
 def _unlike(path: Path, expected: bytes) -> str | None:
     """Return how a file differs from the expected content, in words; None if it does not."""
-    try:
-        return None if holds(path, expected) else "is not"
-    except FileNotFoundError:
-        return "is missing; it was"
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+    with reading(path):
+        try:
+            return None if holds(path, expected) else "is not"
+        except FileNotFoundError:
+            return "is missing; it was"
 
 
 def _content(path: Path) -> bytes:
     """Return a file's content, empty if it is missing."""
-    try:
-        return content(path, DOCUMENT_MOST)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise MachineError(f"cannot read {path}: {error.strerror}") from error
+    with reading(path):
+        try:
+            return content(path, DOCUMENT_MOST)
+        except FileNotFoundError:
+            return b""
 
 
 def _filled(old: Any, now: Any) -> Any:

@@ -14,15 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import orjson
 
+from harness.benchmarks.dailymobility import day
+from harness.benchmarks.dailymobility.day import SLOTS
 from harness.model import Baseline
 
-SLOTS = 48
 EATING_OUT = "eating out"
-INTENTIONS = ("sleep", "home activity", "other", "work", "shopping", EATING_OUT, "leisure and entertainment")
+INTENTIONS = tuple(day.INTENTIONS.values())
 HOME = "home"
 
 _AT = r"AOI (\d{1,18})，坐标 \([-\d, ]*\) 米"
@@ -31,10 +33,13 @@ _HEADING = re.compile(r"#+ .*[（(]([a-z ]+)[）)][ \t]*")
 _PLACE = re.compile(r"- AOI (\d{1,18})")
 _FROM_WORK = re.compile(r"距工作地 (\d{1,9}) 米")
 
+Start = tuple[int, str, int | str]
+"""A half hour from midnight, and the intention and place from then on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A candidate: the intention that it stands under, and metres from work, 0 where the prompt does not tell."""
+    """A candidate: the intention of its heading, and metres from work, 0 where the prompt does not give them."""
 
     aoi: int
     intention: str
@@ -43,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a baseline sees in a prompt. `home` and `work` are AOI ids; without a home the word `home` stands for it."""
+    """The parts of a prompt. `home` and `work` are AOI ids; without a home the word `home` stands for it."""
 
     text: str
     home: int | str
@@ -51,101 +56,68 @@ class Reading:
     places: tuple[Place, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Half hours from `start` up to `end`, counted from midnight."""
-
-    start: int
-    end: int
-    intention: str
-    place: int | str
-
-
-def _answer(baseline: Callable[[Reading, int], list[Segment]], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
+def _answer(baseline: Callable[[Reading, int], list[Start]], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
     """Return the JSON text of one reply: `segments` from 00:00 to 24:00 with start, end, intention and place."""
     reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
+    starts = [*baseline(reading, seed), (SLOTS, "", HOME)]
     segments = [
-        {
-            "start": _clock(segment.start),
-            "end": _clock(segment.end),
-            "intention": segment.intention,
-            "place": segment.place,
-        }
-        for segment in baseline(reading, seed)
+        {"start": day.clock(start), "end": day.clock(end), "intention": intention, "place": place}
+        for (start, intention, place), (end, *_) in pairwise(starts)
     ]
     return orjson.dumps({"segments": segments}).decode()
 
 
 def read(text: str) -> Reading:
-    """The parts of a prompt; whatever it lacks is absent."""
+    """Return the parts of a prompt that are there."""
     home, work = _HOME.search(text), _WORK.search(text)
-    return Reading(text, int(home[1]) if home else HOME, int(work[1]) if work else None, _places(text))
-
-
-def _places(text: str) -> tuple[Place, ...]:
-    found, intention = [], ""
+    places, intention = [], ""
     for line in text.split("\n"):
         if line.startswith("#"):
             heading = _HEADING.fullmatch(line)
             intention = heading[1] if heading else ""
         elif intention in INTENTIONS and (place := _PLACE.match(line)):
             distances = _FROM_WORK.findall(line)
-            found.append(Place(int(place[1]), intention, int(distances[-1]) if distances else 0))
-    return tuple(found)
+            places.append(Place(int(place[1]), intention, int(distances[-1]) if distances else 0))
+    return Reading(text, int(home[1]) if home else HOME, int(work[1]) if work else None, tuple(places))
 
 
-def _commuter(reading: Reading, seed: int) -> list[Segment]:
-    """Sleeps at home, works at work in office hours, eats out at noon where it is nearest to work, is home for the
-    evening. When, within an hour or so, depends on the prompt; without a work to go to it is a day at home.
+def _commuter(reading: Reading, seed: int) -> list[Start]:
+    """Sleep at home, work at work in office hours, eat out at noon nearest to work, be home for the evening.
+
+    The hours, within one or so, depend on the prompt. Without a work to go to it is a day at home.
     """
-    wake, begin, noon, lunch, leave, sleep = _hours(reading.text)
+    draws = blake2b(reading.text.encode(), digest_size=6).digest()
+    earliest, spans = (13, 17, 23, 1, 35, 44), (3, 3, 3, 2, 4, 4)  # half hours
+    wake, begin, noon, lunch, leave, sleep = (
+        least + draw % span for least, draw, span in zip(earliest, draws, spans, strict=True)
+    )
     home, work = reading.home, reading.work
+    night: Start = (0, "sleep", home)
     if work is None:
-        return _cover([(0, "sleep", home), (wake, "home activity", home), (sleep, "sleep", home)])
-    day = [
-        (0, "sleep", home),
-        (wake, "home activity", home),
-        (begin, "work", work),
-        (leave, "home activity", home),
-        (sleep, "sleep", home),
-    ]
+        return [night, (wake, "home activity", home), (sleep, "sleep", home)]
     eating = [place for place in reading.places if place.intention == EATING_OUT]
+    meal: list[Start] = []
     if eating:
         nearest = min(eating, key=lambda place: place.from_work)
-        day[3:3] = [(noon, EATING_OUT, nearest.aoi), (noon + lunch, "work", work)]
-    return _cover(day)
+        meal = [(noon, EATING_OUT, nearest.aoi), (noon + lunch, "work", work)]
+    evening: list[Start] = [(leave, "home activity", home), (sleep, "sleep", home)]
+    return [night, (wake, "home activity", home), (begin, "work", work), *meal, *evening]
 
 
-def _hours(text: str) -> tuple[int, int, int, int, int, int]:
-    """Half hours when one wakes, begins to work, goes to eat, for how long, leaves work and goes to sleep."""
-    wake, begin, noon, lunch, leave, sleep = blake2b(text.encode(), digest_size=6).digest()
-    return 13 + wake % 3, 17 + begin % 3, 23 + noon % 3, 1 + lunch % 2, 35 + leave % 4, 44 + sleep % 4
-
-
-def _random_day(reading: Reading, seed: int) -> list[Segment]:
-    """Random times, intentions and places, by seed and prompt; without places it is at home, whatever it intends."""
+def _random_day(reading: Reading, seed: int) -> list[Start]:
+    """Draw times, intentions and places by seed and prompt; without places, be at home with any intention."""
     rng = random.Random(f"{seed}\n{reading.text}")  # its `random` alone gives the same numbers in every Python
+
+    def draw(count: int) -> int:
+        return int(rng.random() * count)
+
     places = [reading.home, *([] if reading.work is None else [reading.work]), *(place.aoi for place in reading.places)]
-    starts = sorted({0, *(_draw(rng, SLOTS) for _ in range(2 + _draw(rng, 8)))})
-    return _cover([(start, INTENTIONS[_draw(rng, 7)], places[_draw(rng, len(places))]) for start in starts])
-
-
-def _draw(rng: random.Random, count: int) -> int:
-    return int(rng.random() * count)
-
-
-def _cover(day: Sequence[tuple[int, str, int | str]]) -> list[Segment]:
-    """Each entry lasts until the next begins."""
-    ends = [*(start for start, _, _ in day[1:]), SLOTS]
-    return [Segment(start, end, intention, place) for (start, intention, place), end in zip(day, ends, strict=True)]
-
-
-def _clock(slot: int) -> str:
-    return f"{slot // 2:02}:{slot % 2 * 30:02}"
+    starts = sorted({0, *(draw(SLOTS) for _ in range(2 + draw(8)))})
+    return [(start, INTENTIONS[draw(7)], places[draw(len(places))]) for start in starts]
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that answers a prompt for another model, None where the prompt tells of no home."""
+    """Return the baseline that answers a prompt for another model, None for a prompt without a home."""
     return "baseline/commuter" if read(text).home != HOME else None
 
 

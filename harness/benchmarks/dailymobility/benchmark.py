@@ -12,7 +12,7 @@ import orjson
 
 from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.dailymobility import cards, groundtruth, plan, scores, summary, synth, task
-from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Stage, load_agent
+from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
@@ -94,11 +94,11 @@ class AgentMode:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
         self.files: Mapping[str, bytes] = {
-            KEPT + name: content for name, content in ((agent.name, agent.data), *agent.beside.items())
+            KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())
         }
         self._seed = seed
         self._asking = asking
-        self._stage = Stage(agent, city, seed=seed, warn=warn)
+        self._runner = Runner(agent, city, seed=seed, warn=warn)
 
     def identity(self) -> JSON:
         return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._asking.identity}
@@ -118,7 +118,7 @@ class AgentMode:
             return completion
 
         try:
-            rows = await self._stage.play(resident, counted)
+            rows = await self._runner.play(resident, counted)
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise

@@ -1,7 +1,7 @@
 """The city: places of a published map, and where they are. Source: docs/design.md, section 9.
 
-Coordinates are metres in the map's own projection. Only this file knows the format of the map (`city.map.v2.Map`),
-and synth.py, which writes one. What stands there beside the map (`beijing.pb.cache`, a pickle) is never read.
+Coordinates are metres in the map's own projection. Only this file reads the format of the map (`city.map.v2.Map`), and
+synth_city.py writes it. The cache that other programs leave in the folder (`beijing.pb.cache`, a pickle) is never read.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.spatial import Floats, Line, Lines, Points, Rows, optional
+from harness.benchmarks.dailymobility.spatial import Line, Lines, Points, Rows, optional
 from harness.benchmarks.files import content
 from harness.errors import BadInput
 
 MAP = "pycityproto.city.map.v2.map_pb2"
 SEPARATOR = "|"
-TWICE = "expected an id of its own, got one that an earlier entry has"
-
+DUPLICATE = "expected a unique id, got that of an earlier entry"
 
 FURTHEST = 1e8
-"""Metres; more than twice around the earth, and what squares and sums of coordinates bear."""
+"""Metres; more than twice around the earth, and small enough for squares and sums of coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aoi:
-    """An area. `outline` has its corners, one for an area that is a point; `x`, `y` is its centroid."""
+    """An area. `outline` is its corners, one for an area that is a point; `x`, `y` is its centroid."""
 
     id: int
     x: float
@@ -45,7 +44,7 @@ class Aoi:
 
 @dataclass(frozen=True, slots=True)
 class Poi:
-    """A point of interest. `category` as the map has it: levels with `|` between them."""
+    """A point of interest. `category` is the map's: levels with `|` between them."""
 
     id: int
     name: str
@@ -55,11 +54,14 @@ class Poi:
     aoi_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class City:
-    """`lanes` are the centre lines of lanes by id; `sha256` is that of the map's file.
+_Located = tuple[list[Poi], Points]
 
-    A POI may name an AOI that the map does not have: published maps are not checked for it by those who read them.
+
+@dataclass(frozen=True)
+class City:
+    """`lanes` are the centre lines of lanes by id; `sha256` is that of the map's file. Indexes are made at first use.
+
+    A POI may name an AOI that is not in the city: programs that read published maps do not check it.
     """
 
     aois: Mapping[int, Aoi]
@@ -67,78 +69,58 @@ class City:
     lanes: Mapping[int, Line]
     projection: str
     sha256: str
-    _index: _Index = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_index", _Index(self.aois, self.pois, self.lanes))
+    _of_kinds: dict[frozenset[str], _Located] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def nearby(self, x: float, y: float, radius: float, category: str | Collection[str] | None = None) -> list[Poi]:
-        """POIs with |dx| <= radius and |dy| <= radius, a square as upstream's `get_around_poi` has it; in map order.
+        """Return POIs with |dx| <= radius and |dy| <= radius, a square as in upstream's `get_around_poi`, in map order.
 
         `category` is the last level of the category, or several of which one must be it; None is any.
         """
-        wanted = (category,) if isinstance(category, str) else category
-        return self._index.in_square(x, y, radius, wanted)
-
-    def nearest(self, x: float, y: float, kinds: Collection[str], count: int) -> list[Poi]:
-        """The `count` nearest POIs that have one of `kinds` as some level of their category, nearest first.
-
-        Only POIs in an AOI of the city, which are the ones one can go to. Of equally near ones the map's order decides.
-        """
-        return self._index.nearest(x, y, frozenset(kinds), count)
-
-    def nearest_lane(self, x: float, y: float) -> tuple[int, float] | None:
-        """The lane nearest to (x, y), and how far along it that is; None in a city without lanes."""
-        return self._index.lanes.nearest(x, y)
-
-
-class _Index:
-    """What look-ups need. It depends on the city alone, and is made when first asked for."""
-
-    def __init__(self, aois: Mapping[int, Aoi], pois: Mapping[int, Poi], lanes: Mapping[int, Line]) -> None:
-        self._aois, self._pois, self._lanes = aois, pois, lanes
-        self._of_kinds: dict[frozenset[str], tuple[list[Poi], Points]] = {}
-
-    @cached_property
-    def lanes(self) -> Lines:
-        return Lines.of(self._lanes)
-
-    @cached_property
-    def _all(self) -> tuple[list[Poi], Points]:
-        pois = list(self._pois.values())
-        return pois, _points(pois)
-
-    @cached_property
-    def _last_levels(self) -> tuple[dict[str, int], Rows]:
-        """A number for each category's last level, and that of each POI."""
-        numbers: dict[str, int] = {}
-        of_poi = [numbers.setdefault(levels(poi.category)[-1], len(numbers)) for poi in self._pois.values()]
-        return numbers, np.array(of_poi, np.intp)
-
-    def in_square(self, x: float, y: float, radius: float, wanted: Collection[str] | None) -> list[Poi]:
-        pois, points = self._all
+        pois, points = self._located
         rows = points.in_square(x, y, radius)
-        if wanted is not None:
+        if category is not None:
+            wanted = (category,) if isinstance(category, str) else category
             numbers, of_poi = self._last_levels
             chosen = np.zeros(len(numbers), np.bool_)
             chosen[[numbers[kind] for kind in wanted if kind in numbers]] = True
             rows = rows[chosen[of_poi[rows]]]
         return [pois[row] for row in np.sort(rows).tolist()]
 
-    def nearest(self, x: float, y: float, kinds: frozenset[str], count: int) -> list[Poi]:
-        found = self._of_kinds.get(kinds)
+    def nearest(self, x: float, y: float, kinds: Collection[str], count: int) -> list[Poi]:
+        """Return the `count` nearest POIs that have one of `kinds` as some level of their category, nearest first.
+
+        Only POIs in an AOI of the city, which are the ones one can go to. Of equally near ones the map's order decides.
+        """
+        found = self._of_kinds.get(wanted := frozenset(kinds))
         if found is None:
-            pois = [
-                poi
-                for poi in self._pois.values()
-                if poi.aoi_id in self._aois and not kinds.isdisjoint(levels(poi.category))
-            ]
-            found = self._of_kinds[kinds] = (pois, _points(pois))
+            reachable = [poi for poi in self.pois.values() if poi.aoi_id in self.aois]
+            pois = [poi for poi in reachable if not wanted.isdisjoint(levels(poi.category))]
+            found = self._of_kinds[wanted] = (pois, _points(pois))
         return [found[0][row] for row in found[1].nearest(x, y, count).tolist()]
+
+    def nearest_lane(self, x: float, y: float) -> tuple[int, float] | None:
+        """Return the lane nearest to (x, y), and how far along it that is; None in a city without lanes."""
+        return self._lines.nearest(x, y)
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines.of(self.lanes)
+
+    @cached_property
+    def _located(self) -> _Located:
+        pois = list(self.pois.values())
+        return pois, _points(pois)
+
+    @cached_property
+    def _last_levels(self) -> tuple[dict[str, int], Rows]:
+        """A number for each category's last level, and that of each POI."""
+        numbers: dict[str, int] = {}
+        of_poi = [numbers.setdefault(levels(poi.category)[-1], len(numbers)) for poi in self.pois.values()]
+        return numbers, np.array(of_poi, np.intp)
 
 
 def levels(category: str) -> list[str]:
-    """`leisure|park` -> leisure, park."""
+    """Split `leisure|park` into leisure, park."""
     return category.split(SEPARATOR)
 
 
@@ -147,7 +129,7 @@ def _points(pois: Iterable[Poi]) -> Points:
 
 
 def load_city(path: Path) -> City:
-    """The city of a map file. Raises `BadInput`, naming the file, as `read_city` does or where it cannot be read."""
+    """Return the city of a map file. Raise `BadInput` as `read_city`, and for a file that cannot be read."""
     try:
         data = content(path)
     except OSError as error:
@@ -156,112 +138,75 @@ def load_city(path: Path) -> City:
 
 
 def read_city(data: bytes, where: str) -> City:
-    """The city of a serialized `city.map.v2.Map`; `where` names it in errors.
+    """Return the city of a serialized `city.map.v2.Map`; `where` names it in errors.
 
-    Raises `BadInput` for bytes that are not such a map, a map without AOIs, an id that stands there twice, a place
-    without position and a coordinate that is not finite.
+    Raise `BadInput` for bytes that are not such a map, a map without AOIs, a duplicate id, a place without position and
+    a coordinate that is not finite.
     """
-    from_map = _parse(data, where)
-    if not from_map.aois:
+    map_type, not_a_map = optional(MAP).Map, optional("google.protobuf.message").DecodeError
+    try:
+        found = map_type.FromString(data)
+    except not_a_map:
+        raise BadInput(f"{where}: expected a map of a city (city.map.v2.Map), got bytes that are none") from None
+    if not found.aois:
         raise BadInput(f"{where}: expected a map of a city (city.map.v2.Map), got one without any AOI")
     return City(
-        aois=_aois(from_map.aois, where),
-        pois=_pois(from_map.pois, where),
-        lanes=_lanes(from_map.lanes, where),
-        projection=from_map.header.projection,
+        aois=_aois(found.aois, where),
+        pois=_pois(found.pois, where),
+        lanes=_lines("Lane", ((lane.id, lane.center_line.nodes, 0) for lane in found.lanes), where),
+        projection=found.header.projection,
         sha256=hashlib.sha256(data).hexdigest(),
     )
 
 
-def _parse(data: bytes, where: str) -> Any:
-    map_type = optional(MAP).Map
-    not_a_map: type[Exception] = optional("google.protobuf.message").DecodeError
-    try:
-        return map_type.FromString(data)
-    except not_a_map:
-        raise BadInput(f"{where}: expected a map of a city (city.map.v2.Map), got bytes that are none") from None
-
-
-def _aois(given: Iterable[Any], where: str) -> dict[int, Aoi]:
-    """AOIs with an area are polygons, be it an area of 0; the others are the first of their positions."""
-    kept: dict[int, tuple[float, str, tuple[int, ...]]] = {}
-    counts, flat = array("q"), array("d")
-    for aoi in given:
-        number, corners = aoi.id, aoi.positions
-        if number in kept:
-            _bad(where, "Aoi", number, TWICE)
-        needed = 3 if aoi.HasField("area") else 1
-        if len(corners) < needed:
-            _bad(where, "Aoi", number, f"expected {needed} positions or more, got {len(corners)}")
-        kept[number] = aoi.area, intern(aoi.urban_land_use), tuple(aoi.poi_ids)
-        counts.append(_append(flat, corners if needed > 1 else corners[:1]))
-    xy, corners_of = _checked(flat, counts, "Aoi", list(kept), where)
-    outlines = Lines(list(kept), corners_of, xy).values()
+def _aois(given: Sequence[Any], where: str) -> dict[int, Aoi]:
+    """AOIs with an area are polygons, also with an area of 0; the others are the first of their positions."""
+    shapes = ((a.id, a.positions, 3) if a.HasField("area") else (a.id, a.positions[:1], 1) for a in given)
+    outlines = _lines("Aoi", shapes, where)
     return {
-        number: Aoi(number, x, y, outline, *rest)
-        for (number, rest), outline, (x, y) in zip(kept.items(), outlines, _centroids(xy, corners_of), strict=True)
+        aoi.id: Aoi(aoi.id, x, y, outline, aoi.area, intern(aoi.urban_land_use), tuple(aoi.poi_ids))
+        for aoi, outline, (x, y) in zip(given, outlines.values(), outlines.centroids(), strict=True)
     }
-
-
-def _centroids(xy: Floats, corners: Rows) -> list[list[float]]:
-    """As shapely's `Polygon.centroid` has them, with which upstream measures; a point is its own."""
-    centroids = xy[np.cumsum(corners) - corners]
-    polygons = np.flatnonzero(corners > 1)
-    if polygons.size:
-        shapely = optional("shapely")
-        rows = np.repeat(np.arange(polygons.size), corners[polygons])
-        rings = shapely.linearrings(xy[np.repeat(corners > 1, corners)], indices=rows)
-        centroids[polygons] = shapely.get_coordinates(shapely.centroid(shapely.polygons(rings)))
-    found: list[list[float]] = centroids.tolist()
-    return found
 
 
 def _pois(given: Iterable[Any], where: str) -> dict[int, Poi]:
     found: dict[int, Poi] = {}
     for poi in given:
-        number, at = poi.id, poi.position
-        x, y = at.x, at.y
+        number, x, y = poi.id, poi.position.x, poi.position.y
         if number in found:
-            _bad(where, "Poi", number, TWICE)
+            _refuse(where, "Poi", number, DUPLICATE)
         if not poi.HasField("position"):
-            _bad(where, "Poi", number, "it has no position")
+            _refuse(where, "Poi", number, "it has no position")
         if not (abs(x) <= FURTHEST and abs(y) <= FURTHEST):
-            _bad(where, "Poi", number, f"expected coordinates in metres, at most {FURTHEST:g} from 0, got {x}, {y}")
+            _refuse_coordinates(where, "Poi", number, x, y)
         found[number] = Poi(number, poi.name, intern(poi.category), x, y, poi.aoi_id)
     return found
 
 
-def _lanes(given: Iterable[Any], where: str) -> Lines:
+def _lines(kind: str, shapes: Iterable[tuple[int, Collection[Any], int]], where: str) -> Lines:
+    """Return the lines of shapes: id, corners, and how many corners are needed at least."""
     counts: dict[int, int] = {}
-    flat = array("d")
-    for lane in given:
-        if lane.id in counts:
-            _bad(where, "Lane", lane.id, TWICE)
-        counts[lane.id] = _append(flat, lane.center_line.nodes)
-    xy, corners = _checked(flat, counts.values(), "Lane", list(counts), where)
-    return Lines(list(counts), corners, xy)
-
-
-def _append(flat: array[float], corners: Collection[Any]) -> int:
-    """Coordinates go on one after another, which is far quicker than to make an array of tuples. Returns how many."""
-    for corner in corners:
-        flat.append(corner.x)
-        flat.append(corner.y)
-    return len(corners)
-
-
-def _checked(
-    flat: array[float], counts: Iterable[int], kind: str, ids: Sequence[int], where: str
-) -> tuple[Floats, Rows]:
-    """Coordinates as (n, 2), known to be finite, and how many corners each of `ids` has of them."""
-    xy, corners = np.array(flat, np.float64).reshape(-1, 2), np.array([*counts], np.intp)
+    flat = array("d")  # far quicker than to make an array of tuples
+    for number, corners, needed in shapes:
+        if number in counts:
+            _refuse(where, kind, number, DUPLICATE)
+        if len(corners) < needed:
+            _refuse(where, kind, number, f"expected {needed} positions or more, got {len(corners)}")
+        counts[number] = len(corners)
+        for corner in corners:
+            flat.append(corner.x)
+            flat.append(corner.y)
+    xy, ids, corners_of = np.array(flat, np.float64).reshape(-1, 2), list(counts), np.array([*counts.values()], np.intp)
     odd = np.flatnonzero(~(np.abs(xy) <= FURTHEST).all(axis=1))
     if odd.size:
-        x, y = xy[odd[0]].tolist()
-        whose = int(np.searchsorted(np.cumsum(corners), odd[0], "right"))
-        _bad(where, kind, ids[whose], f"expected coordinates in metres, at most {FURTHEST:g} from 0, got {x}, {y}")
-    return xy, corners
+        row = int(np.searchsorted(np.cumsum(corners_of), odd[0], "right"))
+        _refuse_coordinates(where, kind, ids[row], *xy[odd[0]].tolist())
+    return Lines(ids, corners_of, xy)
 
 
-def _bad(where: str, kind: str, number: int, what: str) -> NoReturn:
+def _refuse_coordinates(where: str, kind: str, number: int, x: float, y: float) -> NoReturn:
+    _refuse(where, kind, number, f"expected coordinates in metres, at most {FURTHEST:g} from 0, got {x}, {y}")
+
+
+def _refuse(where: str, kind: str, number: int, what: str) -> NoReturn:
     raise BadInput(f"{where}: {kind} {number}: {what}")

@@ -1,4 +1,4 @@
-"""The words of DailyMobility: a resident, a day, and what is measured of it. Source: docs/design.md, section 9."""
+"""The terms of DailyMobility: a resident, a day, and its metrics. Source: docs/design.md, section 9."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ SLOTS = 48
 ROWS, ROW_SECONDS = 100, 900
 """Steps of a simulated day, 96 of the day and 4 of the next, and the seconds that each takes."""
 
-INTENTIONS = {
-    1: "sleep",
-    2: "home activity",
-    3: "other",
-    4: "work",
-    5: "shopping",
-    6: "eating out",
-    7: "leisure and entertainment",
-}
+_NAMES = ("sleep", "home activity", "other", "work", "shopping", "eating out", "leisure and entertainment")
+INTENTIONS = dict(enumerate(_NAMES, 1))
 NUMBERS = {name: number for number, name in INTENTIONS.items()}
 OTHER = 3
 
 
 def intention_number(intention: str | None) -> int:
-    """The number of an intention in an agent's words, compared exactly; whatever is unknown is `other`."""
-    return NUMBERS.get(intention, OTHER) if intention is not None else OTHER
+    """Return the number of an intention that an agent names exactly; whatever is unknown is `other`."""
+    return NUMBERS.get(intention or "", OTHER)
+
+
+def clock(slot: int) -> str:
+    """Return when a slot begins: 15 -> `07:30`."""
+    return f"{slot // 2:02}:{slot % 2 * 30:02}"
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """The given part of a task: an entry of `profiles.json`. `profile` has every field; `home`, `work` are AOI ids."""
+    """The given part of a task: an entry of `profiles.json`. `profile` is every field; `home`, `work` are AOI ids."""
 
     key: str
     number: int
@@ -43,7 +41,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A step of the simulated day: where the resident is as it starts (None on the way), what is intended during it."""
+    """A step of the simulated day: the AOI at its start (None on the way), and the intention during it."""
 
     aoi: int | None
     intention: str | None
@@ -54,7 +52,7 @@ class Day:
     """An answer. `intentions` and `places` have 48 entries; `visited` are the distinct AOIs in order of first visit.
 
     `outcome` is `valid` or the kind of an invalid answer, whose day is that of somebody who stayed home with the
-    intention `other`. `repairs` names what had to be done to read the answer, `warnings` what is odd about the day.
+    intention `other`. `repairs` names what reading the answer took, `warnings` what is odd about the day.
     """
 
     mode: str

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.pickles import MALFORMED
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,
     METRICS,
@@ -38,31 +39,17 @@ NUMBERS = np.arange(1, len(INTENTIONS) + 1)
 
 SUM_SLACK = 0.036
 """Seven shares rounded to two decimals sum to 1 within 0.035."""
-
 ROUNDING = 1e-9
 
-UNREADABLE = (
-    ArithmeticError,
-    BadZipFile,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RecursionError,
-    SyntaxError,
-    TokenError,
-    TypeError,
-    ValueError,
-)
-"""What numpy's reading of a file that is no array, or one with an odd header, ends in."""
-
+UNREADABLE = (*MALFORMED, BadZipFile, OSError, SyntaxError, TokenError)
+"""Errors of numpy for a file that is no array, or one with an odd header."""
 SHOWN = 120
-"""Characters of numpy's own words in a message."""
+"""Characters of numpy's message in ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What one list holds for each resident: a number, or a row of `columns` numbers."""
+    """The content of one list for each resident: a number, or a row of `columns` numbers."""
 
     name: str
     expected: str
@@ -83,7 +70,6 @@ FIELDS: Mapping[str, Field] = {
     )
 }
 
-
 Column = NDArray[np.floating | np.integer]
 
 
@@ -95,7 +81,7 @@ class Lists:
 
     @classmethod
     def of(cls, values: Mapping[str, Array]) -> Lists:
-        """From what `check` let pass, by field."""
+        """Make lists of values by field that passed `check`."""
         proportions = values[PROPORTIONS].clip(0.0, 1.0)
         return cls({**values, SEQUENCES: values[SEQUENCES].astype(np.uint8), PROPORTIONS: proportions})
 
@@ -105,7 +91,7 @@ class Lists:
 
     @property
     def slots(self) -> Whole:
-        """How many residents have which intention at which slot: 48 x 7."""
+        """The number of residents by slot and intention: 48 x 7."""
         return count_slots(self.columns[SEQUENCES])
 
     @property
@@ -115,12 +101,12 @@ class Lists:
 
 
 def count_slots(sequences: Column) -> Whole:
-    """Residents x 48 intentions -> 48 x 7 counts."""
+    """Return 48 x 7 counts of residents x 48 intentions."""
     return np.stack([(sequences == number).sum(axis=0) for number in NUMBERS], axis=1)
 
 
 def check(field: Field, values: Array, where: str) -> None:
-    """Raises `BadInput` naming the first row (from 1) with a number that the field may not hold."""
+    """Raise `BadInput` that names the first row (from 1) with a number that the field may not hold."""
     sound = np.isfinite(values) & (values >= field.least) & (values <= field.most)
     if field.whole:
         sound &= values == np.floor(values)
@@ -140,8 +126,6 @@ def bad(field: Field, where: str, row: int, column: int | None, value: Any) -> B
     return BadInput(f"{where}: {place}: expected {field.expected}, got {shown(found)}")
 
 
-# The ground truth
-
 FOLDER = "groundtruth"
 FILES = {
     "gyration_radius": RADIUS,
@@ -149,11 +133,11 @@ FILES = {
     "daily_intentions_2d": SEQUENCES,
     "intention_proportions_2d": PROPORTIONS,
 }
-"""Name of a file, without its `.npy` -> what it holds."""
+"""Name of a file of the ground truth, without its `.npy` -> its list."""
 
 
 class Ceiling(NamedTuple):
-    """What resampled ground truth scores against the ground truth: mean, and the middle 95 %; `slots` likewise.
+    """The score of resampled ground truth against the ground truth: mean, and the middle 95 %; `slots` likewise.
 
     `slots` is the divergence per slot averaged over the day.
     """
@@ -186,27 +170,24 @@ class GroundTruth:
         return self.lists.residents
 
     def ceiling(self, residents: int, rng: np.random.Generator) -> Ceiling:
-        """What so many residents drawn from the ground truth score, with replacement; `residents` is at least 1."""
-        rows = {metric: self._rows(metric) for metric in METRICS}
+        """Return the score of so many residents drawn from the ground truth, with replacement; at least 1."""
+        columns = self.lists.columns
+        places = {metric: self.support.place(metric, columns[metric]).reshape(self.residents, -1) for metric in METRICS}
+        by_bin = {
+            metric: np.stack([np.bincount(row, minlength=SIZES[metric]) for row in rows])
+            for metric, rows in places.items()
+        }
+        by_intention = [columns[SEQUENCES] == number for number in NUMBERS]
         share = np.full(self.residents, 1 / self.residents)
         at_once = max(1, CELLS // self.residents)
         found: list[tuple[Array, Array]] = []
         for start in range(0, RESAMPLES, at_once):
             drawn = rng.multinomial(residents, share, size=min(at_once, RESAMPLES - start)).astype(np.float64)
-            jsd = [divergence(self.histograms[metric], product(drawn, counts)) for metric, counts in rows.items()]
-            found.append((100 * (1 - np.mean(jsd, axis=0)), self._slots_of(drawn).mean(axis=1)))
+            jsd = [divergence(self.histograms[metric], product(drawn, counts)) for metric, counts in by_bin.items()]
+            slots = divergence(self.slots, np.stack([product(drawn, chosen) for chosen in by_intention], axis=2))
+            found.append((100 * (1 - np.mean(jsd, axis=0)), slots.mean(axis=1)))
         scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return Ceiling(float(scores.mean()), _middle(scores), float(slots.mean()), _middle(slots))
-
-    def _rows(self, metric: str) -> Whole:
-        """Each resident's counts by bin of the aligned protocol: residents x bins."""
-        place = self.support.place(metric, self.lists.columns[metric]).reshape(self.residents, -1)
-        return np.stack([np.bincount(row, minlength=SIZES[metric]) for row in place])
-
-    def _slots_of(self, drawn: Array) -> Array:
-        """Divergence by slot of each resample: resamples x 48."""
-        chosen = [product(drawn, self.lists.columns[SEQUENCES] == number + 1) for number in range(self.slots.shape[1])]
-        return divergence(self.slots, np.stack(chosen, axis=2))
 
 
 def _middle(values: Array) -> tuple[float, float]:
@@ -215,16 +196,20 @@ def _middle(values: Array) -> tuple[float, float]:
 
 
 def load(folder: Path) -> GroundTruth:
-    """The ground truth in a data folder, or in the folder `groundtruth` of one.
+    """Return the ground truth in a data folder, or in the folder `groundtruth` of one.
 
-    Raises `BadInput` naming the file and what was expected in it.
+    Raise `BadInput` naming the file and what was expected in it.
     """
     inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     digest = hashlib.sha256()
     columns, rows = {}, None
     for name, metric in FILES.items():
         path = inside / f"{name}.npy"
-        data = _bytes(path)
+        try:
+            data = content(path)
+        except OSError as error:
+            expected = f"expected a data folder with {FOLDER}/ in it, or that folder"
+            raise BadInput(f"cannot read {path}: {error.strerror} ({expected})") from None
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
         if rows is not None and len(columns[metric]) != rows:
@@ -235,18 +220,9 @@ def load(folder: Path) -> GroundTruth:
     return GroundTruth.of(Lists.of(columns), digest.hexdigest())
 
 
-def _bytes(path: Path) -> bytes:
-    try:
-        return content(path)
-    except OSError as error:
-        raise BadInput(
-            f"cannot read {path}: {error.strerror} (expected a data folder with {FOLDER}/ in it, or that folder)"
-        ) from None
-
-
 def _array(field: Field, data: bytes, path: Path) -> Array:
-    shape = "residents" if field.columns is None else f"residents x {field.columns}"
-    expected = f"{path}: expected a NumPy array ({shape}) of numbers"
+    row = () if field.columns is None else (field.columns,)
+    expected = f"{path}: expected a NumPy array ({' x '.join(['residents', *map(str, row)])}) of numbers"
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)
     except UNREADABLE as error:
@@ -256,7 +232,7 @@ def _array(field: Field, data: bytes, path: Path) -> Array:
         raise BadInput(f"{expected}, got an archive of several")
     if array.dtype.kind not in "fiu":
         raise BadInput(f"{expected}, got the type {array.dtype}")
-    if array.shape[1:] != (() if field.columns is None else (field.columns,)) or array.ndim == 0 or not len(array):
+    if array.shape[1:] != row or array.ndim == 0 or not len(array):
         raise BadInput(f"{expected}, got the shape {array.shape}")
     values = array.astype(np.float64)
     check(field, values, str(path))

@@ -1,7 +1,7 @@
 """Files of the four lists: JSON, or a pickle as `asbench` writes it. Source: docs/design.md, section 9.
 
-What `asbench` 0.1.4 writes is `{"results": the four lists, "metadata": ...}`: plain values and numpy scalars, and in
-the metadata a `pathlib` path and a `uuid.UUID`.
+`asbench` 0.1.4 writes `{"results": the four lists, "metadata": ...}`: plain values and numpy scalars, and in the
+metadata a `pathlib` path and a `uuid.UUID`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from harness.benchmarks.dailymobility.groundtruth import FIELDS, Column, Field, Lists, bad, check
 from harness.benchmarks.dailymobility.pickles import PICKLES, plain, unpickled
@@ -29,8 +28,8 @@ STAYED = 1e-6
 
 
 def read(path: Path) -> Lists:
-    """The four lists of a file. Raises `BadInput` naming field and row (from 1)."""
-    found = _four_lists(_decoded_file(path), path)
+    """Return the four lists of a file. Raise `BadInput` naming field and row (from 1)."""
+    found = _four_lists(_decoded(path), path)
     columns = {name: _column(field, plain(found[name]), f"{path}: {name}") for name, field in FIELDS.items()}
     rows = {name: len(values) for name, values in columns.items()}
     if len(set(rows.values())) > 1:
@@ -41,7 +40,8 @@ def read(path: Path) -> Lists:
     return Lists.of(columns)
 
 
-def _decoded_file(path: Path) -> Any:
+def _decoded(path: Path) -> Any:
+    """Decode a file. JSON may have the NaN and Infinity that Python writes, so that an error can name their row."""
     try:
         data = content(path)
     except OSError as error:
@@ -49,15 +49,6 @@ def _decoded_file(path: Path) -> Any:
     is_object = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")
     if not is_object and (data.startswith(b"\x80") or path.suffix in PICKLES):
         return unpickled(data, path)
-    return _decoded(data, path)
-
-
-def _decoded(data: bytes, path: Path) -> Any:
-    """JSON, and the NaN and Infinity that Python writes, so that their row can be named."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        pass
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -67,11 +58,11 @@ def _decoded(data: bytes, path: Path) -> Any:
 def _four_lists(content: Any, path: Path) -> JSON:
     if isinstance(content, dict) and isinstance(content.get("results"), dict):
         content = content["results"]
+    expected = f"{path}: expected an object with {', '.join(METRICS)}"
     if not isinstance(content, dict):
-        raise BadInput(f"{path}: expected an object with {', '.join(METRICS)}, got {_kind(content)}")
-    missing = [name for name in METRICS if name not in content]
-    if missing:
-        raise BadInput(f"{path}: expected an object with {', '.join(METRICS)}: {', '.join(missing)} is not there")
+        raise BadInput(f"{expected}, got {_kind(content)}")
+    if missing := [name for name in METRICS if name not in content]:
+        raise BadInput(f"{expected}: {', '.join(missing)} is missing")
     return content
 
 
@@ -81,14 +72,13 @@ def _column(field: Field, items: Any, where: str) -> Array:
     if field.columns is None:
         values = _numbers(items, lambda at, item: bad(field, where, at, None, item))
     else:
-        rows = [_row(field, field.columns, row, item, where) for row, item in enumerate(items)]
+        rows = [_row(field, field.columns, row, plain(item), where) for row, item in enumerate(items)]
         values = np.concatenate(rows).reshape(-1, field.columns) if rows else np.empty((0, field.columns))
     check(field, values, where)
     return values
 
 
-def _row(field: Field, columns: int, row: int, item: Any, where: str) -> Array:
-    items = plain(item)
+def _row(field: Field, columns: int, row: int, items: Any, where: str) -> Array:
     if not isinstance(items, (list, tuple)) or len(items) != columns:
         got = f"{len(items)} of them" if isinstance(items, (list, tuple)) else _kind(items)
         raise BadInput(f"{where}: row {row + 1}: expected a list of {columns} numbers, got {got}")
@@ -96,7 +86,7 @@ def _row(field: Field, columns: int, row: int, item: Any, where: str) -> Array:
 
 
 def _numbers(items: Sequence[Any], bad: Callable[[int, Any], BadInput]) -> Array:
-    """Whole and broken numbers as an array; `bad` makes the error for whatever else is among them (booleans too)."""
+    """Return ints and floats as an array; `bad` makes the error for anything else (booleans too)."""
     if not {int, float}.issuperset(map(type, items)):
         at, item = next((at, item) for at, item in enumerate(items) if type(item) not in (int, float))
         raise bad(at, item)
@@ -113,16 +103,14 @@ def _kind(value: Any) -> str:
 
 
 def warnings(lists: Lists, truth: Lists) -> tuple[str, ...]:
-    """What a user should be asked about: radii in kilometres.
-
-    The rule: over the residents who left their place, the median radius is below a hundredth of the ground truth's.
-    """
+    """Warn of radii in kilometres: over the residents who left their place, the median radius is below a hundredth of
+    the ground truth's."""
     moved, expected = (_median_moved(side.columns[RADIUS]) for side in (lists, truth))
     if moved is None or expected is None or moved >= KILOMETRES * expected:
         return ()
     return (
         f"{RADIUS} looks like kilometres: half of those who move have less than {moved:.3g}, where the ground truth "
-        f"has {expected:.4g} metres. asbench cannot tell the difference, the other protocols can.",
+        f"has {expected:.4g} metres. The score of asbench is blind to the unit, those of the other protocols are not.",
     )
 
 

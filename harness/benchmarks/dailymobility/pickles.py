@@ -1,8 +1,8 @@
-"""Pickles of plain values, read without running what they name. Source: docs/design.md, section 9.
+"""Read pickles of plain values without running what they name. Source: docs/design.md, section 9.
 
 A pickle may name any function of any module and have it called. Here a name either is in `STAND_INS` or the file is
-refused; and what stands there is made anew for each mention, holds nothing and calls nothing, so that a file
-cannot change anything outside of what it becomes. Nor can a small file ask for more memory than there is.
+refused; and each mention gets a new stand-in, which holds nothing and calls nothing, so that a file cannot change
+anything outside of its own result. Nor can a small file request more memory than there is.
 """
 
 from __future__ import annotations
@@ -20,34 +20,25 @@ from numpy.typing import NDArray
 from harness.errors import BadInput
 
 PICKLES = (".pkl", ".pickle")
-
+PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 NUMERIC = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
-BROKEN = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    MemoryError,
-    RecursionError,
-)
-"""What reading a pickle that is none, or one made to do harm, ends in."""
+
+MALFORMED = (ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""Errors of a decoder for data that is none, or made to do harm."""
 
 
 def unpickled(data: bytes, path: Path) -> Any:
-    """The object in a pickle. Raises `BadInput` for what is no pickle, and for one that names what may not be."""
+    """Return the object in a pickle. Raise `BadInput` for no pickle, and for one that names anything else."""
     try:
         _refuse_wild(data)
         return _Restricted(io.BytesIO(data)).load()
-    except BROKEN as error:
+    except (*MALFORMED, AttributeError, pickle.UnpicklingError) as error:
         detail = " ".join(str(error).split())[:200]
         raise BadInput(f"{path}: cannot be read as a pickle of plain values: {detail}") from None
 
 
 def _refuse_wild(data: bytes) -> None:
-    """Refuses what a few bytes could ask all memory for: the place of an object among those to be named again.
+    """Refuse a few bytes that would take all memory: a far place among the objects that can be named again.
 
     Python makes room for all places before it, where a pickle that was written has an object at each.
     """
@@ -58,27 +49,23 @@ def _refuse_wild(data: bytes) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A numpy array's stand-in as lists of plain numbers, anything else as it is."""
+    """Return a numpy array's stand-in as lists of plain numbers, anything else as it is."""
     if not isinstance(value, _Array):
         return value
     return value.items if isinstance(value.items, list) else value.items.tolist()
 
 
-PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-
-
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        made = STAND_INS.get((module, name))
-        if made is None:
-            raise pickle.UnpicklingError(
-                f"it names {module}.{name}, and only plain values, paths and numpy arrays are let in"
-            )
-        return made()
+        make = STAND_INS.get((module, name))
+        if make is None:
+            what = f"{module}.{name}, and only plain values, paths and numpy arrays are allowed"
+            raise pickle.UnpicklingError(f"it names {what}")
+        return make()
 
 
 def _opaque() -> type:
-    """Stands for what is not looked at: a path, an id."""
+    """Return a stand-in for what is not looked at: a path, an id."""
 
     class Opaque:
         def __new__(cls, *arguments: Any) -> Opaque:
@@ -117,14 +104,8 @@ class _Array:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, by_column, data = state
-        if isinstance(data, list):
-            self.items = data
-        else:
-            self.items = kind.numbers(data).reshape(shape, order="F" if by_column else "C")
-
-
-def _scalar(kind: _Kind, raw: bytes) -> Any:
-    return kind.numbers(raw)[0].item()
+        order = "F" if by_column else "C"
+        self.items = data if isinstance(data, list) else kind.numbers(data).reshape(shape, order=order)
 
 
 def _from_buffer(raw: Any, kind: _Kind, shape: tuple[int, ...], order: str, *axes: Any) -> _Array:
@@ -134,37 +115,33 @@ def _from_buffer(raw: Any, kind: _Kind, shape: tuple[int, ...], order: str, *axe
 
 
 def _encoded(text: str, encoding: str) -> bytes:
-    """Bytes in a pickle of an old protocol."""
+    """Return bytes in a pickle of an old protocol."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it names the encoding {encoding!r:.20}")
     return text.encode("latin1")
 
 
-def _anew(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
+def _new_function(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
     return lambda: lambda *arguments: function(*arguments)
 
 
-def _subclassed(stand_in: type) -> Callable[[], type]:
-    """A class of its own for each mention, since a pickle can set attributes of the classes that it names."""
+def _new_class(stand_in: type) -> Callable[[], type]:
+    """Make a class for each mention, since a pickle can set attributes of the classes that it names."""
     return lambda: type(stand_in.__name__, (stand_in,), {})
 
 
 PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
-
+OF_NUMPY = {
+    ("multiarray", "scalar"): _new_function(lambda kind, raw: kind.numbers(raw)[0].item()),
+    ("multiarray", "_reconstruct"): _new_class(_Array),
+    ("numeric", "_frombuffer"): _new_function(_from_buffer),
+}
 STAND_INS: Mapping[tuple[str, str], Callable[[], Any]] = {
     **{(module, name): _opaque for module in ("pathlib", "pathlib._local") for name in PATHS},
     ("uuid", "UUID"): _opaque,
-    ("numpy", "dtype"): _subclassed(_Kind),
+    ("numpy", "dtype"): _new_class(_Kind),
     ("numpy", "ndarray"): _opaque,
-    **{
-        (f"numpy.{core}.{name}", function): made
-        for core in ("core", "_core")
-        for name, function, made in (
-            ("multiarray", "scalar", _anew(_scalar)),
-            ("multiarray", "_reconstruct", _subclassed(_Array)),
-            ("numeric", "_frombuffer", _anew(_from_buffer)),
-        )
-    },
-    ("_codecs", "encode"): _anew(_encoded),
-    ("__builtin__", "bytes"): _anew(lambda: b""),
+    **{(f"numpy.{core}.{part}", name): make for core in ("core", "_core") for (part, name), make in OF_NUMPY.items()},
+    ("_codecs", "encode"): _new_function(_encoded),
+    ("__builtin__", "bytes"): _new_function(lambda: b""),
 }

@@ -1,6 +1,6 @@
 """Points and lines in the plane, found by where they are. Units are metres. Source: docs/design.md, section 9.
 
-Indexes are made when first asked for: a city that is only scored on never needs them.
+Indexes are made at first use: scoring needs none of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Line = tuple[tuple[float, float], ...]
 
 
 def optional(module: str) -> Any:
-    """A module of the extra `mobility`, imported where it is needed. Raises `BadInput` where it is missing."""
+    """Return a module of the extra `mobility`, imported where it is needed. Raise `BadInput` where it is missing."""
     try:
         return import_module(module)
     except ImportError:
@@ -33,7 +33,7 @@ def optional(module: str) -> Any:
 
 
 class Points:
-    """Points by row, which is the place in the array `xy` (n, 2) that they were given in."""
+    """Points by row, which is their place in the array `xy` (n, 2)."""
 
     def __init__(self, xy: Floats) -> None:
         self._xy = xy
@@ -47,13 +47,13 @@ class Points:
         return KDTree(self._xy)
 
     def in_square(self, x: float, y: float, radius: float) -> Rows:
-        """Rows of the points with |dx| <= radius and |dy| <= radius, in no order."""
+        """Return rows of the points with |dx| <= radius and |dy| <= radius, in no order."""
         first = np.searchsorted(self._sorted[:, 0], x - radius, "left")
         last = np.searchsorted(self._sorted[:, 0], x + radius, "right")
         return self._by_x[first:last][np.abs(self._sorted[first:last, 1] - y) <= radius]
 
     def nearest(self, x: float, y: float, count: int) -> Rows:
-        """Rows of the `count` points nearest to (x, y), nearest first; of equally near ones the lower row first.
+        """Return rows of the `count` points nearest to (x, y), nearest first; of equally near ones the lower row first.
 
         Squares are compared, which unlike roots are the same number on every machine.
         """
@@ -67,10 +67,12 @@ class Points:
 
 
 class Lines(Mapping[int, Line]):
-    """Lines by id. Kept as one array of corners, a tenth of what tuples take; tuples are made when asked for."""
+    """Lines by id, as tuples of corners. One array of corners takes a tenth of the memory of tuples.
+
+    `corners` is the number of corners of each line, `xy` (sum of corners, 2) lists them one after another.
+    """
 
     def __init__(self, ids: Sequence[int], corners: Sequence[int] | Rows, xy: Floats) -> None:
-        """`corners` is the number of corners of each line, `xy` (sum of corners, 2) has them one after another."""
         self._rows = {line: row for row, line in enumerate(ids)}
         self._ends = np.concatenate(([0], np.cumsum(corners, dtype=np.intp)))
         self._xy = xy
@@ -92,9 +94,25 @@ class Lines(Mapping[int, Line]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    def centroids(self) -> list[list[float]]:
+        """Return those of polygons with these outlines as shapely's `Polygon.centroid`, with which upstream measures.
+
+        The centroid of a single corner is the corner.
+        """
+        corners = np.diff(self._ends)
+        centroids = self._xy[self._ends[:-1]]
+        polygons = np.flatnonzero(corners > 1)
+        if polygons.size:
+            shapely = optional("shapely")
+            rows = np.repeat(np.arange(polygons.size), corners[polygons])
+            rings = shapely.linearrings(self._xy[np.repeat(corners > 1, corners)], indices=rows)
+            centroids[polygons] = shapely.get_coordinates(shapely.centroid(shapely.polygons(rings)))
+        found: list[list[float]] = centroids.tolist()
+        return found
+
     @cached_property
     def _tree(self) -> tuple[list[int], Any]:
-        """Ids of the lines that have a length to them, and a tree of their shapes in the same order."""
+        """Ids of the lines that have a length, and a tree of their shapes in the same order."""
         shapely = optional("shapely")
         corners = np.diff(self._ends)
         usable = corners >= 2
@@ -104,7 +122,7 @@ class Lines(Mapping[int, Line]):
         return [line for line, use in zip(self._rows, usable, strict=True) if use], shapely.STRtree(shapes)
 
     def nearest(self, x: float, y: float) -> tuple[int, float] | None:
-        """Id of the line nearest to (x, y), the lowest of equally near ones, and how far along it the nearest point is.
+        """Return the id of the line nearest to (x, y), the lowest of equally near ones, and how far along it that is.
 
         None where there is no line that distances can be measured to.
         """

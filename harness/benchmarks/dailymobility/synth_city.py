@@ -1,20 +1,22 @@
-"""A small synthetic city in the published map's format (`city.map.v2.Map`). Source: docs/design.md, section 9.
+"""Build a small synthetic city in the published map's format (`city.map.v2.Map`). Source: docs/design.md, section 9.
 
-Nine blocks of 4 km between the streets of a grid; in each some grounds with a use, an outline and points of interest.
-All of it is invented: no name, outline or position is taken from a real place. Ids start where published maps have
-theirs, and categories are OpenStreetMap's, as maps built with mosstool have them.
+Nine blocks of 4 km between the streets of a grid, each with some grounds that have a use, an outline and points of
+interest. All of it is invented: no name, outline or position is taken from a real place. Ids start where those of
+published maps start, and categories are OpenStreetMap's, as in maps built with mosstool. Words are in synth.toml.
 
-Only `Random.random()` is drawn from, and numbers are rounded to centimetres, so that a seed makes the same bytes on
+Only `Random.random()` is drawn from, and numbers are rounded to centimetres, so that a seed gives the same bytes on
 every machine.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import product
 from math import pi, sqrt
+from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from harness.benchmarks.dailymobility.city import MAP
 from harness.benchmarks.dailymobility.spatial import optional
@@ -22,160 +24,93 @@ from harness.benchmarks.dailymobility.spatial import optional
 T = TypeVar("T")
 XY = tuple[float, float]
 
+SYNTH = tomllib.loads(Path(__file__).with_name("synth.toml").read_text(encoding="utf-8"))
+CITY = SYNTH["city"]
+USES = CITY["uses"]
+
 PROJECTION = "+proj=tmerc +lat_0=39.9 +lon_0=116.4"
 FIRST_ROAD, FIRST_JUNCTION, FIRST_AOI, FIRST_POI = 200_000_000, 300_000_000, 500_000_000, 700_000_000
 
 BLOCKS, BLOCK = 3, 4000.0
 EDGE = BLOCKS * BLOCK / 2
-"""The city reaches from -EDGE to EDGE both ways."""
+"""The city reaches from -EDGE to EDGE in both directions."""
+CORNERS = [(i, j) for i in range(BLOCKS + 1) for j in range(BLOCKS + 1)]
 
 POIS, EXTRA = 4, 15
-"""Points of interest in each ground, and more of them that shops and offices share."""
-
+"""Points of interest in each ground, and how many more shops and offices share."""
 JUNCTION = 15.0
 """Metres from the middle of a junction to where its roads begin."""
 
-LANES = (("LANE_TYPE_DRIVING", 2.0, 3.2, 16.67), ("LANE_TYPE_WALKING", 5.0, 2.0, 1.34))
-"""Of each road: type, metres right of the street's middle, width, speed limit."""
-
 ANGLES = {(1, 0): 0.0, (0, 1): pi / 2, (-1, 0): pi, (0, -1): -pi / 2}
-
-DOWNTOWN = ("B1", "B2", "B2", "A3", "G1")
-GROUNDS: tuple[tuple[str, ...], ...] = (("R2",), ("R2",), ("B1", "B2"), ("A3", "M1", "B2"), ("G1", "R2"))
-"""Uses (GB 50137-2011) of the five grounds of a block: downtown, and one of several for each ground elsewhere."""
-
-SPOTS = ((0.25, 0.25), (0.75, 0.75), (0.75, 0.25), (0.25, 0.75), (0.5, 0.5))
-LAND_USE = {"R": "RESIDENTIAL", "B": "COMMERCIAL", "A": "PUBLIC", "M": "INDUSTRIAL", "G": "OTHER"}
-ENDS = {"R2": "家园", "B1": "商业街", "B2": "大厦", "A3": "学院", "M1": "产业园", "G1": "公园"}
-
-FOUND_IN = {
-    "R2": (
-        ("building|supermarket", "超市"),
-        ("amenity|restaurant", "家常菜馆"),
-        ("amenity|pharmacy", "药房"),
-        ("leisure|playground", "儿童乐园"),
-        ("amenity|kindergarten", "幼儿园"),
-        ("amenity|fast_food", "面馆"),
-        ("amenity|clinic", "社区诊所"),
-        ("leisure|fitness_centre", "健身房"),
-    ),
-    "B1": (
-        ("building|retail", "百货商场"),
-        ("amenity|restaurant", "烤鸭店"),
-        ("amenity|cinema", "影城"),
-        ("amenity|marketplace", "农贸市场"),
-        ("amenity|cafe", "咖啡馆"),
-        ("retail", "步行街"),
-        ("amenity|bar", "酒馆"),
-        ("amenity|bank", "银行"),
-    ),
-    "B2": (
-        ("building|office", "写字楼"),
-        ("amenity|cafe", "咖啡馆"),
-        ("amenity|restaurant", "湘菜馆"),
-        ("amenity|bank", "银行"),
-        ("leisure|fitness_centre", "健身中心"),
-        ("amenity|fast_food", "快餐店"),
-        ("amenity|conference_centre", "会议中心"),
-        ("amenity|parking", "停车场"),
-    ),
-    "A3": (
-        ("amenity|university", "教学楼"),
-        ("amenity|food_court", "食堂"),
-        ("amenity|library", "图书馆"),
-        ("leisure|sports_centre", "体育馆"),
-        ("leisure|pitch", "球场"),
-    ),
-    "M1": (
-        ("building|industrial", "厂房"),
-        ("amenity|fast_food", "快餐店"),
-        ("building|warehouse", "仓库"),
-        ("amenity|charging_station", "充电站"),
-        ("amenity|parking", "停车场"),
-    ),
-    "G1": (
-        ("leisure|park", "游园"),
-        ("leisure|garden", "花圃"),
-        ("leisure|playground", "儿童乐园"),
-        ("amenity|cafe", "茶座"),
-        ("amenity|toilets", "公共厕所"),
-    ),
-}
-"""Category and the end of a name of what stands in grounds of each use; the first two always do."""
-
-ON_POINTS = (
-    ("amenity|bus_station", "公交站", "S4"),
-    ("amenity|post_office", "邮局", "A1"),
-    ("amenity|townhall", "办事大厅", "A1"),
-    ("amenity|marketplace", "菜市场", "B1"),
-    ("amenity|hospital", "医院", "A5"),
-)
-"""What is an AOI of its own without an outline."""
-
-NAME_HEADS, NAME_TAILS = "望春和安明远景丰兰溪", "宁棠舟屿禾澜桐序"
+TURNS = {0: "LANE_TURN_STRAIGHT", 1: "LANE_TURN_LEFT", -1: "LANE_TURN_RIGHT"}
+"""By the cross product of the directions before and after."""
 
 
-@dataclass(slots=True)
-class _Road:
-    """One direction of a street: `lanes` in the order of `LANES`."""
+class _Road(NamedTuple):
+    """One direction of a street: `lanes` in the order of `city.lanes` in synth.toml."""
 
     id: int
     origin: tuple[int, int]
+    target: tuple[int, int]
     way: tuple[int, int]
     lanes: list[Any]
 
-    @property
-    def target(self) -> tuple[int, int]:
-        return self.origin[0] + self.way[0], self.origin[1] + self.way[1]
+
+class _Ground(NamedTuple):
+    """A rectangle with some corners cut off: its middle, and half its width and height, in metres."""
+
+    use: str
+    x: float
+    y: float
+    wide: float
+    high: float
 
 
 def map_bytes(seed: int) -> bytes:
-    """A serialized map: 50 AOIs (5 of them points), 200 POIs, 48 roads with 96 lanes, 16 junctions with 208.
+    """Return a serialized map: 50 AOIs (5 of them points), 200 POIs, 48 roads with 96 lanes, 16 junctions with 208.
 
-    Raises `BadInput` where the extra `mobility` is not installed.
+    Raise `BadInput` where the extra `mobility` is not installed.
     """
     made = optional(MAP).Map()
-    _header(made.header)
-    roads = _roads(made)
-    _junctions(made, roads)
-    _grounds(made, Random(f"{seed}/city"))
+    header, rng = made.header, Random(f"{seed}/city")
+    header.name, header.date, header.projection = "synthetic", "2026-01-01", PROJECTION
+    header.north = header.east = EDGE
+    header.south = header.west = -EDGE
+    _add_junctions(made, _add_roads(made))
+    grounds, names = _grounds(rng), _names(rng)
+    lanes = [[made.lanes[road.lane_ids[kind]] for road in made.roads] for kind in range(len(CITY["lanes"]))]
+    _add_grounds(made, grounds, names, lanes, rng)
+    _add_points(made, names, lanes, rng)
     data: bytes = made.SerializeToString(deterministic=True)
     return data
 
 
-def _header(header: Any) -> None:
-    header.name, header.date, header.projection = "synthetic", "2026-01-01", PROJECTION
-    header.north = header.east = EDGE
-    header.south = header.west = -EDGE
-
-
-def _roads(made: Any) -> list[_Road]:
-    """Every street between two neighbouring corners of the grid, both ways."""
-    corners = range(BLOCKS + 1)
+def _add_roads(made: Any) -> list[_Road]:
+    """Add every street between two neighbouring corners of the grid, in both directions."""
     roads: list[_Road] = []
-    for origin in [(i, j) for i in corners for j in corners]:
-        for way in ANGLES:
-            road = _Road(FIRST_ROAD + len(roads), origin, way, [])
-            if not {*road.target} <= {*corners}:
-                continue
-            road.lanes = [_road_lane(made, road, *kind) for kind in LANES]
-            made.roads.add(id=road.id, name=f"合成路{len(roads) + 1}号", lane_ids=[lane.id for lane in road.lanes])
-            roads.append(road)
+    for origin, way in product(CORNERS, ANGLES):
+        target = origin[0] + way[0], origin[1] + way[1]
+        if target not in CORNERS:
+            continue
+        number = FIRST_ROAD + len(roads)
+        (x, y), (dx, dy) = (_street(at) for at in origin), way
+        lanes = []
+        for kind in CITY["lanes"]:
+            right = kind["right"]
+            line = [(x + dx * far + dy * right, y + dy * far - dx * right) for far in (JUNCTION, BLOCK - JUNCTION)]
+            lanes.append(_add_lane(made, number, kind, "LANE_TURN_STRAIGHT", line))
+        roads.append(_Road(number, origin, target, way, lanes))
+        made.roads.add(id=number, name=f"合成路{len(roads)}号", lane_ids=[lane.id for lane in lanes])
     return roads
-
-
-def _road_lane(made: Any, road: _Road, kind: str, right: float, width: float, speed: float) -> Any:
-    (x, y), (dx, dy) = (_street(at) for at in road.origin), road.way
-    line = [(x + dx * far + dy * right, y + dy * far - dx * right) for far in (JUNCTION, BLOCK - JUNCTION)]
-    return _lane(made, road.id, kind, "LANE_TURN_STRAIGHT", width, speed, line)
 
 
 def _street(number: int) -> float:
     return number * BLOCK - EDGE
 
 
-def _lane(made: Any, parent: int, kind: str, turn: str, width: float, speed: float, line: Sequence[XY]) -> Any:
-    lane = made.lanes.add(id=len(made.lanes), type=kind, turn=turn, max_speed=speed, width=width, parent_id=parent)
+def _add_lane(made: Any, parent: int, kind: dict[str, Any], turn: str, line: Sequence[XY]) -> Any:
+    lane = made.lanes.add(id=len(made.lanes), type=kind["type"], turn=turn, parent_id=parent)
+    lane.max_speed, lane.width = kind["max_speed"], kind["width"]
     (x1, y1), (x2, y2) = line
     lane.length = round(sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2), 2)
     for x, y in line:
@@ -183,21 +118,20 @@ def _lane(made: Any, parent: int, kind: str, turn: str, width: float, speed: flo
     return lane
 
 
-def _junctions(made: Any, roads: Sequence[_Road]) -> None:
-    for number, at in enumerate([(i, j) for i in range(BLOCKS + 1) for j in range(BLOCKS + 1)]):
+def _add_junctions(made: Any, roads: Sequence[_Road]) -> None:
+    for number, at in enumerate(CORNERS):
         junction = made.junctions.add(id=FIRST_JUNCTION + number)
-        for before in [road for road in roads if road.target == at]:
-            for after in [road for road in roads if road.origin == at]:
-                if after.target != before.origin:
-                    _movement(made, junction, before, after)
+        for before, after in product(roads, roads):
+            if before.target == at == after.origin and after.target != before.origin:
+                _connect_roads(made, junction, before, after)
 
 
-def _movement(made: Any, junction: Any, before: _Road, after: _Road) -> None:
-    """The lanes that lead from one road into another, one for cars and one for walkers."""
-    turn = _turn(before.way, after.way)
-    for (kind, _, width, speed), start, end in zip(LANES, before.lanes, after.lanes, strict=True):
+def _connect_roads(made: Any, junction: Any, before: _Road, after: _Road) -> None:
+    """Add the lanes that lead from one road into another, one for cars and one for walkers."""
+    turn = TURNS[before.way[0] * after.way[1] - before.way[1] * after.way[0]]
+    for kind, start, end in zip(CITY["lanes"], before.lanes, after.lanes, strict=True):
         first, last = start.center_line.nodes[-1], end.center_line.nodes[0]
-        lane = _lane(made, junction.id, kind, turn, width, speed, [(first.x, first.y), (last.x, last.y)])
+        lane = _add_lane(made, junction.id, kind, turn, [(first.x, first.y), (last.x, last.y)])
         junction.lane_ids.append(lane.id)
         lane.predecessors.add(id=start.id, type="LANE_CONNECTION_TYPE_TAIL")
         lane.successors.add(id=end.id, type="LANE_CONNECTION_TYPE_HEAD")
@@ -208,71 +142,56 @@ def _movement(made: Any, junction: Any, before: _Road, after: _Road) -> None:
     group.lane_ids.append(junction.lane_ids[-2])
 
 
-def _turn(before: tuple[int, int], after: tuple[int, int]) -> str:
-    side = before[0] * after[1] - before[1] * after[0]
-    return {0: "LANE_TURN_STRAIGHT", 1: "LANE_TURN_LEFT", -1: "LANE_TURN_RIGHT"}[side]
-
-
-@dataclass(slots=True)
-class _Ground:
-    """A rectangle with some corners cut off: its middle, and how far it reaches from there."""
-
-    use: str
-    x: float
-    y: float
-    wide: float
-    high: float
-
-
-def _grounds(made: Any, rng: Random) -> None:
-    """AOIs with their POIs, then the AOIs that are points."""
-    names = _names(rng)
-    lanes = [[made.lanes[road.lane_ids[kind]] for road in made.roads] for kind in range(len(LANES))]
-    grounds = _plan(rng)
-    shops = [row for row, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
-    extra = [shops[number % len(shops)] for number in range(EXTRA)]
-    for row, ground in enumerate(grounds):
-        name = next(names)
-        aoi = _aoi(made, name + ENDS[ground.use], ground.use, _outline(ground, rng))
-        for category, end in _kinds(ground.use, POIS + extra.count(row), rng):
-            x, y = ground.x + ground.wide * _around(rng, 0.6), ground.y + ground.high * _around(rng, 0.6)
-            _poi(made, aoi, name + end, category, x, y)
-        _connect(aoi, ground, lanes)
-    for number, (category, end, use) in enumerate(ON_POINTS):
-        block = 2 * number  # the four blocks at the city's corners, and the middle one
-        spot = _Ground(use, *_middle(block // BLOCKS, block % BLOCKS, 0.5, 0.12 + 0.02 * rng.random()), 0.0, 0.0)
-        name = next(names) + end
-        aoi = _aoi(made, name, use, [(spot.x, spot.y)])
-        _poi(made, aoi, name, category, spot.x, spot.y)
-        _connect(aoi, spot, lanes)
-
-
-def _kinds(use: str, count: int, rng: Random) -> list[tuple[str, str]]:
-    """The two that grounds of this use always have, then others, none again before all were there."""
-    kinds, others = list(FOUND_IN[use][:2]), list(FOUND_IN[use][2:])
-    while len(kinds) < count:
-        kinds.append(others.pop(int(rng.random() * len(others))))
-        others = others or list(FOUND_IN[use][2:])
-    return kinds
-
-
-def _plan(rng: Random) -> list[_Ground]:
+def _grounds(rng: Random) -> list[_Ground]:
     grounds = []
-    for column, row in [(i, j) for i in range(BLOCKS) for j in range(BLOCKS)]:
-        downtown = (column, row) == (BLOCKS // 2, BLOCKS // 2)
-        for number, (right, up) in enumerate(SPOTS):
-            use = DOWNTOWN[number] if downtown else _pick(rng, GROUNDS[number])
-            x, y = _middle(column, row, right + _around(rng, 0.011), up + _around(rng, 0.011))
+    for column, row in product(range(BLOCKS), repeat=2):
+        for number, (right, up) in enumerate(CITY["spots"]):
+            downtown = column == row == BLOCKS // 2
+            use = CITY["downtown"][number] if downtown else pick(rng, CITY["grounds"][number])
+            x, y = _within(column, row, right + _around(rng, 0.011), up + _around(rng, 0.011))
             grounds.append(_Ground(use, x, y, round(150 + 300 * rng.random(), 2), round(150 + 300 * rng.random(), 2)))
     return grounds
 
 
-def _middle(column: int, row: int, right: float, up: float) -> XY:
+def _within(column: int, row: int, right: float, up: float) -> XY:
+    """Return the point at these shares of a block's sides."""
     return round(_street(column) + right * BLOCK, 2), round(_street(row) + up * BLOCK, 2)
 
 
+def _add_grounds(
+    made: Any, grounds: Sequence[_Ground], names: Iterator[str], lanes: Sequence[Sequence[Any]], rng: Random
+) -> None:
+    """Add the AOIs that have an outline, with their POIs."""
+    shops = [row for row, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
+    extra = [shops[number % len(shops)] for number in range(EXTRA)]
+    for row, ground in enumerate(grounds):
+        name = next(names)
+        aoi = _add_aoi(made, name + USES[ground.use]["end"], ground, _outline(ground, rng), lanes)
+        for category, end in _kinds(USES[ground.use]["pois"], POIS + extra.count(row), rng):
+            x, y = ground.x + ground.wide * _around(rng, 0.6), ground.y + ground.high * _around(rng, 0.6)
+            _add_poi(made, aoi, name + end, category, x, y)
+
+
+def _kinds(choices: Sequence[Sequence[str]], count: int, rng: Random) -> list[Sequence[str]]:
+    """Return the first two choices, then others, none a second time before all are there."""
+    kinds, others = list(choices[:2]), list(choices[2:])
+    while len(kinds) < count:
+        kinds.append(others.pop(int(rng.random() * len(others))))
+        others = others or list(choices[2:])
+    return kinds
+
+
+def _add_points(made: Any, names: Iterator[str], lanes: Sequence[Sequence[Any]], rng: Random) -> None:
+    """Add the AOIs that are points, each with one POI: in the blocks at the city's corners and in the middle one."""
+    for number, (category, end, use) in enumerate(CITY["points"]):
+        x, y = _within(*divmod(2 * number, BLOCKS), 0.5, 0.12 + 0.02 * rng.random())
+        name = next(names) + end
+        aoi = _add_aoi(made, name, _Ground(use, x, y, 0.0, 0.0), [(x, y)], lanes)
+        _add_poi(made, aoi, name, category, x, y)
+
+
 def _outline(ground: _Ground, rng: Random) -> list[XY]:
-    """Counter-clockwise and not closed, as published maps have it."""
+    """Return corners counter-clockwise and not closed, as in published maps."""
     outline: list[XY] = []
     for right, up in ((1, -1), (1, 1), (-1, 1), (-1, -1)):
         corner = (ground.x + right * ground.wide, ground.y + up * ground.high)
@@ -282,46 +201,39 @@ def _outline(ground: _Ground, rng: Random) -> list[XY]:
     return [(round(x, 2), round(y, 2)) for x, y in outline]
 
 
-def _aoi(made: Any, name: str, use: str, outline: Sequence[XY]) -> Any:
-    """An outline of one position is a point, which has no area."""
+def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY], lanes: Sequence[Sequence[Any]]) -> Any:
+    """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner has no area."""
+    use = ground.use
     aoi = made.aois.add(id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use)
-    aoi.land_use = optional(MAP).LandUseType.Value(f"LAND_USE_TYPE_{LAND_USE.get(use[0], 'TRANSPORTATION')}")
+    aoi.land_use = optional(MAP).LandUseType.Value(CITY["land_use"][use[0]])
     for x, y in outline:
         aoi.positions.add(x=x, y=y)
     if len(outline) > 1:
         following = [*outline[1:], outline[0]]
         aoi.area = round(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in zip(outline, following, strict=True)) / 2, 2)
+    sides = ((aoi.driving_positions, aoi.driving_gates), (aoi.walking_positions, aoi.walking_gates))
+    for (positions, gates), kind in zip(sides, lanes, strict=True):
+        _, along, x, y, nearest = min((_foot(lane, ground.x, ground.y) for lane in kind), key=lambda foot: foot[0])
+        positions.add(lane_id=nearest.id, s=round(along, 2))
+        x = _clamp(x, ground.x - ground.wide, ground.x + ground.wide)
+        gates.add(x=round(x, 2), y=round(_clamp(y, ground.y - ground.high, ground.y + ground.high), 2))
+        nearest.aoi_ids.append(aoi.id)
     return aoi
 
 
-def _poi(made: Any, aoi: Any, name: str, category: str, x: float, y: float) -> None:
-    poi = made.pois.add(id=FIRST_POI + len(made.pois), name=name, category=category, aoi_id=aoi.id)
-    poi.position.x, poi.position.y = round(x, 2), round(y, 2)
-    aoi.poi_ids.append(poi.id)
-
-
-def _connect(aoi: Any, ground: _Ground, lanes: Sequence[Sequence[Any]]) -> None:
-    """The nearest driving and walking lane, and where one leaves the AOI towards each."""
-    sides = ((aoi.driving_positions, aoi.driving_gates), (aoi.walking_positions, aoi.walking_gates))
-    for (positions, gates), kind in zip(sides, lanes, strict=True):
-        lane, (x, y), along = min(
-            ((lane, *_foot(lane, ground.x, ground.y)) for lane in kind),
-            key=lambda found: (found[1][0] - ground.x) ** 2 + (found[1][1] - ground.y) ** 2,
-        )
-        positions.add(lane_id=lane.id, s=round(along, 2))
-        gates.add(
-            x=round(_clamp(x, ground.x - ground.wide, ground.x + ground.wide), 2),
-            y=round(_clamp(y, ground.y - ground.high, ground.y + ground.high), 2),
-        )
-        lane.aoi_ids.append(aoi.id)
-
-
-def _foot(lane: Any, x: float, y: float) -> tuple[XY, float]:
-    """The point of a road's straight lane nearest to (x, y), and how far along it that is."""
+def _foot(lane: Any, x: float, y: float) -> tuple[float, float, float, float, Any]:
+    """Return the point of a straight lane nearest to (x, y): squared distance, metres along the lane, x, y, lane."""
     start, end = lane.center_line.nodes
     right, up = (end.x - start.x) / lane.length, (end.y - start.y) / lane.length
     along = _clamp((x - start.x) * right + (y - start.y) * up, 0.0, lane.length)
-    return (start.x + right * along, start.y + up * along), along
+    at_x, at_y = start.x + right * along, start.y + up * along
+    return (at_x - x) ** 2 + (at_y - y) ** 2, along, at_x, at_y, lane
+
+
+def _add_poi(made: Any, aoi: Any, name: str, category: str, x: float, y: float) -> None:
+    poi = made.pois.add(id=FIRST_POI + len(made.pois), name=name, category=category, aoi_id=aoi.id)
+    poi.position.x, poi.position.y = round(x, 2), round(y, 2)
+    aoi.poi_ids.append(poi.id)
 
 
 def _clamp(value: float, lowest: float, highest: float) -> float:
@@ -329,16 +241,16 @@ def _clamp(value: float, lowest: float, highest: float) -> float:
 
 
 def _names(rng: Random) -> Iterator[str]:
-    """Heads of names in a seeded order, each once."""
-    left = [head + tail for head in NAME_HEADS for tail in NAME_TAILS]
+    """Yield heads of names in a seeded order, each once."""
+    left = [head + tail for head in CITY["name_heads"] for tail in CITY["name_tails"]]
     while left:
         yield left.pop(int(rng.random() * len(left)))
 
 
-def _pick(rng: Random, choices: Sequence[T]) -> T:
+def pick(rng: Random, choices: Sequence[T]) -> T:
     return choices[int(rng.random() * len(choices))]
 
 
 def _around(rng: Random, reach: float) -> float:
-    """Between -reach and reach."""
+    """Draw a number between -reach and reach."""
     return (2 * rng.random() - 1) * reach

@@ -1,9 +1,8 @@
 """Baseline models: honest floors for a table of models, which read the prompt and nothing else.
 
-They know no file, only text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate
-pool as a JSON array of strings, the number of tags asked for, and their own earlier summary where the prompt carries
-it. What they answer depends on model, user messages and seed alone (that of the request, `run --seed`, or else that of
-`serve`). Source: docs/design.md, section 7, `serve`.
+They read text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate pool as a JSON array of strings,
+the number of tags to predict, and their own earlier summary if the prompt contains it. Only model, user messages and
+seed (of the request, `run --seed`, otherwise of `serve`) decide the answer. Source: docs/design.md, section 7, `serve`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -39,7 +39,7 @@ _STRINGS = re.compile(rf"\[\s*{_STRING}(?:\s*,\s*{_STRING})*+\s*\]")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a baseline sees in a prompt. `posts` holds the tags of each post, newest first; `pool` has no repeats."""
+    """What a baseline reads in a prompt. `posts` holds the tags of each post, newest first; `pool` has no repeats."""
 
     text: str
     posts: tuple[tuple[str, ...], ...]
@@ -48,48 +48,43 @@ class Reading:
     asked: int
 
 
-@dataclass(frozen=True, slots=True)
-class Opinion:
-    """A baseline's summary, the pool from most to least likely, and why."""
-
-    summary: str
-    ranking: Sequence[str]
-    reasoning: str
+Opinion = tuple[str, Sequence[str], str]
+"""A baseline's summary, the pool from most to least likely, and the reasoning."""
 
 
 def _answer(baseline: Callable[[Reading, int], Opinion], messages: Sequence[Mapping[str, Any]], seed: int) -> str:
     """Return the JSON text of one reply: `persona_summary`, `predicted_tags`, `reasoning`."""
     reading = read("\n".join([message["content"] for message in messages if message["role"] == "user"]))
-    opinion = baseline(reading, seed)
-    reply = {
-        "persona_summary": opinion.summary,
-        "predicted_tags": opinion.ranking[: reading.asked],
-        "reasoning": opinion.reasoning if reading.pool else NO_POOL,
-    }
-    return orjson.dumps(reply).decode()
+    summary, ranking, reasoning = baseline(reading, seed)
+    tags, why = ranking[: reading.asked], reasoning if reading.pool else NO_POOL
+    return orjson.dumps({"persona_summary": summary, "predicted_tags": tags, "reasoning": why}).decode()
 
 
 def read(text: str) -> Reading:
-    """The parts of a prompt; whatever it lacks is empty."""
+    """Return the parts of a prompt, empty if it lacks them.
+
+    The persona is the section under our prompt's heading; in another prompt it may be anywhere outside of posts.
+    """
     posts, rest = _split_posts(text)
+    _, headed, after = rest.partition(PERSONA_HEADING)
     listed = _pool(rest)
     asked = _ASKED.findall(text)
     return Reading(
         text=text,
         posts=posts,
-        persona=_persona(rest),
+        persona=after.partition("\n## ")[0] if headed else rest,
         pool=tuple(dict.fromkeys(listed)),
         asked=int(asked[-1]) if asked else max(1, round(0.25 * len(listed))),
     )
 
 
 def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
-    """Tags of each post, newest (highest number) first, and the text outside of posts."""
+    """Return the tags of each post, newest (highest number) first, and the text outside of posts."""
     numbered: list[tuple[int, tuple[str, ...]]] = []
     rest: list[str] = []
     number, post = 0, rest
     for line in text.split("\n"):
-        head = _HEAD.match(line) if line.startswith("[") else None
+        head = _HEAD.match(line)
         if head:
             number, post = int(head[1]), []
         elif line.startswith("Tags:"):
@@ -99,20 +94,19 @@ def _split_posts(text: str) -> tuple[tuple[tuple[str, ...], ...], str]:
             post.append(line)
     if post is not rest:  # a last post without a Tags line has no known end
         rest.extend(post)
-    numbered.reverse()
-    numbered.sort(key=lambda entry: -entry[0])
-    return tuple([tags for _, tags in numbered]), "\n".join(rest)
+    newest_first = sorted(enumerate(numbered), key=lambda entry: (entry[1][0], entry[0]), reverse=True)
+    return tuple([tags for _, (_, tags) in newest_first]), "\n".join(rest)
 
 
 def _split_tags(line: str) -> tuple[str, ...]:
-    """Tags of one line, in order, without repeats."""
+    """Return the tags of one line, in order, without repeats."""
     return tuple(dict.fromkeys(tag for part in _SEPARATORS.split(line) if (tag := part.strip())))
 
 
 def _pool(text: str) -> list[str]:
-    """The longest JSON array of strings, the last of equals: texts hold other brackets, and prompts show examples.
+    """Return the longest JSON array of strings, the last of equals: texts have other brackets, prompts have examples.
 
-    An array that is a field's value, as in an example of a reply, counts only where no other is found.
+    An array that is a field's value, as in an example of a reply, counts only if there is no other.
     """
     best: tuple[bool, int, list[str]] = (False, 0, [])
     for match in _STRINGS.finditer(text):
@@ -126,50 +120,38 @@ def _pool(text: str) -> list[str]:
     return best[2]
 
 
-def _persona(text: str) -> str:
-    """The section under our prompt's heading; in another prompt it may stand anywhere outside the posts."""
-    _, found, after = text.partition(PERSONA_HEADING)
-    return after.partition("\n## ")[0] if found else text
-
-
 def _carried(persona: str, marker: str) -> tuple[str, ...]:
     return _split_tags(persona.partition(marker)[2].partition("\n")[0])
 
 
 def _recency(reading: Reading, seed: int) -> Opinion:
-    """Tags of the newest posts, then those that the summary carries, then the pool in its order."""
-    seen = dict.fromkeys([*_flat(reading.posts), *_carried(reading.persona, RECENT)])
+    """Rank tags of the newest posts first, then those of the summary, then the pool in its order."""
+    seen = list(dict.fromkeys([*chain.from_iterable(reading.posts), *_carried(reading.persona, RECENT)]))
     pool = frozenset(reading.pool)
     ranking = list(dict.fromkeys([*(tag for tag in seen if tag in pool), *reading.pool]))
-    summary = RECENT + "、".join(list(seen)[:CARRIED]) if seen else NO_TAGS
-    return Opinion(summary, ranking, "最近动态里的标签在前，其次是画像里记下的，不足时按候选顺序补齐。")
+    summary = RECENT + "、".join(seen[:CARRIED]) if seen else NO_TAGS
+    return summary, ranking, "最近动态里的标签在前，其次是画像里记下的，不足时按候选顺序补齐。"
 
 
 def _frequency(reading: Reading, seed: int) -> Opinion:
-    """The pool by number of posts with the tag, in this batch and as the summary carries it; ties in pool order."""
-    counts = Counter(_flat(reading.posts))
+    """Rank the pool by number of posts with the tag, in this batch and in the summary; ties in pool order."""
+    counts = Counter(chain.from_iterable(reading.posts))
     for entry in _carried(reading.persona, COUNTS):
-        counted = _COUNTED.fullmatch(entry)
-        if counted:
+        if counted := _COUNTED.fullmatch(entry):
             counts[counted[1]] += int(counted[2])
     ranking = sorted(reading.pool, key=lambda tag: -counts[tag])
     listed = "、".join([f"{tag}×{count}" for tag, count in counts.most_common(CARRIED)])
-    return Opinion(COUNTS + listed if listed else NO_TAGS, ranking, "按标签至今出现的次数排列，次数相同时按候选顺序。")
+    return COUNTS + listed if listed else NO_TAGS, ranking, "按标签至今出现的次数排列，次数相同时按候选顺序。"
 
 
 def _random(reading: Reading, seed: int) -> Opinion:
-    """The pool shuffled, by seed and prompt. Only `Random.random` gives the same numbers in every Python."""
+    """Shuffle the pool, by seed and prompt. Only `Random.random` gives the same numbers in every Python."""
     rng = random.Random(f"{seed}\n{reading.text}")
-    ranking = sorted(reading.pool, key=lambda tag: rng.random())
-    return Opinion("随机基线，不读动态，没有画像。", ranking, "随机抽取。")
-
-
-def _flat(posts: Iterable[Iterable[str]]) -> list[str]:
-    return [tag for post in posts for tag in post]
+    return "随机基线，不读动态，没有画像。", sorted(reading.pool, key=lambda tag: rng.random()), "随机抽取。"
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that answers a prompt for another model, None where the prompt has no candidates."""
+    """Return the baseline that answers a prompt for another model, None if the prompt has no candidates."""
     return "baseline/recency" if read(text).pool else None
 
 

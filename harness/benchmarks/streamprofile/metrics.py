@@ -19,7 +19,7 @@ F1 = "F1^NS"
 NAMES = (*METRICS, F1)
 
 Values = dict[str, float | None]
-"""Metric name -> fraction, or None where undefined."""
+"""Metric name -> fraction, or None if undefined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class StepMetrics:
     """One step's values.
 
     `values` holds every name of `METRICS`; empty where G is empty, for such a step is not scored.
-    `at_asked` is the same for the first `asked` tags; None where the prediction has no more than that.
+    `at_asked` is the same for the first `asked` tags; None if the prediction has no more.
     `ceiling` holds the names of `GAINS` (see `ceiling`); empty where G is empty.
     `out_of_pool` counts predicted tags that the pool does not have.
     """
@@ -52,7 +52,7 @@ class Sets(NamedTuple):
 
 
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
-    """The values of a prediction without repeated tags; tags outside the pool count in Precision as any other."""
+    """Return the values of a prediction without repeated tags; tags outside the pool count in Precision, too."""
     pool, predicted, asked = frozenset(step.pool), frozenset(prediction), step.asked
     out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
@@ -68,7 +68,7 @@ def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> St
 
 
 def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
-    """What one oracle reaches that knows the truth and answers with exactly `asked` tags, from the pool.
+    """Return the values of an oracle that answers with exactly `asked` tags, from the pool.
 
     It takes as many true tags as it can, tags that are both kept and new first, and splits the rest so that
     the step's F1^NS is highest; of equal splits the one with the highest sum of recalls, then with most kept.
@@ -88,7 +88,9 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
             (_share(shared + taken, len(truth.new)), _share(shared + rest - taken, len(truth.kept)))
             for taken in range(rest - most_kept, most_new + 1)
         )
-        novelty, stability = max(recalls, key=_merit)
+        novelty, stability = max(
+            recalls, key=lambda pair: (harmonic(*pair) or 0.0, sum(recall or 0.0 for recall in pair))
+        )
     return {
         "Precision": hits / asked,
         "Recall": hits / len(truth.true),
@@ -98,14 +100,14 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
 
 
 def harmonic(a: float | None, b: float | None) -> float | None:
-    """F1^NS of a novelty and a stability: 0 where both are 0, None where either is None."""
+    """Return F1^NS of a novelty and a stability: 0 if both are 0, None if either is None."""
     if a is None or b is None:
         return None
     return 2 * a * b / (a + b) if a + b > 0 else 0.0
 
 
 def _measure(truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: AbstractSet[str]) -> Values:
-    """`wrong` holds the kinds of D that are not empty, by metric."""
+    """Return every value of `METRICS`; `wrong` holds the kinds of D that are not empty, by metric."""
     hits = len(predicted & truth.true)
     values: Values = {
         "Precision": hits / len(predicted) if predicted else 0.0,
@@ -120,7 +122,3 @@ def _measure(truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: Abst
 
 def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
-
-
-def _merit(recalls: tuple[float | None, float | None]) -> tuple[float, float]:
-    return harmonic(*recalls) or 0.0, sum(recall or 0.0 for recall in recalls)

@@ -1,7 +1,7 @@
-"""From the given part of a step to the messages of a request.
+"""Make the messages of a request from the given part of a step.
 
-Two kinds of prompt stand behind one name, `Prompt`: a template with named places, and the benchmark authors' own
-`bench_task.py`, which the user names and whose code therefore runs on purpose (docs/design.md, section 8).
+There are two kinds of `Prompt`: a template with named places, and the benchmark authors' own `bench_task.py`, which the
+user names, so that its code is run on purpose (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import orjson
@@ -18,34 +18,23 @@ import orjson
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import AUTHORS, KEPT, Template, check_digest, kept_name, read_file
+from harness.benchmarks.user_code import described, module_of
 from harness.errors import BadInput
 from harness.model import Message
 
 OWN_PROMPT = Path(__file__).with_name("prompt.txt")
-PLACES = frozenset(
-    [
-        "platform_name",
-        "platform_context",
-        "username",
-        "bio",
-        "step_id",
-        "total_steps",
-        "persona",
-        "posts",
-        "pool",
-        "asked",
-    ]
-)
+OF_USER = frozenset({"platform_name", "platform_context", "username", "bio", "total_steps"})
+PLACES = OF_USER | {"step_id", "persona", "posts", "pool", "asked"}
 NEEDED = frozenset({"posts", "pool"})
 INFERENCE = "bench_inference.py"
 NOTHING_YET = "（尚无画像，这是第一次见到该用户）"
 NO_BIO = "（未填写）"
 AUTHORS_SYSTEM = "You answer with one JSON object."
-"""Used only where the authors' `bench_inference.py` cannot be found beside their `bench_task.py`."""
+"""Used only if there is no `bench_inference.py` next to the authors' `bench_task.py`."""
 
 
 class Prompt(Protocol):
-    """`source` tells whose it is (`own`, `authors`, a file's name); `files` are the bytes that define it, by name."""
+    """`source` is its origin (`own`, `authors`, a file's name); `files` are the bytes that define it, by name."""
 
     source: str
     path: Path | None
@@ -55,7 +44,7 @@ class Prompt(Protocol):
 
 
 class TemplatePrompt:
-    """A template with the places above, of which those `needed` must be there."""
+    """A template with some of the places above; those in `needed` must be there."""
 
     def __init__(self, path: Path | None = None, needed: frozenset[str] = NEEDED) -> None:
         self._template = Template(path, OWN_PROMPT, PLACES, needed)
@@ -84,7 +73,7 @@ class TemplatePrompt:
 class AuthorsPrompt:
     """The authors' `BenchTaskBuilder(platform).format_prompt(...)`, from the user's copy of their release.
 
-    The system message of `bench_inference.py` beside it is read from the source, not run. Without it the prompt is
+    The system message of `bench_inference.py` next to it is read from the source, not run. Without it the prompt is
     not the authors' whole one, and `source` says so.
     """
 
@@ -94,8 +83,7 @@ class AuthorsPrompt:
         self.files: Mapping[str, bytes] = {kept_name(path): content}
         self.path: Path | None = path
         self._file = path
-        self._make_builder = _load_builder(path, content, neighbours=digests is None)
-        self._builders: dict[str, Any] = {}
+        self._builder = cache(_load_builder(path, content, neighbours=digests is None))
         inference = next(filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None)
         system = system_message(inference) if inference else None
         if inference and system is not None:
@@ -105,10 +93,7 @@ class AuthorsPrompt:
 
     def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
         try:
-            builder = self._builders.get(subset)
-            if builder is None:
-                builder = self._builders[subset] = self._make_builder(subset)
-            text = builder.format_prompt(
+            text = self._builder(subset).format_prompt(
                 username=given.username,
                 bio=given.bio,
                 batch_n_posts=step.posts_text,
@@ -118,23 +103,21 @@ class AuthorsPrompt:
                 prev_persona=persona,
             )
         except Exception as error:  # the authors' code, not ours
-            raise BadInput(
-                f"{self._file}: format_prompt failed for user {given.user_id}, step {step.step_id}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            user = f"user {given.user_id}, step {step.step_id}"
+            raise BadInput(f"{self._file}: format_prompt failed for {user}: {described(error)}") from error
         if type(text) is not str:
             raise BadInput(f"{self._file}: format_prompt returned {type(text).__name__}, expected a string")
         return (self._system, Message("user", text))
 
 
 def load(path: Path | None, digests: Mapping[str, str] | None = None) -> Prompt:
-    """Our own prompt, a template file, or (a `.py` file) the authors' builder, which in a run's folder must be the one
-    with its hash in `digests`."""
+    """Return our own prompt, a template file, or (a `.py` file) the authors' builder, with its hash in `digests` if
+    that is given."""
     return AuthorsPrompt(path, digests) if path is not None and path.suffix == ".py" else TemplatePrompt(path)
 
 
 def system_message(source: Path) -> str | None:
-    """The text of the first `{"role": "system", "content": "..."}` in a Python source, None where there is none."""
+    """Return the text of the first `{"role": "system", "content": "..."}` in a Python source, None if there is none."""
     try:
         tree = ast.parse(read_file(source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for what is nested too deep
@@ -152,24 +135,18 @@ def system_message(source: Path) -> str | None:
 
 
 def _load_builder(path: Path, content: bytes, *, neighbours: bool) -> Callable[[str], Any]:
-    """Runs the very bytes that were read, so that what a run's folder keeps is what made its prompts.
+    """Run the very bytes that were read, so that what a run's folder keeps is what made its prompts.
 
-    What lies next to it in a run's folder is no neighbour of theirs, and is not imported.
+    Their file may import its neighbours, but not what is next to it in a run's folder.
     """
-    module = ModuleType("streamprofile_authors_bench_task")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where dataclasses look up their annotations
     if neighbours:
-        sys.path.insert(0, str(path.parent))  # their file imports these
+        sys.path.insert(0, str(path.parent))
     try:
-        exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:  # the authors' code, not ours
-        raise BadInput(f"{path}: could not be loaded: {type(error).__name__}: {error}") from error
+        module = module_of("streamprofile_authors_bench_task", str(path), content)
     finally:
         if neighbours:
             sys.path.remove(str(path.parent))
-    builder = getattr(module, "BenchTaskBuilder", None)
+    builder: Callable[[str], Any] | None = getattr(module, "BenchTaskBuilder", None)
     if not callable(builder):
         raise BadInput(f"{path}: has no class BenchTaskBuilder")
-    made: Callable[[str], Any] = builder
-    return made
+    return builder

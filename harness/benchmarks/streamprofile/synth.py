@@ -11,22 +11,14 @@ that a file is the same bytes wherever it is made.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from random import Random
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 
-from harness.benchmarks.streamprofile.vocabulary import (
-    HOT_TOPIC,
-    NAME_ENDS,
-    NAME_HEADS,
-    NAME_TAILS,
-    VOCABULARIES,
-    Topic,
-    Vocabulary,
-)
+from harness.benchmarks.streamprofile import vocabulary
+from harness.benchmarks.streamprofile.vocabulary import HOT_TOPIC, VOCABULARIES, Topic, Vocabulary
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -35,22 +27,18 @@ T = TypeVar("T")
 MAX_STEPS = 40
 MAX_TAGS = 14
 """Most tags of a batch, hence the largest ground truth; a pool of 50 always has room for it."""
-
 POOL_SMALLEST, POOL_LARGEST = 10, 50
-TRENDING_HOT, TRENDING_TOPICAL = 10, 10
-FIRST_DAY = date(2025, 1, 1).toordinal()
-START_DAYS = 180
-
+FIRST_DAY, START_DAYS = date(2025, 1, 1).toordinal(), 180
 CLUSTER_SHARE, VIRAL_SHARE, DECAY_SHARE = 0.3, 0.2, 0.3
 """Of a pool's distractors; what is left, and what a kind that runs out leaves, is random."""
 
 
 def generate(platform: str, users: int, seed: int, mean_steps: float) -> Iterator[bytes]:
-    """Lines of a tasks file, one a user, each made when asked for and ending in a line break.
+    """Return the lines of a tasks file, one a user, made one by one, each with its line break.
 
     User i depends on (seed, platform, i, mean_steps) alone, so a smaller file is a prefix of a larger one.
     `mean_steps` is in 1..40: the mean before chains are cut at 40; 1 gives every user exactly one step.
-    Raises `BadInput` for an unknown platform, a negative number of users, or `mean_steps` out of range.
+    Raise `BadInput` for an unknown platform, a negative number of users, or `mean_steps` out of range.
     """
     if platform not in VOCABULARIES:
         raise BadInput(f"platform {platform!r}: expected one of {', '.join(VOCABULARIES)}")
@@ -62,10 +50,9 @@ def generate(platform: str, users: int, seed: int, mean_steps: float) -> Iterato
     return (orjson.dumps(_user(world, index, mean_steps), option=orjson.OPT_APPEND_NEWLINE) for index in range(users))
 
 
-@dataclass(frozen=True, slots=True)
-class _Day:
+class _Day(NamedTuple):
     text: str
-    trending: tuple[str, ...]
+    trending: Sequence[str]
 
 
 class _World:
@@ -81,29 +68,27 @@ class _World:
         return Random(f"{self._seed}/{self.platform}/{what}")
 
     def day(self, ordinal: int) -> _Day:
-        made = self._days.get(ordinal)
-        if made is None:
+        if ordinal not in self._days:
             text = date.fromordinal(ordinal).isoformat()
             rng = self.random(text)
-            trending = _some(rng, self.words.hot, TRENDING_HOT) + _some(rng, self.words.tags, TRENDING_TOPICAL)
-            made = self._days[ordinal] = _Day(text, tuple(trending))
-        return made
+            self._days[ordinal] = _Day(text, _some(rng, self.words.hot, 10) + _some(rng, self.words.tags, 10))
+        return self._days[ordinal]
 
 
-@dataclass(slots=True)
 class _Person:
     """A user's latent state; it moves on with every batch. `seen` holds the tags of all batches so far."""
 
-    world: _World
-    rng: Random
-    size: float
-    loyalty: float
-    interests: list[int]
-    favourites: list[list[str]]
-    seen: list[str] = field(default_factory=list)
+    def __init__(self, world: _World, rng: Random) -> None:
+        self.world, self.rng, self.words = world, rng, world.words
+        topics = self.words.topics
+        self.interests = _some(rng, range(len(topics)), 2 + int(rng.random() * 3))
+        self.size = 1 + 9.5 * rng.random()
+        self.loyalty = 0.2 + 0.45 * rng.random()
+        self.favourites = [_some(rng, topics[topic].tags, 6) for topic in self.interests]
+        self.seen: list[str] = []
 
     def next_batch(self, current: Sequence[str], day: _Day) -> list[str]:
-        """The tags of the next batch, kept ones first; never empty."""
+        """Return the tags of the next batch, kept ones first; never empty."""
         self._drift()
         chance = self.rng.random
         liked = {tag for tags in self.favourites for tag in tags}
@@ -125,10 +110,10 @@ class _Person:
         rng = self.rng
         if rng.random() < 0.12:
             place = int(rng.random() * len(self.interests))
-            topic = int(rng.random() * len(self.world.words.topics))
+            topic = int(rng.random() * len(self.words.topics))
             if topic not in self.interests:
                 self.interests[place] = topic
-                self.favourites[place] = _some(rng, self.world.words.topics[topic].tags, 6)
+                self.favourites[place] = _some(rng, self.words.topics[topic].tags, 6)
 
     def _emerging(self, day: _Day) -> str:
         rng = self.rng
@@ -138,22 +123,24 @@ class _Person:
         if way < 0.8:
             return _pick(rng, _pick(rng, self.favourites))
         if way < 0.93:
-            return _pick(rng, self.world.words.topics[_pick(rng, self.interests)].tags)
+            return _pick(rng, self.words.topics[_pick(rng, self.interests)].tags)
         return _pick(rng, day.trending)
 
 
 def _user(world: _World, index: int, mean_steps: float) -> JSON:
     rng = world.random(index)
-    person = _person(world, rng)
+    person = _Person(world, rng)
+    name = "".join([_pick(rng, part) for part in (vocabulary.NAME_HEADS, vocabulary.NAME_TAILS, vocabulary.NAME_ENDS)])
     user: JSON = {
         "user_id": f"synth-{world.platform}-{index + 1:07d}",
         "platform": world.platform,
-        "username": _pick(rng, NAME_HEADS) + _pick(rng, NAME_TAILS) + _pick(rng, NAME_ENDS),
+        "username": name,
         "synthetic": True,
     }
     form = rng.random()
     if form < 0.6:
-        user["bio"] = _bio(person)
+        first, second, *_ = (world.words.topics[topic].name for topic in person.interests)
+        user["bio"] = _pick(rng, world.words.bios).format(t=first, u=second)
     elif form < 0.8:
         user["bio"] = None
     total = user["total_steps"] = step_count(rng, mean_steps)
@@ -161,28 +148,10 @@ def _user(world: _World, index: int, mean_steps: float) -> JSON:
     return user
 
 
-def _person(world: _World, rng: Random) -> _Person:
-    topics = world.words.topics
-    interests = _some(rng, range(len(topics)), 2 + int(rng.random() * 3))
-    return _Person(
-        world=world,
-        rng=rng,
-        size=1 + 9.5 * rng.random(),
-        loyalty=0.2 + 0.45 * rng.random(),
-        interests=interests,
-        favourites=[_some(rng, topics[topic].tags, 6) for topic in interests],
-    )
-
-
-def _bio(person: _Person) -> str:
-    words, first, second = person.world.words, person.interests[0], person.interests[1]
-    return _pick(person.rng, words.voice.bios).format(t=words.topics[first].name, u=words.topics[second].name)
-
-
 def step_count(rng: Random, mean: float) -> int:
-    """Steps of a user, 1 to 40: 1 + a geometric number, of which a fifth of the users have a far larger mean.
+    """Return the steps of a user, 1 to 40: 1 + a geometric number, with a far larger mean for a fifth of the users.
 
-    The mixture has the mean asked for; the cut at 40 takes some of it away (6 becomes 5.89).
+    The mixture has this mean; the cut at 40 takes some of it away (6 becomes 5.89).
     """
     extra = (mean - 1) * (2.4 if rng.random() < 0.2 else 0.65)
     go_on = extra / (1 + extra)
@@ -217,50 +186,43 @@ def _steps(person: _Person, total: int) -> list[JSON]:
 
 
 def _question(person: _Person, current: list[str], truth: list[str], day: _Day) -> JSON:
-    """Pool, ground truth and meta of a step; the pool is the disjoint union of the six lists in meta."""
-    rng, words = person.rng, person.world.words
-    kept = [tag for tag in truth if tag in current]
-    new = [tag for tag in truth if tag not in current]
+    """Return pool, ground truth and meta of a step; the pool is the disjoint union of the six lists in meta."""
+    rng, words = person.rng, person.words
+    kept, new = [tag for tag in truth if tag in current], [tag for tag in truth if tag not in current]
     wanted = min(POOL_LARGEST, max(POOL_SMALLEST, 4 * len(truth))) - len(truth)
-    gone = [tag for tag in current if tag not in truth]
     taken = {*current, *truth}
-    decay = _some(rng, gone, int(wanted * DECAY_SHARE + 0.5))
+    decay = _some(rng, [tag for tag in current if tag not in truth], int(wanted * DECAY_SHARE + 0.5))
     near = sorted({words.topic_of[tag] for tag in truth if tag in words.topic_of})
-    cluster = _fresh(
-        rng, [tag for topic in near for tag in words.topics[topic].tags], int(wanted * CLUSTER_SHARE), taken
-    )
+    near_tags = [tag for topic in near for tag in words.topics[topic].tags]
+    cluster = _fresh(rng, near_tags, int(wanted * CLUSTER_SHARE), taken)
     viral = _fresh(rng, day.trending, int(wanted * VIRAL_SHARE), taken)
     random = _fresh(rng, words.tags, wanted - len(decay) - len(cluster) - len(viral), taken)
+    distractors = {"D_decay": decay, "D_cluster": cluster, "D_viral": viral, "D_random": random}
     pool = kept + new + decay + cluster + viral + random
     return {
         "candidate_pool": _some(rng, pool, len(pool)),
         "ground_truth": {"all_tags": truth, "new_tags": new, "keep_tags": kept},
-        "meta": {
-            "T_keep": kept,
-            "T_new": new,
-            "D_decay": decay,
-            "D_cluster": cluster,
-            "D_viral": viral,
-            "D_random": random,
-        },
+        "meta": {"T_keep": kept, "T_new": new, **distractors},
     }
 
 
 def _posts(person: _Person, tags: Sequence[str]) -> str:
-    """Posts, oldest first, in which every tag of the batch stands at least once and no other."""
-    rng = person.rng
-    groups = _groups(rng, person.world.words, tags)
+    """Return posts, oldest first, with every tag of the batch at least once and no other."""
+    rng, words = person.rng, person.words
+    groups = _groups(rng, words, tags)
     groups += [[_pick(rng, tags)] for _ in range(int(rng.random() * 3))]
-    return "\n".join(
-        [
-            f"[{number}] Content: {_sentence(person, group)}\nTags: {', '.join(group)}"
-            for number, group in enumerate(_some(rng, groups, len(groups)), 1)
-        ]
-    )
+    posts = []
+    for number, group in enumerate(_some(rng, groups, len(groups)), 1):
+        topic = _topic(words, group[0])
+        scene, closing = _pick(rng, topic.scenes), _pick(rng, words.closings)
+        sentence = _pick(rng, words.pairs if len(group) > 1 else words.singles)
+        text = sentence.format(a=group[0], b=group[:2][-1], t=topic.name, s=scene) + closing
+        posts.append(f"[{number}] Content: {text}\nTags: {', '.join(group)}")
+    return "\n".join(posts)
 
 
 def _groups(rng: Random, words: Vocabulary, tags: Sequence[str]) -> list[list[str]]:
-    """The tags in groups of one to three of the same topic, a post each."""
+    """Return the tags in groups of one to three of the same topic, a post each."""
     groups: list[list[str]] = []
     last, room = HOT_TOPIC, 0
     for tag in sorted(tags, key=lambda tag: words.topic_of.get(tag, -1)):
@@ -273,15 +235,6 @@ def _groups(rng: Random, words: Vocabulary, tags: Sequence[str]) -> list[list[st
     return groups
 
 
-def _sentence(person: _Person, tags: list[str]) -> str:
-    rng, words = person.rng, person.world.words
-    topic = _topic(words, tags[0])
-    scene, closing = _pick(rng, topic.scenes), _pick(rng, words.voice.closings)
-    if len(tags) > 1:
-        return _pick(rng, words.voice.pairs).format(a=tags[0], b=tags[1], t=topic.name, s=scene) + closing
-    return _pick(rng, words.voice.singles).format(a=tags[0], t=topic.name, s=scene) + closing
-
-
 def _topic(words: Vocabulary, tag: str) -> Topic:
     number = words.topic_of.get(tag)
     return HOT_TOPIC if number is None else words.topics[number]
@@ -292,7 +245,7 @@ def _pick(rng: Random, items: Sequence[T]) -> T:
 
 
 def _some(rng: Random, items: Sequence[T], count: int) -> list[T]:
-    """`count` of the items (all, if there are fewer), in random order, each place at most once."""
+    """Return `count` of the items (all, if there are fewer), in random order, each place at most once."""
     rest = list(items)
     size = len(rest)
     count = min(count, size)
@@ -303,7 +256,7 @@ def _some(rng: Random, items: Sequence[T], count: int) -> list[T]:
 
 
 def _fresh(rng: Random, items: Sequence[str], count: int, taken: set[str]) -> list[str]:
-    """`count` of the items that are not taken yet (all such, if there are fewer); they are taken then."""
+    """Return `count` of the items that are not in `taken` (all such, if there are fewer), and add them to it."""
     found = _some(rng, [tag for tag in items if tag not in taken], count)
     taken.update(found)
     return found

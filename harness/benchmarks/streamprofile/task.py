@@ -1,37 +1,64 @@
-"""One decoded line of a tasks file as a validated task. Fields as in docs/design.md, section 8.
+"""Validate a line of a tasks file. Fields: docs/design.md, section 8.
 
-Checks are plain comparisons of types, since every line of a file of any size passes through them.
-Fields that are not named here are ignored; of those that may be absent, null is the same as absent.
+Fields that are not declared here are ignored; of those with a default, null is the same as absent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
-from typing import NoReturn, TypeGuard
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from harness.benchmark import Task
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.tasks import kind_of
+from harness.benchmarks.tasks import kind_of, typed
 from harness.errors import FieldError
 from harness.model import JSON
 
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
 
-INSTEAD = {"T_keep": "keep_tags", "T_new": "new_tags"}
-"""List in `meta` -> list in `ground_truth` that stands for it where `meta` lacks it."""
-
-TAG_LISTS = (*ERROR_SETS.values(), *INSTEAD)
-IN_META = itemgetter(*TAG_LISTS)
-ALL_LISTS = [list] * (1 + len(TAG_LISTS))
-STRINGS = frozenset({str})
-NO_META: JSON = {}
-
 LARGEST_STEP = 2**31 - 1
 """Learning curves count in whole numbers of the machine's."""
+
+Positive = Annotated[int, Meta(ge=1)]
+Tags = list[str]
+
+
+class _TagSets(Struct, gc=False):
+    T_keep: Tags | None = None
+    T_new: Tags | None = None
+    D_decay: Tags | None = None
+    D_cluster: Tags | None = None
+    D_viral: Tags | None = None
+    D_random: Tags | None = None
+
+
+class _GroundTruth(Struct, gc=False):
+    """`keep_tags` and `new_tags` replace `T_keep` and `T_new` that `meta` lacks; otherwise they are not looked at."""
+
+    keep_tags: Any = None
+    new_tags: Any = None
+
+
+class _Step(Struct, gc=False):
+    step_id: Annotated[int, Meta(ge=1, le=LARGEST_STEP)]
+    posts_text: str
+    candidate_pool: tuple[str, ...]
+    ground_truth: _GroundTruth
+    meta: _TagSets | None = None
+    total_steps: Positive | None = None
+
+
+class Line(Struct):
+    user_id: Annotated[str, Meta(min_length=1)] | int
+    platform: str
+    total_steps: Positive
+    prediction_tasks: Annotated[list[_Step], Meta(min_length=1)]
+    username: str | None = None
+    bio: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +72,7 @@ class GivenStep:
 
     @property
     def asked(self) -> int:
-        """Number of tags asked for: a quarter of the pool, at least one, rounded half to even."""
+        """Return the number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
         return max(1, round(0.25 * len(self.pool)))
 
 
@@ -63,10 +90,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name.
-
-    As the file lists them: `measure` makes sets, which tasks that are only validated never need.
-    """
+    """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name, as the file
+    lists them: `measure` makes sets, which tasks that are only validated never need."""
 
     kept: Collection[str]
     new: Collection[str]
@@ -74,131 +99,52 @@ class Truth:
 
     @property
     def listed(self) -> list[str]:
-        """New, then kept tags, which is what a record shows as the ground truth."""
+        """Return new, then kept tags: the ground truth as a record shows it."""
         return [*self.new, *self.kept]
 
 
 def parse(line: JSON, subset: str | None = None) -> Task:
-    """Return the validated task of a line of `subset` (of any platform where none is given).
+    """Return the validated task of a line of `subset` (None: of any platform).
 
     `given` is a `Given`, `truth` a tuple with a `Truth` for each step. Raise `FieldError`.
     """
-    check(line, subset)
-    steps = line["prediction_tasks"]
+    user = check(line, subset)
+    steps = user.prediction_tasks
+    given = [
+        GivenStep(step.step_id, step.total_steps or user.total_steps, step.posts_text, step.candidate_pool)
+        for step in steps
+    ]
+    name, bio = user.username or "", user.bio or ""
     return Task(
-        line["user_id"],
-        given=Given(
-            line["user_id"],
-            line["platform"].lower(),
-            line["platform"],
-            line.get("username") or "",
-            line.get("bio") or "",
-            tuple([_given_step(step, line["total_steps"]) for step in steps]),
-        ),
-        truth=tuple([_truth(step) for step in steps]),
+        user.user_id,  # type: ignore[arg-type]  # `tasks.parse` makes it text
+        given=Given(user.user_id, user.platform.lower(), user.platform, name, bio, tuple(given)),
+        truth=tuple(map(_truth, steps)),
         steps=len(steps),
     )
 
 
-def _given_step(step: JSON, user_total: int) -> GivenStep:
-    total = step.get("total_steps")
-    pool = tuple(step["candidate_pool"])
-    return GivenStep(step["step_id"], user_total if total is None else total, step["posts_text"], pool)
-
-
-def _truth(step: JSON) -> Truth:
-    truth, meta = step["ground_truth"], step.get("meta") or NO_META
-    kept, new = meta.get("T_keep"), meta.get("T_new")
+def _truth(step: _Step) -> Truth:
+    truth, meta = step.ground_truth, step.meta or _TagSets()
     return Truth(
-        kept=truth["keep_tags"] if kept is None else kept,
-        new=truth["new_tags"] if new is None else new,
-        distractors={metric: tags for metric, name in ERROR_SETS.items() if (tags := meta.get(name)) is not None},
+        kept=truth.keep_tags if meta.T_keep is None else meta.T_keep,
+        new=truth.new_tags if meta.T_new is None else meta.T_new,
+        distractors={metric: tags for metric, name in ERROR_SETS.items() if (tags := getattr(meta, name)) is not None},
     )
 
 
-def check(data: JSON, subset: str | None = None) -> None:
-    """Validate every field of a decoded line. Raise `FieldError`."""
-    user_id = data.get("user_id")
-    if not (type(user_id) is str and user_id) and type(user_id) is not int:
-        _expected("user_id", "a non-empty string or a whole number", user_id)
-    platform = data.get("platform")
-    if type(platform) is not str or platform.lower() not in ((subset,) if subset else PLATFORMS):
-        _expected("platform", subset or f"one of {', '.join(PLATFORMS)}", platform)
-    steps = data.get("prediction_tasks")
-    if type(steps) is not list or not steps:
-        _expected("prediction_tasks", "a list of at least one step", steps)
-    total = data.get("total_steps")
-    if type(total) is not int or total < 1:
-        _expected("total_steps", "a whole number from 1", total)
+def check(line: JSON, subset: str | None = None) -> Line:
+    """Return a decoded line with every field validated. Raise `FieldError`."""
+    user = typed(line, Line)
+    if user.platform.lower() not in ((subset,) if subset else PLATFORMS):
+        raise FieldError("platform", subset or f"one of {', '.join(PLATFORMS)}", kind_of(user.platform))
     previous = 0
-    for number, step in enumerate(steps):
-        if type(step) is not dict:
-            _expected(f"prediction_tasks[{number}]", "an object", step)
-        previous = _check_step(step, number, previous)
-    for name in ("username", "bio"):
-        text = data.get(name)
-        if text is not None and type(text) is not str:
-            _expected(name, "a string or null", text)
-
-
-def _check_step(step: JSON, number: int, previous: int) -> int:
-    """Validates a step; returns its step_id."""
-    step_id, truth = step.get("step_id"), step.get("ground_truth")
-    if type(step_id) is not int or not previous < step_id <= LARGEST_STEP:
-        too_large = type(step_id) is int and step_id > LARGEST_STEP
-        wanted = f"a whole number above {previous}{f' and at most {LARGEST_STEP}' if too_large else ''}"
-        _expected(f"prediction_tasks[{number}].step_id", wanted, step_id)
-    total = step.get("total_steps")
-    if total is not None and (type(total) is not int or total < 1):
-        _expected(f"prediction_tasks[{number}].total_steps", "a whole number from 1", total)
-    posts = step.get("posts_text")
-    if type(posts) is not str:
-        _expected(f"prediction_tasks[{number}].posts_text", "a string", posts)
-    if type(truth) is not dict:
-        _expected(f"prediction_tasks[{number}].ground_truth", "an object", truth)
-    if not _has_all_lists(step):
-        _check_lists(step, truth, number)
-    return step_id
-
-
-def _has_all_lists(step: JSON) -> bool:
-    """Whether pool and `meta` are whole, as nearly every step's are: all tags in one go, for they are most of it."""
-    try:
-        lists = (step["candidate_pool"], *IN_META(step["meta"]))
-    except (KeyError, TypeError):
-        return False
-    return [*map(type, lists)] == ALL_LISTS and STRINGS.issuperset(map(type, chain.from_iterable(lists)))
-
-
-def _check_lists(step: JSON, truth: JSON, number: int) -> None:
-    pool, meta = step.get("candidate_pool"), step.get("meta")
-    if not _are_tags(pool):
-        _not_tags(number, "", "candidate_pool", pool)
-    if meta is None:
-        meta = NO_META
-    elif type(meta) is not dict:
-        _expected(f"prediction_tasks[{number}].meta", "an object", meta)
-    for name in TAG_LISTS:
-        tags = meta.get(name)
-        if tags is not None:
-            if not _are_tags(tags):
-                _not_tags(number, ".meta", name, tags)
-        elif name in INSTEAD and not _are_tags(truth.get(INSTEAD[name])):
-            _not_tags(number, ".ground_truth", INSTEAD[name], truth.get(INSTEAD[name]))
-
-
-def _are_tags(value: object) -> TypeGuard[list[str]]:
-    return type(value) is list and STRINGS.issuperset(map(type, value))
-
-
-def _not_tags(number: int, part: str, name: str, value: object) -> NoReturn:
-    """Names of places are made here and not before, since every list of every line passes by."""
-    field = f"prediction_tasks[{number}]{part}.{name}"
-    if type(value) is list:
-        odd = next(tag for tag in value if type(tag) is not str)
-        _expected(field, "a list of strings", odd, "one that holds ")
-    _expected(field, "a list of strings", value)
-
-
-def _expected(field: str, wanted: str, got: object, holding: str = "") -> NoReturn:
-    raise FieldError(field, wanted, f"{holding}{kind_of(got)}")
+    for number, step in enumerate(user.prediction_tasks):
+        if step.step_id <= previous:
+            field = f"prediction_tasks[{number}].step_id"
+            raise FieldError(field, f"a whole number above {previous}", kind_of(step.step_id))
+        previous, truth, meta = step.step_id, step.ground_truth, step.meta
+        if meta is None or meta.T_keep is None:
+            typed(truth.keep_tags, Tags, f"prediction_tasks[{number}].ground_truth.keep_tags")
+        if meta is None or meta.T_new is None:
+            typed(truth.new_tags, Tags, f"prediction_tasks[{number}].ground_truth.new_tags")
+    return user

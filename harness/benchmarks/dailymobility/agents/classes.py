@@ -9,17 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from harness.benchmarks.dailymobility.agents.environment import Environment
-from harness.benchmarks.dailymobility.agents.interface import Backstage, Bounded, names
+from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
 from harness.benchmarks.dailymobility.agents.llm import LLM
 from harness.benchmarks.dailymobility.agents.memory import Memory
 from harness.benchmarks.dailymobility.day import INTENTIONS
 from harness.benchmarks.dailymobility.simulator import SPEEDS
 
 SLEEP, DRIVING, WALKING = 1, 2, 3
-"""Of the numbers that `Status` has, those that occur here. Whoever is in an AOI has the first, as upstream."""
+"""The numbers of `Status` that occur here. Whoever is in an AOI has the first, as upstream."""
 
 LOGGER = "harness.agent"
 Self = TypeVar("Self", bound="Fields")
@@ -27,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def get_logger() -> logging.Logger:
-    """The logger of all agents. It keeps what it is told to itself, until somebody adds a handler."""
+    """Return the logger of all agents, which shows nothing until somebody adds a handler."""
     logger = logging.getLogger(LOGGER)
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
@@ -40,14 +41,17 @@ class Fields:
     """Values by the names that a class annotates, with its defaults. Values are not checked, unknown names ignored."""
 
     def __init__(self, **values: Any) -> None:
-        for of in reversed(type(self).__mro__):
-            for name in inspect.get_annotations(of):
+        cls = type(self)
+        for base in reversed(cls.__mro__):
+            for name in inspect.get_annotations(base):
                 if name in values:
                     setattr(self, name, values[name])
-                elif hasattr(type(self), name):
-                    setattr(self, name, _default(getattr(type(self), name)))
+                elif hasattr(cls, name):
+                    default = getattr(cls, name)
+                    of_pydantic = getattr(default, "get_default", None)  # a `Field(...)`
+                    setattr(self, name, of_pydantic(call_default_factory=True) if of_pydantic else deepcopy(default))
                 else:
-                    raise TypeError(f"{type(self).__name__}: {name} is missing")
+                    raise TypeError(f"{cls.__name__}: {name} is missing")
 
     @classmethod
     def model_validate(cls: type[Self], values: dict[str, Any]) -> Self:
@@ -55,12 +59,6 @@ class Fields:
 
     def model_dump(self) -> dict[str, Any]:
         return dict(vars(self))
-
-
-def _default(value: Any) -> Any:
-    """A copy of a default, be it pydantic's `Field(...)`."""
-    made = getattr(value, "get_default", None)
-    return deepcopy(value) if made is None else made(call_default_factory=True)
 
 
 class MemoryAttribute(Fields):
@@ -96,44 +94,34 @@ class AgentType(Enum):
     Individual = "Individual"
 
 
-class AgentToolbox(Bounded):
-    """What an agent is given: the model, the environment, and behind them the harness."""
+class AgentToolbox(Incomplete):
+    """The model and the environment of an agent, and behind them the harness."""
 
-    LACKS = names("messager embedding database_writer custom_tools add_tool add_custom_tool get_tool list_tools")
+    LACKS = lacks("AgentToolbox")
 
-    def __init__(self, backstage: Backstage, llm: LLM, environment: Environment) -> None:
-        self._backstage = backstage
+    def __init__(self, harness: Harness, llm: LLM, environment: Environment) -> None:
+        self._harness: Harness = harness
         self.llm = llm
         self.environment = environment
 
 
-class Tooled(Bounded):
+class Tooled(Incomplete):
     """Something with a toolbox and a memory."""
 
+    _harness: Harness
     _toolbox: AgentToolbox
     _memory: Memory
 
-    @property
-    def toolbox(self) -> AgentToolbox:
-        return self._toolbox
-
-    @property
-    def llm(self) -> LLM:
-        return self._toolbox.llm
-
-    @property
-    def environment(self) -> Environment:
-        return self._toolbox.environment
-
-    @property
-    def memory(self) -> Memory:
-        return self._memory
+    toolbox = property(attrgetter("_toolbox"))
+    llm = property(attrgetter("_toolbox.llm"))
+    environment = property(attrgetter("_toolbox.environment"))
+    memory = property(attrgetter("_memory"))
 
 
 class Block(Tooled):
     """A part of an agent's behaviour, which the agent makes and calls."""
 
-    LACKS = names("block_memory context get_functions")
+    LACKS = lacks("Block")
     ParamsType: type[BlockParams] = BlockParams
     Context: type[BlockContext] = BlockContext
     OutputType: Any = None
@@ -142,16 +130,13 @@ class Block(Tooled):
     description = ""
     actions: dict[str, str] = {}  # noqa: RUF012  (upstream's, for subclasses to replace)
     agent: Any = None
+    agent_memory = property(attrgetter("_memory"))
 
     def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, block_params: Any = None) -> None:
-        self._backstage = toolbox._backstage
+        self._harness = toolbox._harness
         self._toolbox = toolbox
         self._memory = agent_memory
         self.params = self.ParamsType() if block_params is None else block_params
-
-    @property
-    def agent_memory(self) -> Memory:
-        return self._memory
 
     def set_agent(self, agent: Any) -> None:
         self.agent = agent
@@ -161,21 +146,20 @@ class Block(Tooled):
     async def after_forward(self) -> None: ...
 
     async def forward(self, agent_context: Any) -> Any:
-        """A file's own blocks have it; to call that of the base is the agent's error, as it is upstream."""
+        """Defined by a file's own blocks; calling the base's is the agent's error, as upstream."""
         raise NotImplementedError
 
 
 class Agent(Tooled, ABC):
-    LACKS = names(
-        "dispatcher context get_functions gather_query gather_results messager database_writer reset"
-        " react_to_intervention send_message_to_agent register_gather_query get_gather_results register_aoi_message"
-        " cancel_aoi_message do_survey do_interview do_chat save_agent_thought get_aoi_info get_nowtime"
-    )
+    LACKS = lacks("Agent")
     ParamsType: type[AgentParams] = AgentParams
     Context: type[AgentContext] = AgentContext
     BlockOutputType: Any = BlockOutput
     StatusAttributes: list[MemoryAttribute] = []  # noqa: RUF012  (upstream's, for subclasses to replace)
     description = ""
+    id = property(attrgetter("_id"))
+    status = property(attrgetter("memory.status"))
+    stream = property(attrgetter("memory.stream"))
 
     def __init__(
         self,
@@ -186,7 +170,7 @@ class Agent(Tooled, ABC):
         agent_params: Any = None,
         blocks: list[Block] | None = None,
     ) -> None:
-        self._backstage = toolbox._backstage
+        self._harness = toolbox._harness
         self._id = id
         self._name = self.name = name
         self._toolbox = toolbox
@@ -194,18 +178,6 @@ class Agent(Tooled, ABC):
         self.params = self.ParamsType() if agent_params is None else agent_params
         self.blocks = blocks or []
         self.logger = get_logger()
-
-    @property
-    def id(self) -> int:
-        return self._id
-
-    @property
-    def status(self) -> Any:
-        return self.memory.status
-
-    @property
-    def stream(self) -> Any:
-        return self.memory.stream
 
     async def init(self) -> None:
         await self.memory.status.update("id", self._id)
@@ -231,7 +203,7 @@ class Agent(Tooled, ABC):
     async def close(self) -> None: ...
 
     async def run(self) -> None:
-        """One step."""
+        """Run one step."""
         await self.before_forward()
         await self.before_blocks()
         await self.forward()
@@ -246,17 +218,19 @@ class CitizenAgentBase(Agent):
         await self.update_motion()
 
     async def update_motion(self) -> None:
-        """Writes down where the simulator has this resident. An agent that never calls this does not know."""
-        walker, status = self._backstage.walker, self.memory.status
-        mode = walker.mode
-        moving = {"driving": DRIVING, "walking": WALKING}
-        await status.update("id", self._id)
-        await status.update("status", SLEEP if mode is None else moving[mode])
-        await status.update("position", walker.position)
-        await status.update("v", 0.0 if mode is None else SPEEDS[mode])
-        await status.update("direction", 0.0)
-        await status.update("activity", "")
-        await status.update("l", 0.0)
+        """Write the simulator's state of this resident into the status, which is its only source for the agent."""
+        walker, mode = self._harness.route.walker, self._harness.route.walker.mode
+        motion = {
+            "id": self._id,
+            "status": SLEEP if mode is None else {"driving": DRIVING, "walking": WALKING}[mode],
+            "position": walker.position,
+            "v": 0.0 if mode is None else SPEEDS[mode],
+            "direction": 0.0,
+            "activity": "",
+            "l": 0.0,
+        }
+        for key, value in motion.items():
+            await self.memory.status.update(key, value)
 
 
 class DailyMobilityAgent(CitizenAgentBase):
@@ -274,7 +248,7 @@ class DailyMobilityAgent(CitizenAgentBase):
         self.intention_list = list(INTENTIONS.values())
 
     async def go_to_aoi(self, aoi_id: Any) -> None:
-        """An AOI, or what else `Environment.set_aoi_schedules` takes as one."""
+        """Go to an AOI, or to whatever else `Environment.set_aoi_schedules` accepts."""
         await self.environment.set_aoi_schedules(self.id, target_positions=aoi_id)
 
     async def log_intention(self, intention: str) -> None:
@@ -287,7 +261,7 @@ class DailyMobilityAgent(CitizenAgentBase):
 
 
 def register_get(description: str) -> Callable[[Function], Function]:
-    """Upstream announces the method to a model by it; nothing here does."""
+    """Upstream announces the method to a model by it; here it has no effect."""
     return lambda method: method
 
 

@@ -1,4 +1,4 @@
-"""What agent files say of themselves, in errors and in warnings of Python's, as one line that any file can hold."""
+"""The text of agents' errors and of Python's warnings about them, as one line that any file can hold."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from contextlib import contextmanager
 from typing import Any
 
 LONGEST = 300
-UNTOLD = "an error that cannot say what it is"
+NO_TEXT = "an error without a usable text"
 NEVER_AWAITED = "coroutine .* was never awaited"
 _BREAKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
-Hear = Callable[[str, str, int], bool]
-"""Gets what a warning says, the file and the line that it names; returns whether that is all to be done about it."""
-
 
 def one_line(text: str, most: int = LONGEST) -> str:
-    """Without line breaks and control characters, no longer than `most`; halves of characters, which no file of JSON
-    can hold, become question marks."""
+    """Return a text without line breaks and control characters, no longer than `most`.
+
+    Halves of characters, which no file of JSON can hold, become question marks.
+    """
     start = str.__str__(text)[: 4 * most].encode("utf-8", "replace").decode()
     return _BREAKS.sub(" ", start).strip()[:most]
 
 
 def described(error: BaseException) -> str:
-    """Name and text of an error. This runs what its class has for it, which may raise, or never return."""
+    """Return name and text of an error. This runs methods of its class, which may raise, or never return."""
     name, text = one_line(type(error).__name__), one_line(str(error))
     return f"{name}: {text}" if text else name
 
 
 @contextmanager
-def heard(hear: Hear) -> Iterator[None]:
-    """While this lasts, warnings are first told to `hear`, and shown as before where that returns False.
+def warnings_to(receive: Callable[[str, str, int], bool]) -> Iterator[None]:
+    """Pass text, file and line of each warning to `receive`, and show it as before where that returns False.
 
-    A coroutine that was never awaited is told whatever the filters say: where they make an error of it, Python would
-    print that.
+    A coroutine that was never awaited is passed on whatever the filters say: where they make an error of it, Python
+    would print that.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("default", NEVER_AWAITED, RuntimeWarning)
@@ -44,7 +43,7 @@ def heard(hear: Hear) -> Iterator[None]:
         def show(
             message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any
         ) -> None:
-            if not hear(f"{category.__name__}: {message}", filename, lineno):
+            if not receive(f"{category.__name__}: {message}", filename, lineno):
                 shown(message, category, filename, lineno, *more, **named)
 
         warnings.showwarning = show

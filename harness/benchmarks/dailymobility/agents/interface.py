@@ -1,57 +1,58 @@
-"""What the objects that an agent sees need of the harness behind them."""
+"""The part of the harness that the objects an agent sees use, and the names of upstream that they lack."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Awaitable
-from typing import NoReturn, Protocol
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
-from harness.benchmarks.dailymobility.simulator import Mode, Walker
+from harness.benchmarks.dailymobility.simulator import Route
 from harness.model import Completion, Request
 
+UPSTREAM: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8")
+)
 
-class Backstage(Protocol):
-    """`tick` is the second of the simulation, 0 before its first step."""
 
-    walker: Walker
-    number: int
-    json_object: bool
-
-    @property
-    def tick(self) -> int: ...
-
+class Refuses(Protocol):
     def refuse(self, kind: str, what: str) -> NoReturn:
-        """Fails the resident, whatever the agent catches. `kind` is the failure's, `what` is said to the user."""
+        """Fail the resident, whatever the agent catches. `kind` is the failure's, `what` is for the user."""
         ...
 
+
+class Harness(Refuses, Protocol):
+    """One resident's side of the harness: its number, where it goes, and what it requests."""
+
+    number: int
+    route: Route
+
     def warn_once(self, what: str) -> None:
-        """Once a run, whichever resident it is that it was noticed with."""
+        """Warn once a run, for whichever resident comes first."""
         ...
 
     def send(self, request: Request) -> Awaitable[Completion]:
-        """Hands a request over to be asked once the agent waits."""
-        ...
-
-    def travel(self, plan: list[tuple[int, Mode, float]]) -> None:
-        """Replaces where the resident means to go: AOIs of the city, each with its mode and the tick to set out at."""
+        """Hand over a request, which is sent once the agent waits."""
         ...
 
 
-class Bounded:
-    """Something with less to it than upstream's, which says so where an agent asks for the rest.
+class Incomplete:
+    """An object that lacks some of the names that upstream's has, and fails the resident where an agent uses one.
 
-    `LACKS` are the names that upstream has and this has not. Any other name that is not here does not exist upstream
-    either, and asking for it is, as there, an `AttributeError`: agents look for things with `hasattr` and `getattr`.
+    Any other name that is not here does not exist upstream either, and is, as there, an `AttributeError`: agents look
+    for things with `hasattr` and `getattr`.
     """
 
     LACKS: frozenset[str] = frozenset()
-    _backstage: Backstage
+    _harness: Refuses
 
     def __getattr__(self, name: str) -> NoReturn:
-        of = type(self)
-        if name in of.LACKS and "_backstage" in self.__dict__:
-            self._backstage.refuse("agent_api", f"{of.__name__}.{name} is not available here")
-        raise AttributeError(f"{of.__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        cls = type(self)
+        if name in cls.LACKS and "_harness" in self.__dict__:
+            self._harness.refuse("agent_api", f"{cls.__name__}.{name} is not available here")
+        raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
-def names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def lacks(name: str) -> frozenset[str]:
+    """Return the names of upstream that a class lacks."""
+    return frozenset(UPSTREAM["lacks"][name].split())

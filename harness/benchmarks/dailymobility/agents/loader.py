@@ -1,12 +1,12 @@
-"""From the path of an agent file to the class in it.
+"""Load the class in an agent file.
 
-The file is run as a module of its own whose `import` statement finds the modules of shims.py; so do the modules that
-lie beside the file and that it imports by name. The rest of the process imports as before: an installed
+The file runs as a module of its own, and its `import` statements find the modules of fake_modules.py; so do those of
+the modules in the same folder that it imports by name. The rest of the process imports as before: an installed
 `agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
 
-As it runs, what it draws at random comes from a seed made of its bytes; what it does to the root logger, the filters
-of warnings and the working directory is undone, and what it prints goes to the agents' logger, since terminal and
-standard output are the harness's.
+While it loads, its random draws come from a seed made of its bytes; its changes to the root logger, the filters of
+warnings and the working directory are undone, and its prints go to the agents' logger, since terminal and standard
+output are the harness's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from traceback import extract_tb
-from types import ModuleType
-from typing import Any, NoReturn
+from traceback import extract_tb, walk_tb
+from types import FrameType, ModuleType
+from typing import Any
 
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
-from harness.benchmarks.dailymobility.agents.errors import UNTOLD, described, heard, one_line
-from harness.benchmarks.dailymobility.agents.fake_modules import shims
-from harness.benchmarks.dailymobility.agents.watchdog import Dice, Folder
+from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, described, one_line, warnings_to
+from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
+from harness.benchmarks.dailymobility.agents.watchdog import Dice, Folder, Place
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
@@ -41,16 +41,16 @@ WANTED = "one class derived from DailyMobilityAgent"
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """An agent file as it was loaded: its class, its bytes, and those of the modules beside it, by file name.
+    """An agent file as loaded: its class, its bytes, and by file name those of `siblings`, the modules in its folder.
 
     Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
-    tracebacks name them, `warnings` what Python had to warn of as they were loaded.
+    tracebacks name them, `warnings` those of Python as they were loaded.
     """
 
     cls: type[CitizenAgentBase]
     path: Path
     data: bytes
-    beside: Mapping[str, bytes]
+    siblings: Mapping[str, bytes]
     sources: frozenset[str]
     warnings: tuple[str, ...] = ()
 
@@ -58,46 +58,62 @@ class AgentFile:
     def name(self) -> str:
         return self.path.name.removeprefix(KEPT)
 
+    def place_of(self, frame: FrameType | None) -> Place | None:
+        """Return the innermost place in the agent's files from a frame outwards."""
+        while frame is not None:
+            if frame.f_code.co_filename in self.sources:
+                return Path(frame.f_code.co_filename).name, frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def place_of_error(self, error: BaseException) -> Place | None:
+        """Return the innermost place in the agent's files that an error passed through."""
+        found = None
+        for frame, line in walk_tb(error.__traceback__):
+            if frame.f_code.co_filename in self.sources:
+                found = Path(frame.f_code.co_filename).name, line
+        return found
+
 
 def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFile:
-    """Raises `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class.
+    """Raise `BadInput`, with file, line and reason, for a file that cannot be run or holds no single agent class.
 
     `digests` are the SHA-256 of a run's kept files by name: no file of another name or hash is run.
     """
-    data = _read(path)
-    check_digest(path, data, digests)
+    data = _read(path, digests)
     loading = _Loading(path.resolve().parent, digests)
-    with _undisturbed(Dice("loading", data)), heard(loading.hear):
+    with _undisturbed(Dice("loading", data)), warnings_to(loading.receive):
         try:
             cls = _agent_class(path, loading.run(path, data))
-        except BadInput:
+        except (BadInput, KeyboardInterrupt):
             raise
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            _failed(path, error, loading.files)
+            try:
+                where, why = _why(path, error, loading.files)
+            except Exception:  # its class is the file's, and anything of it may be
+                where, why = str(path), f"the agent file cannot be loaded: {NO_TEXT}"
+            raise BadInput(f"{where}: {why}") from None
         finally:
             loading.over = True
-    beside, sources = dict(loading.beside), frozenset(loading.files)
-    return AgentFile(cls, path, data, beside, sources, tuple(loading.warnings))
+    return AgentFile(cls, path, data, dict(loading.siblings), frozenset(loading.files), tuple(loading.warnings))
 
 
 class _Loading:
-    """The modules of one agent file. `over` is whether it has been loaded: what is beside it then was not recorded."""
+    """The modules of one agent file. Once it is `over`, no module of its folder is loaded: no run would record it."""
 
     def __init__(self, folder: Path, digests: Mapping[str, str] | None) -> None:
         self.over = False
-        self.beside: dict[str, bytes] = {}
+        self.siblings: dict[str, bytes] = {}
         self.files: set[str] = set()
         self.warnings: list[str] = []
         self._folder = folder
         self._digests = digests
-        self._shims = shims()
-        self._beside: dict[str, ModuleType] = {}
+        self._fake_modules = fake_modules()
+        self._modules: dict[str, ModuleType] = {}
         self._builtins = vars(builtins) | {"__import__": self._import, "print": _print}
 
     def run(self, path: Path, data: bytes) -> ModuleType:
-        """A module of the file. It stands in `sys.modules`, where dataclasses look for it, under a name of its own."""
+        """Run a file as a module. Dataclasses look for it in `sys.modules`, where it gets a unique name."""
         name = f"agent_{hashlib.sha256(str(path).encode() + data).hexdigest()[:16]}"
         module = ModuleType(name)
         module.__file__, module.__package__ = str(path), ""
@@ -107,7 +123,8 @@ class _Loading:
         exec(compile(data, str(path), "exec", dont_inherit=True), module.__dict__)
         return module
 
-    def hear(self, text: str, file: str, line: int) -> bool:
+    def receive(self, text: str, file: str, line: int) -> bool:
+        """Keep a warning."""
         where = f" ({Path(file).name}, line {line})" if file in self.files else ""
         self.warnings.append(one_line(text) + where)
         return True
@@ -121,14 +138,14 @@ class _Loading:
         level: int = 0,
     ) -> ModuleType:
         root = name.partition(".")[0]
-        if level == 0 and root in self._shims:
-            return _found(self._shims, name, fromlist)
+        if level == 0 and root in self._fake_modules:
+            return _found(self._fake_modules, name, fromlist)
         if level == 0 and (file := self._file(root)) is not None:
             return self._sibling(root, file)
         return builtins.__import__(name, globals, locals, fromlist or (), level)
 
     def _file(self, root: str) -> Path | None:
-        """The file beside the agent's that is meant by a name, unless the standard library has a module of it."""
+        """Return the file in the agent's folder with a name, unless the standard library has such a module."""
         if root in sys.stdlib_module_names:
             return None
         names = [f"{kept}{root}.py" for kept in ("", KEPT)]
@@ -136,17 +153,16 @@ class _Loading:
         return next(filter(Path.is_file, map(self._folder.joinpath, known)), None)
 
     def _sibling(self, root: str, file: Path) -> ModuleType:
-        if root not in self._beside:
+        if root not in self._modules:
             if self.over:
                 raise ImportError(f"{file.name} is imported while the agent runs: import it at the top of the file")
-            data = self.beside[f"{root}.py"] = _read(file)
-            check_digest(file, data, self._digests)
-            self._beside[root] = self.run(file, data)
-        return self._beside[root]
+            data = self.siblings[f"{root}.py"] = _read(file, self._digests)
+            self._modules[root] = self.run(file, data)
+        return self._modules[root]
 
 
 def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None) -> ModuleType:
-    """As the import statement wants it: the module itself for `from a.b import c`, `a` for `import a.b`."""
+    """Return what the import statement needs: the module itself for `from a.b import c`, `a` for `import a.b`."""
     if name not in modules:
         raise ImportError(f"no module {name!r} among what agent files find here: {', '.join(sorted(modules))}")
     module = modules[name]
@@ -158,7 +174,7 @@ def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ..
 
 
 def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
-    """Of the public agent classes those that the file defines, or else those that it imports from beside it."""
+    """Return the public agent class that the file defines, or else the one that it imports from its folder."""
     agents: dict[int, tuple[str, type[CitizenAgentBase]]] = {
         id(thing): (name, thing) for name, thing in vars(module).items() if _is_agent(name, thing)
     }
@@ -174,65 +190,57 @@ def _agent_class(path: Path, module: ModuleType) -> type[CitizenAgentBase]:
 
 
 def _is_agent(name: str, thing: Any) -> bool:
-    """By identity and without `issubclass`: a class whose metaclass has no hash or equality of use is one too."""
+    """Compare by identity and without `issubclass`: the metaclass of an agent may have no usable hash or equality."""
     if not issubclass(type(thing), type) or name.startswith("_"):
         return False
     above = [base is CitizenAgentBase for base in type.mro(thing)]
     return any(above) and thing is not CitizenAgentBase and thing is not DailyMobilityAgent
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, digests: Mapping[str, str] | None) -> bytes:
     try:
-        return content(path, DOCUMENT_MOST)
+        data = content(path, DOCUMENT_MOST)
     except OSError as error:
         raise BadInput(f"{path}: cannot read the agent file: {error.strerror}") from None
-
-
-def _failed(path: Path, error: BaseException, files: set[str]) -> NoReturn:
-    try:
-        where, why = _why(path, error, files)
-    except Exception:  # its class is the file's, and anything of it may be
-        where, why = str(path), f"the agent file cannot be loaded: {UNTOLD}"
-    raise BadInput(f"{where}: {why}") from None
+    check_digest(path, data, digests)
+    return data
 
 
 def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
-    """The line is the last one that was reached in the agent's own files. Of an unknown coding Python says line 0."""
+    """Return place and reason. The line is the last one that was reached in the agent's own files.
+
+    For an unknown coding Python gives line 0.
+    """
     if isinstance(error, SyntaxError) and error.filename in files:
         where = f"{error.filename}, line {error.lineno}" if error.lineno else f"{error.filename}"
         return where, f"expected Python, got a syntax error: {one_line(str(error.msg))}"
     lines = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__) if frame.filename in files]
     where = "{}, line {}".format(*lines[-1]) if lines else str(path)
-    return where, f"the agent file cannot be loaded: {_told(error)}"
-
-
-def _told(error: BaseException) -> str:
     try:
-        return described(error)
+        text = described(error)
     except KeyboardInterrupt:
         raise
     except BaseException:
-        return UNTOLD
+        text = NO_TEXT
+    return where, f"the agent file cannot be loaded: {text}"
 
 
 @contextmanager
 def _undisturbed(dice: Dice) -> Iterator[None]:
-    """Random states, level and handlers of the root logger, and the working directory are afterwards as they were."""
-    folder = Folder()
-    root = logging.getLogger()
+    """Put random states, level and handlers of the root logger, and the working directory back afterwards."""
+    folder, root = Folder(), logging.getLogger()
     level, handlers = root.level, root.handlers[:]
-    dice.swap()
     try:
-        yield
+        with dice.drawn():
+            yield
     finally:
-        dice.swap()
         folder.put_back()
         root.setLevel(level)
         root.handlers[:] = handlers
 
 
 def _print(*values: object, file: Any = None, **how: Any) -> None:
-    """`print` in an agent file: to the agents' logger, where it would go to the terminal."""
+    """Print in an agent file: to the agents' logger instead of the terminal."""
     if file not in (None, sys.stdout, sys.stderr):
         print(*values, file=file, **how)
         return

@@ -1,7 +1,7 @@
-"""What an agent remembers: its status by key, and a stream of what happened.
+"""An agent's memory: its status by key, and a stream of events.
 
-Methods and parameters are those of `agentsociety` 1.5.7. Where upstream searches by embedding, here whoever shares
-most words with the query is found first: no model, no download, and the same on every machine.
+Methods and parameters are those of `agentsociety` 1.5.7. Where upstream searches by embedding, a search here orders by
+the number of words shared with the query: no model, no download, and the same on every machine.
 """
 
 from __future__ import annotations
@@ -13,43 +13,29 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.interface import Backstage, Bounded, names
+from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete, lacks
 from harness.benchmarks.dailymobility.day import Resident
 
 MOST_REMEMBERED = 1000
 NOTHING = "Nothing"
-"""What a search says that finds nothing."""
-
-UNKNOWN = (
-    "name gender education skill occupation family_consumption consumption personality residence city race religion"
-    " marriage_status"
-)
-"""Keys that upstream gives every citizen, with the value `unknown` where the profile has none."""
-
-OTHERS = {
-    "age": 20,
-    "income": 5000,
-    "currency": 30000,
-    "background_story": "No background story",
-    "social_network": [],
-}
+"""The result of a search that finds nothing."""
 
 Found = TypeVar("Found")
 _WORD = re.compile(r"[\u3400-\u9fff]|\w+")
 """A Chinese character is a word: there are no spaces to go by."""
 
 
-class KVMemory(Bounded):
-    """Values by key. What is read is a copy; what is written is kept as it is."""
+class KVMemory(Incomplete):
+    """Values by key. Reading returns a copy; writing keeps the value itself."""
 
-    LACKS = names("initialize_embeddings should_embed")
+    LACKS = lacks("KVMemory")
 
-    def __init__(self, backstage: Backstage, data: dict[Any, Any]) -> None:
-        self._backstage = backstage
+    def __init__(self, harness: Harness, data: dict[Any, Any]) -> None:
+        self._harness = harness
         self._data = data
 
     async def get(self, key: Any, default_value: Any = None) -> Any:
-        """Raises `KeyError` for an unknown key without default; None is no default, as upstream has it."""
+        """Raise `KeyError` for an unknown key without default; None is no default, as upstream."""
         if key in self._data:
             return deepcopy(self._data[key])
         if default_value is None:
@@ -71,13 +57,16 @@ class KVMemory(Bounded):
             self._data[key] = value
 
     async def search(self, query: str, top_k: int = 3, filter: Mapping[str, Any] | None = None) -> str:
-        """A line for each of the `top_k` values that share most words with the query. `filter` may name a `key`."""
+        """Return a line for each of the `top_k` values that share most words with the query.
+
+        `filter` may name a `key`.
+        """
         wanted = (filter or {}).get("key")
         lines = [f"- My {key} is {value}" for key, value in self._data.items() if wanted in (None, key)]
         return "\n".join(nearest(query, lines, str)[:top_k]) or NOTHING
 
     async def export(self, keys: Iterable[Any]) -> dict[Any, Any]:
-        """Copies of those of the keys that are known."""
+        """Return copies by key, without unknown keys."""
         return {key: deepcopy(self._data[key]) for key in keys if key in self._data}
 
 
@@ -93,30 +82,23 @@ class Event:
     day: int
     t: int
 
-    def line(self, thought: str) -> str:
-        time = f"{self.t // 3600:02d}:{self.t // 60 % 60:02d}:{self.t % 60:02d}"
-        related = f"\n  Related cognition: {thought}" if thought else ""
-        return (
-            f"- [{self.topic}]: {self.description} [day: {self.day}, time: {time}, location: {self.location}]{related}"
-        )
 
-
-class StreamMemory(Bounded):
+class StreamMemory(Incomplete):
     """The last thousand events, oldest first."""
 
-    LACKS = names("format_memory get_related_cognition")
+    LACKS = lacks("StreamMemory")
 
-    def __init__(self, backstage: Backstage, status: KVMemory) -> None:
-        self._backstage = backstage
+    def __init__(self, harness: Harness, status: KVMemory) -> None:
+        self._harness: Harness = harness
         self._status = status
         self._events: deque[Event] = deque(maxlen=MOST_REMEMBERED)
         self._next = 0
 
     async def add(self, topic: str, description: str) -> int:
-        """The number of the new event. It happens now, at the position that the status has."""
+        """Add an event that happens now, at the position in the status. Return its number."""
         position = await self._status.get("position")
         at = position.get("aoi_position") or position.get("lane_position")
-        day, t = divmod(self._backstage.tick, 86400)
+        day, t = divmod(self._harness.route.tick, 86400)
         number = self._next
         self._next += 1
         location = at.get("aoi_id", at.get("lane_id"))
@@ -131,7 +113,7 @@ class StreamMemory(Bounded):
         day_range: tuple[int, int] | None = None,
         time_range: tuple[int, int] | None = None,
     ) -> str:
-        """A line for each of the `top_k` events that share most words with the query, the latest first.
+        """Return a line for each of the `top_k` events that share most words with the query, the latest first.
 
         Both ends of a range belong to it. An empty query finds the latest events.
         """
@@ -146,63 +128,65 @@ class StreamMemory(Bounded):
         return self._lines(found[:top_k]) or NOTHING
 
     async def search_today(self, query: str = "", topic: str | None = None, top_k: int = 100) -> str:
-        today = self._backstage.tick // 86400
+        today = self._harness.route.tick // 86400
         return await self.search(query, topic, top_k, (today, today))
 
     async def get_by_ids(self, memory_ids: Iterable[int]) -> str:
-        wanted = set(memory_ids)
-        return self._lines([event for event in self._events if event.id in wanted])
+        return self._lines(self._of(memory_ids))
 
     async def add_cognition_to_memory(self, memory_ids: Iterable[int], cognition: str) -> None:
-        """A thought about events, an event in itself."""
-        wanted = set(memory_ids)
-        of = [event for event in self._events if event.id in wanted]
+        """Add a thought about events, which is an event itself."""
+        thought_of = self._of(memory_ids)
         number = await self.add("cognition", cognition)
-        for event in of:
+        for event in thought_of:
             event.cognition_id = number
 
     async def get_all(self) -> list[dict[str, Any]]:
         return [asdict(event) for event in self._events]
 
+    def _of(self, memory_ids: Iterable[int]) -> list[Event]:
+        wanted = set(memory_ids)
+        return [event for event in self._events if event.id in wanted]
+
     def _lines(self, events: list[Event]) -> str:
+        """Return the events as text, latest first."""
         thoughts = {event.id: event.description for event in self._events if event.topic == "cognition"}
-        latest_first = sorted(events, key=lambda event: event.id, reverse=True)
-        return "\n".join(
-            event.line("" if event.cognition_id is None else thoughts.get(event.cognition_id, ""))
-            for event in latest_first
-        )
+        lines = []
+        for event in sorted(events, key=lambda event: -event.id):
+            time = f"{event.t // 3600:02d}:{event.t // 60 % 60:02d}:{event.t % 60:02d}"
+            when = f"day: {event.day}, time: {time}, location: {event.location}"
+            lines.append(f"- [{event.topic}]: {event.description} [{when}]")
+            if event.cognition_id is not None and (thought := thoughts.get(event.cognition_id)):
+                lines.append(f"  Related cognition: {thought}")
+        return "\n".join(lines)
 
 
-class Memory(Bounded):
-    LACKS = names("initialize_embeddings")
+class Memory(Incomplete):
+    LACKS = lacks("Memory")
 
-    def __init__(self, backstage: Backstage, data: dict[Any, Any]) -> None:
-        self._backstage = backstage
-        self.status = KVMemory(backstage, data)
-        self.stream = StreamMemory(backstage, self.status)
+    def __init__(self, harness: Harness, data: dict[Any, Any]) -> None:
+        self._harness = harness
+        self.status = KVMemory(harness, data)
+        self.stream = StreamMemory(harness, self.status)
 
 
 def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any]:
-    """What a citizen's status holds at first; `attributes` are the agent class's own, with defaults.
+    """Return a citizen's status before its first step; `attributes` are the agent class's own, with defaults.
 
-    As upstream, a field of the profile that is neither a citizen's nor declared by the class is left out, `id` is
-    there once the agent's `init` has run, and what the simulator says from the first step on.
+    As upstream, a field of the profile that is neither a citizen's nor declared by the class is left out. The agent's
+    `init` adds `id`, and the first step adds what the simulator reports.
     """
-    known = {
-        **dict.fromkeys(UNKNOWN.split(), "unknown"),
-        **deepcopy(OTHERS),
-        **{each.name: deepcopy(each.default_or_value) for each in attributes},
-    }
+    known = UPSTREAM["status"] | {each.name: each.default_or_value for each in attributes}
+    known |= {key: value for key, value in resident.profile.items() if key in known and key != "id"}
+    places = {"home": resident.home, "work": resident.work}
     return {
-        **known,
-        **{key: deepcopy(value) for key, value in resident.profile.items() if key in known and key != "id"},
-        "home": {"aoi_position": {"aoi_id": resident.home}},
-        "work": {"aoi_position": {"aoi_id": resident.work}},
+        **{key: deepcopy(value) for key, value in known.items()},
+        **{name: {"aoi_position": {"aoi_id": number}} for name, number in places.items()},
     }
 
 
 def nearest(query: str, items: Iterable[Found], text: Callable[[Found], str]) -> list[Found]:
-    """Items that share a word with the query, those that share most first, and of equals the earlier one."""
+    """Return items that share a word with the query, those that share most first, and of equals the earlier one."""
     wanted = set(_WORD.findall(query.lower()))
     shared = [(len(wanted.intersection(_WORD.findall(text(item).lower()))), item) for item in items]
     return [item for count, item in sorted(shared, key=lambda each: -each[0]) if count]

@@ -1,34 +1,32 @@
-"""The city as agents see it: places as dicts, with the names that `agentsociety` 1.5.7 gives their fields.
+"""The city as agents see it: places as dicts with the field names of `agentsociety` 1.5.7.
 
-Residents share the dicts, as they do upstream; each call that returns a list returns one of its own.
+Residents share the dicts, as upstream; each call that returns a list returns a new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
 from math import hypot
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.interface import names
+from harness.benchmarks.dailymobility.agents.interface import Incomplete, Refuses, lacks
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.spatial import Floats, optional
 
 Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""
 
-Refuse = Callable[[str], NoReturn]
-
 
 class Place(dict[str, Any]):
-    """Fields of a place. What takes much room or time is made when asked for, and is not there to those who iterate."""
+    """Fields of a place. Large or slow ones are made at their first use, and iteration does not see them before."""
 
     __slots__ = ("_map",)
-    LATE = names("positions shapely_xy")
-    LACKS = names("shapely_lnglat driving_positions walking_positions driving_gates walking_gates external")
+    LATE = frozenset(["positions", "shapely_xy"])
+    LACKS = lacks("Place")
 
     def __init__(self, map: MapData, fields: dict[str, Any]) -> None:
         super().__init__(fields)
@@ -36,7 +34,7 @@ class Place(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         if name in self.LACKS:
-            self._map.refuse(f"the field {name} of a place is not available here")
+            self._map._harness.refuse("agent_api", f"the field {name} of a place is not available here")
         if name not in self.LATE:
             raise KeyError(name)
         value = self[name] = self._map.late(self, name)
@@ -52,25 +50,20 @@ class Place(dict[str, Any]):
         return dict.__contains__(self, name) or name in self.LATE or name in self.LACKS
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Place:
-        """A place of its own in the same map: agents keep places in their memory, which copies what is read."""
+        """Copy a place of the same map: agents keep places in their memory, which copies what is read."""
         return Place(self._map, deepcopy(dict(self), memo))
 
 
-class MapData:
-    """The map, one for all residents. `refuse` fails the resident that asked for what is not here."""
+class MapData(Incomplete):
+    """The map, one for all residents. `harness` fails the resident that uses a missing name."""
 
-    LACKS = names("header poi_cate get_map_header get_projector get_poi_cate")
+    LACKS = lacks("MapData")
 
-    def __init__(self, city: City, refuse: Refuse) -> None:
+    def __init__(self, city: City, harness: Refuses) -> None:
+        self._harness = harness
         self._city = city
-        self.refuse = refuse
         self._pois: dict[int, Place] = {}
         self.aois: dict[int, Place] = {aoi.id: self._aoi(aoi) for aoi in city.aois.values()}
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in self.LACKS:
-            self.refuse(f"MapData.{name} is not available here")
-        raise AttributeError(f"'MapData' object has no attribute {name!r}", name=name, obj=self)
 
     @cached_property
     def pois(self) -> dict[int, Place]:
@@ -83,15 +76,16 @@ class MapData:
         return list(self.pois.values())
 
     def get_aoi(self, aoi_id: int) -> Place:
-        """Raises `KeyError` for one that the map does not have."""
+        """Raise `KeyError` for one that is not on the map."""
         return self.aois[aoi_id]
 
     def get_poi(self, poi_id: int) -> Place:
-        """Raises `KeyError` for one that the map does not have."""
-        place = self._pois.get(poi_id)
-        if place is None:
-            place = self._pois[poi_id] = self._poi(self._city.pois[poi_id])
-        return place
+        """Raise `KeyError` for one that is not on the map."""
+        if poi_id not in self._pois:
+            poi = self._city.pois[poi_id]
+            fields = {"id": poi.id, "name": poi.name, "category": poi.category, "position": {"x": poi.x, "y": poi.y}}
+            self._pois[poi_id] = Place(self, {**fields, "aoi_id": poi.aoi_id})
+        return self._pois[poi_id]
 
     def query_pois(
         self,
@@ -101,9 +95,9 @@ class MapData:
         limit: int | None = None,
         return_distance: bool = True,
     ) -> list[Any]:
-        """POIs, or pairs of POI and distance in metres, nearest first; in map order where no distance is asked for.
+        """Return pairs of POI and distance in metres, nearest first, or with `return_distance=False` POIs in map order.
 
-        As upstream has it, `radius` is half the side of a square, and without one the prefix is not looked at.
+        As upstream, `radius` is half the side of a square, and without one the prefix is ignored.
         """
         x, y = coordinates(center)
         if radius is None:
@@ -123,7 +117,7 @@ class MapData:
         urban_land_uses: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> list[tuple[Place, float]]:
-        """Pairs of AOI and distance in metres, nearest first, of those whose bounding box touches the square."""
+        """Return pairs of AOI and distance in metres, nearest first; the AOIs' bounding boxes touch the square."""
         x, y = coordinates(center)
         low, high = self._boxes
         touching = ((low <= (x + radius, y + radius)) & (high >= (x - radius, y - radius))).all(axis=1)
@@ -146,13 +140,8 @@ class MapData:
         area = {"area": aoi.area} if len(aoi.outline) > 1 else {}
         return Place(self, {"id": aoi.id, **area, "urban_land_use": aoi.land_use, "poi_ids": list(aoi.poi_ids)})
 
-    def _poi(self, poi: Poi) -> Place:
-        position = {"x": poi.x, "y": poi.y}
-        fields = {"id": poi.id, "name": poi.name, "category": poi.category, "position": position, "aoi_id": poi.aoi_id}
-        return Place(self, fields)
-
     def late(self, place: Place, name: str) -> Any:
-        """A field of a place that is made when asked for."""
+        """Return a field that is made at its first use."""
         at = place.get("position")
         outline = self._city.aois[place["id"]].outline if at is None else ((at["x"], at["y"]),)
         if name == "positions":

@@ -1,62 +1,89 @@
-"""The harness's side of one resident's agent: it runs the agent a slice at a time, and hands its requests on.
+"""The harness's side of one resident's agent: it runs the agent a slice at a time, and sends its requests.
 
-Of whose code runs where:
-
-- The agent's code runs in slices (slices.py) alone: `Driven` sends into its coroutines, and tasks that the agent
+- The agent's code runs in slices (watchdog.py) alone: `Driven` sends into its coroutines, and tasks that the agent
   starts are driven in the same way.
-- The harness's code runs outside of them. A request is handed over by the agent and asked by a task of the harness
-  once the slice has ended, so that no alarm can strike while a reply is being saved.
+- The harness's code runs outside of them. The agent hands a request over, and a task of the harness sends it once the
+  slice has ended, so that no alarm can strike while a reply is being saved.
 
-The first failure ends the resident, whoever it is that raises it: the agent is not sent into again. So an API failure
-cannot become the silent fallback of an agent that catches everything, nor can an interface that is not here.
+The first failure ends the resident, wherever it comes from: the agent is not run any further. So an API failure cannot
+become the silent fallback of an agent that catches everything, nor can a missing interface.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
+from functools import partial
 from sys import _getframe
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from anyio import CancelScope
 
 from harness.benchmarks.dailymobility.agents.classes import Agent, AgentToolbox
 from harness.benchmarks.dailymobility.agents.environment import Environment
-from harness.benchmarks.dailymobility.agents.errors import LONGEST, UNTOLD, described, one_line
+from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, described, one_line
 from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
+from harness.benchmarks.dailymobility.agents.loader import AgentFile
 from harness.benchmarks.dailymobility.agents.memory import Memory, first_status
-from harness.benchmarks.dailymobility.agents.route import Journey
-from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Folder, Place
+from harness.benchmarks.dailymobility.agents.places import MapData
+from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Folder, Guard, Limits, Place
+from harness.benchmarks.dailymobility.city import City
 from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS, Resident, Row
-from harness.benchmarks.dailymobility.simulator import Mode, Walker
+from harness.benchmarks.dailymobility.simulator import Route, Walker
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Request
 
-if TYPE_CHECKING:
-    from harness.benchmarks.dailymobility.agents.runner import Stage
-
 BEFORE_PLANS = "Planning"
-"""What upstream writes as the intention of a resident that has none."""
+"""Upstream's intention of a resident without a plan."""
+
+MOST_ENDS = 100
+"""Attempts to end a coroutine that waits for something new after each."""
 
 Step = Callable[[Any], Any]
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 
-class Host:
-    """One resident's day. See backstage.py for what of it the agent's objects use."""
+class Shared:
+    """What the residents of a run share. `playing` is the session that runs a slice."""
 
-    def __init__(self, stage: Stage, resident: Resident, ask: Ask) -> None:
+    def __init__(
+        self, agent: AgentFile, city: City, seed: int, limits: Limits, warn: Callable[[str], None] | None
+    ) -> None:
+        self.agent = agent
+        self.city = city
+        self.seed = seed
+        self.limits = limits
+        self.guard = Guard(limits, agent.place_of)
+        self.map = MapData(city, self)
+        self.playing: Session | None = None
+        self._warn = warn
+        self._warned: set[str] = set()
+
+    def warn_once(self, what: str, key: str = "") -> None:
+        """Warn by one line, once for each key (by default the text)."""
+        if self._warn is not None and (key or what) not in self._warned:
+            self._warned.add(key or what)
+            self._warn(one_line(f"{self.agent.name}: {what}", 2 * LONGEST))
+
+    def refuse(self, kind: str, what: str) -> NoReturn:
+        """Fail the resident whose slice runs: the map is for all of them."""
+        if self.playing is None:
+            raise AttributeError(what)
+        self.playing.refuse(kind, what)
+
+
+class Session:
+    """One resident's day. See interface.py for the part that the agent's objects use."""
+
+    def __init__(self, shared: Shared, resident: Resident, ask: Ask) -> None:
         self.number = resident.number
-        self.json_object = stage.json_object
-        self.walker = Walker(stage.city, resident.home)
+        self.route = Route(Walker(shared.city, resident.home))
         self.failure: Exception | None = None
         self.stopped = False
-        self._stage = stage
+        self._shared = shared
         self._resident = resident
         self._ask = ask
-        self._journey = Journey(self.walker)
-        self._dice = Dice(stage.seed, resident.key)
+        self._dice = Dice(shared.seed, resident.key)
         self._folder = Folder()
         self._when = "init"
         self._status: dict[Any, Any] = {}
@@ -66,7 +93,7 @@ class Host:
         self._slices = self._asking = 0
 
     async def play(self) -> list[Row]:
-        """The rows of the day. Raises the first failure, as it was raised or as `AgentFailed`."""
+        """Return the rows of the day. Raise the first failure, as it was raised or as `AgentFailed`."""
         life = self._start(self._live())
         try:
             await self._ended_or_stalled(life)
@@ -82,54 +109,51 @@ class Host:
         return self._rows
 
     async def _ended_or_stalled(self, life: asyncio.Task[None]) -> None:
-        """Returns once the day is over, or fails who has not run for long while no request is under way."""
-        slices = -1
-        while not (await asyncio.wait([life], timeout=self._stage.stall))[0]:
+        """Wait for the day to end. Fail an agent that has not run for long while no request is under way."""
+        slices, stall = -1, self._shared.limits.stall
+        while not (await asyncio.wait([life], timeout=stall))[0]:
             if self._slices == slices and not self._asking:
-                waits = f"waits for {self._stage.stall:g} s for something that does not come"
-                return self.fail(self._failed("agent_stalled", None, waits))
+                what = f"waits for {stall:g} s for something that does not come"
+                return self.fail(self._failed("agent_stalled", None, what))
             slices = self._slices
 
     async def _live(self) -> None:
         try:
-            agent = await self._driven(self._made())
-            await self._driven(_called(agent, "init"))
-            self._journey.advance(1)  # upstream's first step is at second 1
+            agent = await self._driven(self._make_agent())
+            await self._driven(_call(agent, "init"))
+            self.route.advance(1)  # upstream's first step is at second 1
             for step in range(1, ROWS + 1):
                 self._when = f"step {step}"
-                await self._step(agent)
+                aoi = self.route.walker.aoi
+                self._rows.append(Row(aoi, await self._driven(self._act(agent))))
+                self.route.advance(ROW_SECONDS)
                 await asyncio.sleep(0)
         except BaseException as error:  # an agent may raise anything, and no other day than a whole one is scored
             self._raised(error)
 
-    async def _step(self, agent: Agent) -> None:
-        aoi = self.walker.aoi
-        self._rows.append(Row(aoi, await self._driven(self._acted(agent))))
-        self._journey.advance(ROW_SECONDS)
-
-    async def _acted(self, agent: Agent) -> str | None:
-        """What it intends once it has acted. To read that from what it keeps may run code of its own."""
-        await _called(agent, "run")
-        return intended(self._status.get("current_plan"))
-
-    async def _made(self) -> Agent:
-        cls, stage = self._stage.agent.cls, self._stage
+    async def _make_agent(self) -> Agent:
+        cls, shared = self._shared.agent.cls, self._shared
         self._status = first_status(self._resident, cls.StatusAttributes)
         memory = Memory(self, self._status)
-        toolbox = AgentToolbox(self, LLM(self), Environment(self, stage.map, stage.city))
+        toolbox = AgentToolbox(self, LLM(self), Environment(self, shared.map, shared.city))
         name = f"{cls.__name__}_{self.number}"
         return cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
+
+    async def _act(self, agent: Agent) -> str | None:
+        """Return the intention after a step. Reading it from the agent's memory may run code of its own."""
+        await _call(agent, "run")
+        return _intention(self._status.get("current_plan"))
 
     # How it ends.
 
     def fail(self, error: Exception) -> None:
-        """The first failure is the one that counts; what comes after the end is no failure."""
+        """End by the first failure; what comes after the end is no failure."""
         if not self.stopped:
             self.failure = error
             self.stop()
 
     def stop(self) -> None:
-        """From now on the agent is not sent into."""
+        """From now on run nothing of the agent."""
         self.stopped = True
         self._sent.clear()
         here = asyncio.current_task()
@@ -138,17 +162,17 @@ class Host:
                 task.cancel()
 
     def _raised(self, error: BaseException) -> None:
-        """Fails by what the agent raised, unless it has ended: what comes after that is the harness's doing."""
+        """Fail by an error of the agent, unless the resident has ended: later ones are the harness's doing."""
         if self.stopped:
             return
         kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
-        place = self._asked(self._stage.place_of_error, error, None)
-        self.fail(self._failed(kind, place, self._asked(described, error, UNTOLD)))
+        place = self._ask_about(self._shared.agent.place_of_error, error, None)
+        self.fail(self._failed(kind, place, self._ask_about(described, error, NO_TEXT)))
 
-    def _asked(self, about: Callable[[BaseException], Told], error: BaseException, otherwise: Told) -> Told:
-        """Something about an error, in a slice: its class may be the agent's, and so what is run."""
+    def _ask_about(self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result) -> Result:
+        """Return something about an error. This runs in a slice: the error's class may be the agent's."""
         try:
-            return self._run(about, error, self._dice)  # type: ignore[no-any-return]
+            return self._run(what, error, self._dice)  # type: ignore[no-any-return]
         except BaseException:
             return otherwise
 
@@ -156,41 +180,33 @@ class Host:
         return AgentFailed(kind, one_line(f"{self._at(place)}: {what}", 2 * LONGEST))
 
     def _at(self, place: Place | None) -> str:
-        """`agent.py, step 40, line 17`."""
+        """Return `agent.py, step 40, line 17`."""
         if place is None:
-            return f"{self._stage.agent.name}, {self._when}"
+            return f"{self._shared.agent.name}, {self._when}"
         return f"{place[0]}, {self._when}, line {place[1]}"
 
     # What the agent's objects use.
 
-    @property
-    def tick(self) -> int:
-        return self._journey.tick
-
     def refuse(self, kind: str, what: str) -> NoReturn:
-        self.fail(self._failed(kind, self._stage.place_of(_getframe(1)), what))
-        raise self._stage.guard.cut()
+        self.fail(self._failed(kind, self._shared.agent.place_of(_getframe(1)), what))
+        raise self._shared.guard.cut()
 
     def warn_once(self, what: str) -> None:
-        self._stage.warn_once(what)
+        self._shared.warn_once(what)
 
     def send(self, request: Request) -> asyncio.Future[Completion]:
         if self.stopped:
-            raise self._stage.guard.cut()
+            raise self._shared.guard.cut()
         reply: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._sent.append((request, reply))
         return reply
 
-    def travel(self, plan: list[tuple[int, Mode, float]]) -> None:
-        self._journey.replace(plan)
-
-    # Slices, and what happens between them.
+    # Slices, and the work between them.
 
     def slice(self, step: Step, argument: Any, dice: Dice) -> Any:
-        """One slice of the agent. What would end the event loop or comes of the alarm ends the task instead."""
-        if self._stage.guard.inside:  # a task that starts eagerly, within the slice that makes it
-            with self._throwing(dice):
-                return step(argument)
+        """Run one slice of the agent. The alarm, and what would end the event loop, end the task instead."""
+        if self._shared.guard.inside:  # a task that starts eagerly, within the slice that makes it
+            return self._draw(step, argument, dice)
         try:
             return self._run(step, argument, dice)
         except Cut:
@@ -200,46 +216,45 @@ class Host:
             raise asyncio.CancelledError from None
 
     def _run(self, step: Step, argument: Any, dice: Dice) -> Any:
-        stage = self._stage
-        loop = asyncio.get_running_loop()
+        shared, loop = self._shared, asyncio.get_running_loop()
         factory = loop.get_task_factory()
-        stage.playing = self
+        shared.playing = self
         loop.set_task_factory(self._task)
-        earlier, self._dice = self._dice, dice
-        dice.swap()
         try:
-            return stage.guard.run(step, argument)
+            return self._draw(partial(shared.guard.run, step), argument, dice)
         finally:
-            dice.swap()
-            self._dice = earlier
             loop.set_task_factory(factory)
-            stage.playing = None
+            shared.playing = None
             self._after_slice()
 
-    @contextmanager
-    def _throwing(self, dice: Dice) -> Iterator[None]:
+    def _draw(self, step: Step, argument: Any, dice: Dice) -> Any:
+        """Run a step whose draws are those of `dice`, as are those of the tasks that it starts."""
         earlier, self._dice = self._dice, dice
-        dice.swap()
         try:
-            yield
+            with dice.drawn():
+                return step(argument)
         finally:
-            dice.swap()
             self._dice = earlier
 
     def end(self, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
-        self._stage.guard.end(lambda step, argument: self.slice(step, argument, dice), coroutine)
+        """End a coroutine that waits."""
+        for _ in range(MOST_ENDS):
+            try:
+                self.slice(coroutine.throw, self._shared.guard.cut, dice)
+            except BaseException:
+                return
 
     def _after_slice(self) -> None:
-        stage, guard = self._stage, self._stage.guard
+        shared, guard = self._shared, self._shared.guard
         self._slices += 1
         if self._folder.put_back():
-            stage.warn_once("changed the working directory, which was put back: the whole process has one")
+            shared.warn_once("changed the working directory, which was put back: the whole process has one")
         if guard.broken:
-            what = f"still running after {stage.limit:g} s without waiting"
+            what = f"still running after {shared.limits.limit:g} s without waiting"
             self.fail(self._failed("agent_blocked", guard.place, what))
-        elif guard.seconds > stage.notice:
-            whose = f"{self._at(guard.place)}, resident {self._resident.key}"
-            stage.warn_once(f"held up everybody for {guard.seconds:.2f} s ({whose})", key=f"held up at {guard.place}")
+        elif guard.seconds > shared.limits.notice:
+            where = f"{self._at(guard.place)}, resident {self._resident.key}"
+            shared.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
         for request, reply in self._sent:
             self._start(self._answer(request, reply))
         self._sent.clear()
@@ -262,30 +277,29 @@ class Host:
             reply.set_result(completion)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task of the harness."""
+        """Start a task of the harness."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def _driven(self, coroutine: Coroutine[Any, Any, Any]) -> Driven:
-        """What the harness has the agent do."""
+        """Drive what the harness calls of the agent."""
         return Driven(self, coroutine, self._dice)
 
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
-        """A task that the agent starts."""
+        """Make a task that the agent starts."""
         if self.stopped:
-            raise self._stage.guard.cut()
+            raise self._shared.guard.cut()
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"a coroutine was expected, got {coroutine!r}")
-        driven = Driven(self, coroutine, self._dice.part())
-        task: asyncio.Task[Any] = asyncio.Task(driven, loop=loop, **how)
+        task: asyncio.Task[Any] = asyncio.Task(Driven(self, coroutine, self._dice.part()), loop=loop, **how)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Looks at the exception, so that asyncio does not print what an agent did not care to look at."""
+        """Look at the exception, so that asyncio does not print one that the agent ignored."""
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()
@@ -297,8 +311,8 @@ class Driven(Coroutine[Any, Any, Any]):
     Each task draws from dice of its own: which of several at once runs first depends on whose reply is there first.
     """
 
-    def __init__(self, host: Host, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
-        self._host = host
+    def __init__(self, session: Session, coroutine: Coroutine[Any, Any, Any], dice: Dice) -> None:
+        self._session = session
         self._coroutine = coroutine
         self._dice = dice
 
@@ -318,32 +332,29 @@ class Driven(Coroutine[Any, Any, Any]):
         return self._step(self._coroutine.throw, error)
 
     def close(self) -> None:
-        self._host.end(self._coroutine, self._dice)
+        self._session.end(self._coroutine, self._dice)
 
     def _step(self, step: Step, argument: Any) -> Any:
-        if not self._host.stopped:
+        if not self._session.stopped:
             try:
-                waits_for = self._host.slice(step, argument, self._dice)
+                waits_for = self._session.slice(step, argument, self._dice)
             except StopIteration:
-                if not self._host.stopped:
+                if not self._session.stopped:
                     raise
             else:
-                if not self._host.stopped:
+                if not self._session.stopped:
                     return waits_for
         self.close()
         raise asyncio.CancelledError
 
 
-async def _called(agent: Agent, method: str) -> Any:
-    """The call itself belongs to the slice, since a method that is no `async def` runs as it is called."""
+async def _call(agent: Agent, method: str) -> Any:
+    """Call a method in the slice: one that is no `async def` runs as it is called."""
     return await getattr(agent, method)()
 
 
-def intended(plan: Any) -> str | None:
-    """The intention of a `current_plan`, read as upstream's writer of results reads it.
-
-    Raises whatever comes of a plan that has another shape.
-    """
+def _intention(plan: Any) -> str | None:
+    """Read the intention of a plan as upstream's writer of results does. Raise for a plan of another shape."""
     if not plan:
         return BEFORE_PLANS
     intention = plan.get("steps", [])[plan.get("index", 0)].get("intention", BEFORE_PLANS)

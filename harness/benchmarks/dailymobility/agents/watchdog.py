@@ -1,13 +1,13 @@
-"""Running other people's code in the event loop, a slice at a time: what it draws, and for how long it may run.
+"""Run other people's code in the event loop, a slice at a time, with its own random states and a time limit.
 
-A slice is what an agent's coroutine does between two moments at which it waits. The states of `random` and
+A slice is the part of an agent's coroutine between two moments at which it waits. The states of `random` and
 `numpy.random` are exchanged before and after each, and an alarm is set, so that
 
 - a resident's draws depend on nobody else;
-- a slice that goes on for more than `notice` seconds is noticed, with the line that it stands at;
-- one that goes on for more than `limit` seconds is broken off, by an exception that the alarm's handler raises inside
-  it. That works in the main thread, where alarms exist, and not inside of a single call of C code; elsewhere such a
-  slice is only noticed. A handler or timer of somebody else's is put back after each slice.
+- a slice of more than `notice` seconds is noticed, with the line that runs then;
+- a slice of more than `limit` seconds is broken off, by an exception that the alarm's handler raises inside it. That
+  works in the main thread, where alarms exist, and not inside of a single call of C code; elsewhere such a slice is
+  only noticed. A handler or timer of somebody else's is put back after each slice.
 
 A bare `except:` that swallows the exception gains nothing: as the exception is dropped, the handler is called once
 more, at the next moment at which signals are looked at, which is outside of that `except:`. (Only code that keeps
@@ -24,8 +24,9 @@ import random
 import signal
 import threading
 from _thread import interrupt_main
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from time import perf_counter
@@ -42,16 +43,24 @@ ALARM: Any = getattr(signal, "SIGALRM", 0)
 AGAIN_SECONDS = 0.02
 """Between two attempts to break off a slice that has swallowed one."""
 
-MOST_ENDS = 100
-"""Attempts to put an end to a coroutine that waits for something new whenever it is told to end."""
-
-
 Place = tuple[str, int]
 """Name of a file, and a line of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that an agent may hold up the event loop before it is noticed, and before it is broken off.
+
+    `stall` is how long it may wait for something else than a reply: between one and two such times it is given up.
+    """
+
+    notice: float = 0.25
+    limit: float = 5.0
+    stall: float = 600.0
+
+
 class Dice:
-    """States of `random` and `numpy.random` of one resident, seeded by what it is made of."""
+    """States of `random` and `numpy.random` of one resident, made of seeds."""
 
     def __init__(self, *seeds: object) -> None:
         self._seeds = seeds
@@ -60,15 +69,23 @@ class Dice:
         self._python = random.Random(seed).getstate()
         self._numpy: np.random.BitGenerator = np.random.MT19937(seed)
 
-    def swap(self) -> None:
-        """Exchanges these states with those of the process; a second call exchanges them back."""
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Make these the states of the process, and afterwards put the process's own back."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
         python, numpy = random.getstate(), mtrand.get_bit_generator()
         random.setstate(self._python)
         mtrand.set_bit_generator(self._numpy)
         self._python, self._numpy = python, numpy
 
     def part(self) -> Dice:
-        """Those of a task that whoever has these starts; which they are depends on how many it has started before."""
+        """Return new states for a task that the owner of these starts; they depend on how many it started before."""
         self._parts += 1
         return Dice(*self._seeds, self._parts)
 
@@ -80,7 +97,7 @@ class Folder:
         self._path = _working_directory()
 
     def put_back(self) -> bool:
-        """Whether it was another."""
+        """Return whether it was changed, and could be put back."""
         if _working_directory() != self._path:
             with suppress(OSError):
                 os.chdir(self._path)
@@ -89,7 +106,7 @@ class Folder:
 
 
 def _working_directory() -> str:
-    """Nothing where it has been removed."""
+    """Return nothing where it has been removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -97,32 +114,33 @@ def _working_directory() -> str:
 
 
 class Cut(BaseException):
-    """Breaks off a slice. Nothing that an agent has to catch, hence no `Exception`."""
+    """Breaks off a slice. No `Exception`, so that agents that catch those do not catch it."""
 
 
 class Guard:
-    """Times slices, and breaks them off. One slice runs at a time.
+    """Times slices, and breaks them off. One slice runs at a time; `inside` is true while it does.
 
-    After a slice, `seconds` is how long it took, `place` where it stood after `notice` seconds (None where no alarm
-    struck), and `broken` whether it was broken off for its length.
+    After a slice, `seconds` is its length, `place` its line after `notice` seconds (None where no alarm struck), and
+    `broken` whether it was broken off for its length.
     """
 
-    def __init__(self, notice: float, limit: float, place_of: Callable[[FrameType], Place | None]) -> None:
+    def __init__(self, limits: Limits, place_of: Callable[[FrameType], Place | None]) -> None:
         """`place_of` finds the innermost place of an agent's file from a frame outwards."""
-        self._first = min(notice, limit)
-        self._rest = max(limit - self._first, AGAIN_SECONDS)
+        self._first = min(limits.notice, limits.limit)
+        self._rest = max(limits.limit - self._first, AGAIN_SECONDS)
         self._place_of = place_of
-        self._inside = self._armed = False
+        self._armed = False
         self._strikes = 0
         self._watched: ref[Cut] | None = None
+        self.inside = False
         self.seconds = 0.0
         self.place: Place | None = None
         self.cut = self._renewed()
 
     def _renewed(self) -> type[Cut]:
-        """The exception that, dropped before its slice has ended, calls the handler once more.
+        """Return the exception that, dropped before its slice has ended, calls the handler once more.
 
-        What is called then must not be a function in Python: signals would be looked at in there.
+        The callback must not be a function in Python: signals would be looked at in there.
         """
         again: Callable[[ref[Cut]], Any] = partial(next, map(interrupt_main, repeat(ALARM)))
         guard = self
@@ -134,26 +152,22 @@ class Guard:
         return Renewed
 
     @property
-    def inside(self) -> bool:
-        return self._inside
-
-    @property
     def broken(self) -> bool:
         return self._strikes > 1
 
     def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """One slice, `step(argument)`; returns what it returns and raises what it raises."""
+        """Run one slice, `step(argument)`; return its result, or raise its exception."""
         self._strikes, self.place = 0, None
         self._armed = armed = _can_strike()
         began = perf_counter()
         if armed:
             handler = signal.signal(ALARM, self._strike)
             delay, interval = signal.setitimer(signal.ITIMER_REAL, self._first)
-        self._inside = True
+        self.inside = True
         try:
             return step(argument)
         finally:
-            self._inside = self._armed = False
+            self.inside = self._armed = False
             self._watched = None
             self.seconds = perf_counter() - began
             if armed:
@@ -163,11 +177,11 @@ class Guard:
                     signal.setitimer(signal.ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
 
     def _strike(self, number: int, frame: FrameType | None) -> None:
-        """The handler. The first strike only notes the line, and sets the alarm for the second.
+        """Handle the alarm. The first strike only notes the line, and sets the alarm for the second.
 
         So a process that was stopped for a while (a job scheduler, Ctrl-Z) breaks off nobody.
         """
-        if not self._inside or frame is None or frame.f_code is _RUN:
+        if not self.inside or frame is None or frame.f_code is _RUN:
             return
         if self._watched is None:
             self._strikes += 1
@@ -176,14 +190,6 @@ class Guard:
                 signal.setitimer(signal.ITIMER_REAL, self._rest, AGAIN_SECONDS)
                 return
         raise self.cut
-
-    def end(self, run: Callable[[Callable[[Any], Any], Any], Any], coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Puts an end to a coroutine that waits. `run` runs a slice of it, as the method `run` does."""
-        for _ in range(MOST_ENDS):
-            try:
-                run(coroutine.throw, self.cut)
-            except BaseException:
-                return
 
 
 _RUN: CodeType = Guard.run.__code__

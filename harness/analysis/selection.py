@@ -1,0 +1,81 @@
+"""The runs that a command names, and work on them one after the other."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from glob import escape
+from pathlib import Path
+from typing import TypeVar
+
+from harness.analysis.saved_runs import SavedRun
+from harness.config.options import run_name
+from harness.errors import BadInput, HarnessError
+from harness.store.manifest import load
+from harness.store.run import runs
+from harness.ui.streams import tell
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def find(args: Namespace) -> tuple[list[SavedRun], int]:
+    """Return the runs that `--name`, `--model` and `--platform` select, all without these, and an exit code.
+
+    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0.
+    """
+    platforms = {name.lower() for name in args.platform or ()}
+    trust, named = getattr(args, "trust", False), getattr(args, "benchmark", None)
+    found, code = [], 0
+    for files in runs(args.results_dir):
+        if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
+            continue
+        try:
+            check_name(files.folder)
+            manifest = load(files.manifest)
+        except HarnessError as error:
+            tell(str(error))
+            code = max(code, error.exit_code)
+            continue
+        if manifest is None:
+            continue
+        model = manifest.identity["model"]
+        if not args.model or args.model in (model, f"{manifest.provenance.get('provider')}:{model}"):
+            found.append(SavedRun(files, manifest, trust, named))
+    return found, code
+
+
+def check_name(folder: Path) -> None:
+    """Raise `BadInput` if the name of a folder is not text, which reports and manifests could not hold."""
+    try:
+        folder.name.encode()
+    except UnicodeEncodeError:
+        raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
+
+
+def folder_named(args: Namespace) -> str | None:
+    """Return the folder that a command is about, as a `glob` pattern for it alone; None for all."""
+    name = args.name or (run_name(None, args.model) if args.model else None)
+    return None if name is None else escape(name)
+
+
+def nothing_found(args: Namespace) -> BadInput:
+    named = [f"--name {args.name}"] if args.name else []
+    named += [f"--model {args.model}"] if args.model else []
+    named += [f"--platform {platform}" for platform in args.platform or ()]
+    return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
+
+
+def each(items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]) -> tuple[list[R], int]:
+    """Process one after the other; return the results, and the worst exit code of those that failed.
+
+    An error of one is reported under its name, and the others go on.
+    """
+    results, code = [], 0
+    for item in items:
+        try:
+            results.append(work(item))
+        except HarnessError as error:
+            tell(f"{name(item)}: {error}")
+            code = max(code, error.exit_code)
+    return results, code

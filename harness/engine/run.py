@@ -1,0 +1,233 @@
+"""A run of one subset: opened from a plan or from its folder, played, and finished."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from harness import defaults
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks import tasks
+from harness.benchmarks.derived import Scorer
+from harness.config import origin
+from harness.config.plan import Plan, sampling_again
+from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.request_body import Sampling
+from harness.engine.files import now
+from harness.engine.play import check_measure
+from harness.engine.running_scores import RunningScores
+from harness.errors import BadInput, MachineError
+from harness.model import SubsetProgress
+from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
+from harness.store.run import RunFiles, RunStore, shown
+from harness.store.tasks import TaskIndex
+
+NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
+NOT_REPORTED |= {"origin", "benchmark"}
+"""Parts of the provenance whose changes are reported elsewhere, or do not matter."""
+
+SHORT = 200
+"""Longest value shown in a note, in characters: a manifest may be from another user."""
+
+PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
+"""How text with names and paths is printed: unchanged."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of one subset: its tasks, its open files, and how far it is.
+
+    `expected` and `done` are masks over the tasks; users expected and not done remain. `label` is the run's name in
+    messages. `changed` means that tasks or ground truth differ from those that the files were finished with.
+
+    The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
+    an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
+    too.
+    """
+
+    benchmark: Benchmark
+    subset: str
+    index: TaskIndex
+    store: RunStore
+    manifest: Manifest
+    expected: NDArray[np.bool_]
+    label: str = ""
+    changed: bool = False
+    failed: int = 0
+    diverged: int = 0
+    warnings: list[str] = field(default_factory=list)
+    steps_done: int = 0
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        return self.store.done
+
+    @property
+    def remaining(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self.expected & ~self.done)
+
+    @property
+    def users(self) -> int:
+        return int(self.expected.sum())
+
+    @property
+    def users_done(self) -> int:
+        return int((self.expected & self.done).sum())
+
+    @cached_property
+    def steps(self) -> int:
+        """The steps of all expected users."""
+        return int(self.index.steps[self.expected].sum())
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        return sampling_again(self.manifest)
+
+    @cached_property
+    def scores(self) -> RunningScores:
+        """The running scores of users that end in this process."""
+        return RunningScores(Scorer(self.benchmark, self.subset))
+
+    def task(self, position: int) -> Task:
+        """Return a task, read and parsed from its file."""
+        return tasks.parse(self.benchmark, self.index.read(position), self.index.where(position), self.subset)
+
+    def start(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the positions of the remaining users, and the steps that each has left; count the other steps as done.
+
+        A user with saved responses has that many steps fewer left, but at least one.
+        """
+        positions, saved = self.remaining, np.zeros(len(self.index), np.int32)
+        for key, count in self.store.saved_counts().items():
+            saved[self.index.find(key)] = count
+        left = np.maximum(1, self.index.steps[positions] - saved[positions])
+        self.steps_done = self.steps - int(left.sum())
+        return positions, left
+
+    def progress(self) -> SubsetProgress:
+        return SubsetProgress(
+            subset=self.subset,
+            users=self.users,
+            done=self.users_done,
+            failed=self.failed,
+            steps=self.steps,
+            steps_done=self.steps_done,
+            scores=self.scores.figures,
+            units={metric.name: metric.unit for metric in self.benchmark.metrics if metric.unit is not None},
+            scored_users=self.scores.users,
+        )
+
+
+def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> Run:
+    """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
+    files, old, provenance = store.files, store.manifest(), plan.provenance()
+    if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
+        console.print(f"{label}: an earlier configuration has no results; this one replaces it", **PLAIN)
+        old = None
+    if old is not None:
+        for name, (before, after) in differences(old.provenance, provenance).items():
+            if name not in NOT_REPORTED:
+                console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
+    elif files.results.exists() and files.results.stat().st_size:
+        raise BadInput(
+            f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
+            "so give this run a --name of its own"
+        )
+    manifest = _manifest(plan, files.subset, provenance, index, old)
+    if old is None:
+        manifest.save(files.manifest)  # before any results: results without a manifest are another program's
+    done, selected = store.open_logs(index), index.select(plan.ratio, plan.sample_seed)
+    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
+    run.changed = old is not None and (
+        old.tasks["sha256"] != index.sha256
+        or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
+        or store.outside() > 0
+    )
+    for words in _state(run, old, int((done & ~selected).sum())):
+        console.print(f"{label}: {words}", **PLAIN)
+    if len(run.remaining):
+        check_measure(plan.benchmark, run.task(int(run.remaining[0])))
+        manifest.state, manifest.results_sha256 = RUNNING, None
+        manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
+        store.set_aside_report()
+        store.keep_files(plan.benchmark.all_files)
+        manifest.save(files.manifest)
+    return run
+
+
+def is_bare(files: RunFiles) -> bool:
+    """Return whether a run has neither replies nor failures, as after a wrong key: a new one loses nothing."""
+    return not any(path.exists() and path.stat().st_size for path in (files.results, files.responses, files.failures))
+
+
+def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex, old: Manifest | None) -> Manifest:
+    """Return the manifest of this session, with state, counts and times of an earlier one."""
+    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
+    if old is not None and old.provenance.get("endpoint") == plan.endpoint:
+        known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
+    used = old.provenance.get("quirks_used", ()) if old else ()
+    truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
+    made = Manifest(
+        subset=subset,
+        identity=plan.identity(),
+        provenance={**provenance, "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
+        tuning=cast(Tuning, asdict(plan.tuning)),
+        tasks={"path": path, "sha256": index.sha256, "users": len(index), "truth": truth},
+        selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
+        state=RUNNING,
+        counts={},
+        times={"created": now(), "seconds": 0.0},
+    )
+    if old is not None:
+        accepted = [
+            f"{name} was {shown(a)}, is now {shown(b)}"
+            for name, (a, b) in differences(old.identity, made.identity).items()
+        ]
+        made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
+        if "learned_limit" in old.tuning:
+            made.tuning["learned_limit"] = old.tuning["learned_limit"]
+        made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
+        made.times = {**made.times, **old.times}
+    made.provenance["origin"] = origin.seal(made, os.environ)
+    return made
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
+
+
+def _state(run: Run, old: Manifest | None, extra: int) -> Iterator[str]:
+    """Yield what a user should know about the files as they were found; `extra` users are outside the share."""
+    if run.store.torn:
+        yield f"{run.store.torn} torn lines were moved to *.torn; their users or replies will be requested again"
+    if outside := run.store.outside():
+        yield f"{outside} records are of users whose task has changed or gone; they are not counted"
+    if extra:
+        yield f"{extra} users of this run are outside the requested share; they stay in the run"
+    if old is not None and len(run.remaining) and run.users_done:
+        yield f"resuming: {run.users_done} of {run.users} users are done"
+
+
+def check_disk(runs: Sequence[Run]) -> None:
+    """Refuse runs that do not fit on the disk: responses and results, and all results once more for the rewrite."""
+    if not runs:
+        return
+    steps = sum(int(run.index.steps[run.remaining].sum()) for run in runs)
+    present = sum(run.store.files.results.stat().st_size for run in runs)
+    needed = steps * defaults.BYTES_PER_STEP * 3 // 2 + present
+    folder = runs[0].store.files.folder
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise MachineError(
+            f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
+            f"{needed / 1e6:.0f} MB: free some space, or take a share of the users with --ratio"
+        )

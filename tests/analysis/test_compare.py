@@ -1,0 +1,545 @@
+"""`compare` as a user calls it: verdicts on baselines, what is told before any number, folders of every kind."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import orjson
+import pytest
+
+from harness.analysis.comparison import figures
+from harness.benchmarks.dailymobility.synth import files
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import main
+from harness.model import JSON, Chart
+from harness.report import compare
+from harness.store.log import seal, unseal
+from tests.support.scripted import Script, answer, completion, serving
+
+PLATFORMS = ("weibo", "zhihu")
+USERS = 40
+Told = pytest.CaptureFixture[str]
+Edit = Callable[[JSON], None]
+
+
+def seeded(seed: int) -> Script:
+    """`baseline/random` of another seed."""
+    return lambda body: (200, completion(answer("baseline/random", body["messages"], seed)))
+
+
+def day(name: str, seed: int) -> Script:
+    return lambda body: (200, completion(answer(name, body["messages"], seed)))
+
+
+def play(root: Path, name: str, script: Script | None, *words: str) -> None:
+    """One run of the scripted model, or of `baseline/recency`."""
+    where = ["--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results"), "--name", name]
+    if script is None:
+        assert main(["run", *words, "--model", "baseline/recency", *where]) == 0
+        return
+    with serving(script) as server:
+        address = ["--api-url", server.url, "--api-key", "sk-test-1"]
+        assert main(["run", *words, "--model", "baseline/random", *address, *where]) == 0
+
+
+@pytest.fixture(scope="session")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tasks and runs of two platforms: `recency`, `random-1`, `random-2`. Nobody changes it."""
+    root = tmp_path_factory.mktemp("played")
+    (root / "tasks").mkdir()
+    for platform in PLATFORMS:
+        path = root / "tasks" / f"{platform}_inference_tasks.jsonl"
+        path.write_bytes(b"".join(generate(platform, USERS, 5, 2.0)))
+    both = [word for platform in PLATFORMS for word in ("--platform", platform)]
+    play(root, "recency", None, *both)
+    for seed in (1, 2):
+        play(root, f"random-{seed}", seeded(seed), *both)
+    return root
+
+
+@pytest.fixture(scope="session")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of DailyMobility: `commuter`, `day-1`, `day-2`, over forty residents."""
+    root = tmp_path_factory.mktemp("lived")
+    for name, content in files(USERS, 5).items():
+        path = root / "tasks" / "dailymobility" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    play(root, "commuter", day("baseline/commuter", 0), "dailymobility")
+    for seed in (1, 2):
+        play(root, f"day-{seed}", day("baseline/random-day", seed), "dailymobility")
+    return root
+
+
+@pytest.fixture
+def own(played: Path, tmp_path: Path) -> Path:
+    """A copy of the runs to spoil."""
+    return Path(shutil.copytree(played, tmp_path / "own"))
+
+
+def call(root: Path, *words: str) -> int:
+    return main(["compare", *words, "--results-dir", str(root / "results"), "--resamples", "1000"])
+
+
+def told(root: Path, capsys: Told, *words: str) -> JSON:
+    """What the command prints as JSON."""
+    assert call(root, *words, "--json") == 0
+    found: JSON = orjson.loads(capsys.readouterr().out)
+    return found
+
+
+def entry(pair: JSON, metric: str, platform: str = figures.ALL) -> JSON:
+    found: JSON = next(of for of in pair["figures"] if (of["metric"], of["platform"]) == (metric, platform))
+    return found
+
+
+def refused(root: Path, capsys: Told, *words: str) -> str:
+    """The one sentence of a command that ends with exit 2."""
+    capsys.readouterr()
+    assert call(root, *words) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.startswith("harness: ") and output.err.count("\n") == 1
+    return output.err
+
+
+def edit(path: Path, change: Edit, keep: slice = slice(None)) -> None:
+    """Records as another run would have them: each changed, some left out."""
+    records = [unseal(line) for line in path.read_bytes().splitlines()[keep]]
+    for record in records:
+        change(record)
+    path.write_bytes(b"".join(map(seal, records)))
+
+
+def nothing(record: JSON) -> None:
+    """No change."""
+
+
+def results(root: Path, run: str, subset: str = "weibo") -> Path:
+    return root / "results" / run / f"inference_results_{subset}.jsonl"
+
+
+# Verdicts
+
+
+def test_recency_is_told_from_random_with_the_figures_of_the_reports(played: Path, capsys: Told) -> None:
+    """Better in Recall, which is beyond chance; A and B are the averages of the platforms' reports."""
+    pair = told(played, capsys, "recency", "random-1")["pairs"][0]
+    recall = entry(pair, "Recall")
+    reports = [
+        orjson.loads((played / f"results/recency/eval_report_{platform}.json").read_bytes()) for platform in PLATFORMS
+    ]
+    assert recall["a"] == pytest.approx(sum(report["metrics"]["Recall"]["value"] for report in reports) / 2)
+    assert recall["difference"] == pytest.approx(recall["a"] - recall["b"])
+    assert recall["ci95"][0] > 0.1 and recall["p_holm"] < 0.05
+    assert any(words.startswith("recency is better than random-1 in Recall by ") for words in pair["verdicts"])
+    assert recall["users"] == recall["a_better"] + recall["equal"] + recall["b_better"] == 2 * USERS
+
+
+def test_two_seeds_of_random_show_no_difference(played: Path, capsys: Told) -> None:
+    """No figure of them differs beyond chance once corrected, and the sentence says what could hide."""
+    pair = told(played, capsys, "random-1", "random-2")["pairs"][0]
+    assert all(of["p_holm"] is None or of["p_holm"] >= 0.05 for of in pair["figures"])
+    assert all(words.startswith("No difference shown between random-1 and random-2") for words in pair["verdicts"])
+    assert all("could hide" in words for words in pair["verdicts"])
+
+
+def test_commuter_is_told_from_random_days_and_their_seeds_are_not(lived: Path, capsys: Told) -> None:
+    """The score of a side is that of its report; a lower divergence counts as better."""
+    first, _, last = told(lived, capsys, "commuter", "day-1", "day-2")["pairs"]
+    report = orjson.loads((lived / "results/commuter/eval_report_beijing.json").read_bytes())
+    score = entry(first, "Score", "beijing")
+    assert score["a"] == pytest.approx(report["metrics"]["Score"]["value"], abs=1e-12)
+    assert first["verdicts"][0].startswith("commuter is better than day-1 in Score by ")
+    sequences = entry(first, "JSD_intention_sequences", "beijing")
+    assert sequences["difference"] < 0 and sequences["a_better"] > sequences["b_better"]
+    assert last["verdicts"][0].startswith("No difference shown between day-1 and day-2 in Score")
+
+
+def test_a_copy_of_a_run_is_the_same(own: Path, capsys: Told) -> None:
+    """Every user equal, no number of users named."""
+    shutil.copytree(own / "results/recency", own / "results/副本")
+    pair = told(own, capsys, "recency", "副本")["pairs"][0]
+    assert all("are the same in" in words for words in pair["verdicts"])
+    assert entry(pair, "F1^NS")["users_needed"] is None
+    assert pair["most_different"] == []
+
+
+def test_holm_is_over_metrics_and_all_pairs(played: Path, capsys: Told) -> None:
+    """Nine metrics of three pairs: the smallest p is multiplied by 27."""
+    data = told(played, capsys, "recency", "random-1", "random-2")
+    assert len(data["pairs"]) == 3
+    assert data["permutations"] == 40 * 3 * 2 * 9
+    found = [entry(pair, metric) for pair in data["pairs"] for metric in ("Recall", "Error_Decay")]
+    smallest = min(of["p"] for of in found)
+    assert next(of["p_holm"] for of in found if of["p"] == smallest) == pytest.approx(27 * smallest)
+
+
+def test_a_verdict_turns_with_the_order_of_the_runs(played: Path, capsys: Told) -> None:
+    """The other way round, the same run is the better one, by the same points."""
+    one, other = (
+        told(played, capsys, *runs)["pairs"][0] for runs in (("recency", "random-1"), ("random-1", "recency"))
+    )
+    a, b = entry(one, "Recall"), entry(other, "Recall")
+    assert a["difference"] == pytest.approx(-b["difference"]) and a["p"] == b["p"]
+    assert other["verdicts"][-1].startswith("recency is better than random-1 in Recall")
+
+
+# What is told first
+
+
+def test_who_has_which_users_and_what_else_differs_stand_before_any_figure(own: Path, capsys: Told) -> None:
+    """Missing users, users of one run alone with their means, a share of other settings: then the first metric."""
+    edit(results(own, "random-1"), nothing, slice(5, None))
+    path = own / "results/random-1/run_weibo.json"
+    manifest = orjson.loads(path.read_bytes())
+    manifest["identity"]["settings"]["persona"] = False
+    path.write_bytes(orjson.dumps(manifest))
+    assert call(own, "recency", "random-1") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    marks = (
+        "Both runs: The tasks are synthetic",
+        "weibo: Not alike: settings.persona is true in recency, false in random-1",
+        "weibo: random-1 is INCOMPLETE, without 5 users",
+        "weibo: 5 users of recency not in random-1",
+        "is better than",
+        "Precision",
+    )
+    places = [said.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert f"on {2 * USERS - 5} users that both have" in said
+
+
+def test_synthetic_tasks_and_shares_are_told_before_the_verdict(played: Path, tmp_path: Path, capsys: Told) -> None:
+    """Two runs of 0.2 of forty users each: "8 of 8" alone would pass for all of them."""
+    root = Path(shutil.copytree(played / "tasks", tmp_path / "tasks")).parent
+    for name, script in (("some", None), ("few", seeded(1))):
+        play(root, name, script, "--platform", "weibo", "--ratio", "0.2")
+    capsys.readouterr()
+    pair = told(root, capsys, "some", "few")["pairs"][0]
+    assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [8, 0.2, USERS]
+    assert call(root, "some", "few") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    shares = [f"{run} was run on a share of its tasks: weibo 8 of 40 users (share 0.2)" for run in ("some", "few")]
+    for words in (*shares, "Both runs: The tasks are synthetic"):
+        assert said.index(words) < said.index("No difference shown")
+
+
+def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Told) -> None:
+    """Without its report nobody knows whether a run's tasks are synthetic, and it says so, naming the platform."""
+    (own / "results/random-1/eval_report_weibo.json").unlink()
+    found = told(own, capsys, "recency", "random-1")["pairs"][0]["warnings"]
+    assert "weibo: random-1: no report, so whether the tasks are synthetic is unknown." in found
+    assert any(words.startswith("recency: The tasks are synthetic") for words in found)
+    assert any(words.startswith("zhihu: random-1: The tasks are synthetic") for words in found)
+
+
+def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told) -> None:
+    """A content filter can be the whole difference: of users that both have, before any figure."""
+
+    def filtered(record: JSON) -> None:
+        if record["user_id"].endswith("1"):
+            record["steps"][0] |= {"outcome": "content_filter", "prediction": []}
+
+    edit(results(own, "random-1"), filtered)
+    edit(results(own, "recency"), nothing, slice(1, None))
+    data = told(own, capsys, "recency", "random-1")
+    pair = data["pairs"][0]
+    on_common = pair["coverage"][0]["b"]["answers_on_common"]
+    assert on_common["content_filter"] == 3 and pair["coverage"][0]["a"]["answers_on_common"].keys() == {"valid"}
+    answers = sum(on_common.values())
+    words = (
+        f"weibo, invalid answers of users that both have, scored as empty: of recency none of {answers}; of random-1 "
+        f"3 of {answers} answers are invalid (content_filter 3)."
+    )
+    assert words in pair["warnings"] and not any("zhihu, invalid" in other for other in pair["warnings"])
+
+
+def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
+    """A resident has one answer, the day."""
+    root = Path(shutil.copytree(lived, tmp_path / "own"))
+
+    def refused_day(record: JSON) -> None:
+        record["invalid"] = "refusal" if record["user_id"] == 1 else None
+
+    edit(root / "results/day-1/inference_results_beijing.jsonl", refused_day)
+    found = told(root, capsys, "commuter", "day-1")["pairs"][0]["warnings"]
+    assert any("of commuter none of 40; of day-1 1 of 40 answers is invalid (refusal 1)." in words for words in found)
+
+
+def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, capsys: Told) -> None:
+    """Two users say next to nothing of how users of their platform differ, however many the other platform has."""
+    for run in ("recency", "random-1"):
+        edit(results(own, run, "zhihu"), nothing, slice(2))
+    pair = told(own, capsys, "recency", "random-1")["pairs"][0]
+    recall = entry(pair, "Recall")
+    alone = [entry(pair, "Recall", platform)["ci95"] for platform in PLATFORMS]
+    weibo, both = alone[0][1] - alone[0][0], recall["ci95"][1] - recall["ci95"][0]
+    assert both > 2 * weibo
+    assert recall["few_users"] == {"zhihu": 2} and entry(pair, "Recall", "weibo")["few_users"] == {}
+    assert "Too few users on zhihu (2) to rely on the interval" in pair["verdicts"][-1]
+    assert "Not about zhihu, where it is not defined" in pair["verdicts"][0]  # of these two nobody has an F1^NS
+
+
+def test_a_platform_of_one_user_leaves_nothing_to_say(own: Path, capsys: Told) -> None:
+    """No interval over platforms and no verdict; the other platform has its own as before."""
+    edit(results(own, "random-1", "zhihu"), nothing, slice(1))
+    pair = told(own, capsys, "recency", "random-1")["pairs"][0]
+    assert entry(pair, "Recall")["ci95"] is None and entry(pair, "Recall", "weibo")["ci95"] is not None
+    assert pair["verdicts"][-1].startswith("Nothing can be concluded about Recall")
+    assert pair["verdicts"][-1].endswith("zhihu has only one.")
+
+
+def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> None:
+    """Steps turned round add up otherwise in the last bit: that makes no user better on either side."""
+    shutil.copytree(own / "results/random-1", own / "results/turned")
+    kinds = ("metrics", "metrics_at_asked")
+
+    def turned(record: JSON) -> None:
+        swapped = [{kind: step.get(kind) for kind in kinds} for step in reversed(record["steps"])]
+        for step, values in zip(record["steps"], swapped, strict=True):
+            step |= {kind: value for kind, value in values.items() if value is not None}
+
+    for platform in PLATFORMS:
+        edit(results(own, "turned", platform), turned)
+    pair = told(own, capsys, "random-1", "turned")["pairs"][0]
+    for of in pair["figures"]:
+        assert (of["equal"], of["a_better"], of["b_better"]) == (of["users"], 0, 0)
+    assert all("are the same in" in words for words in pair["verdicts"]) and pair["most_different"] == []
+
+
+def test_users_of_other_tasks_are_left_out_and_counted(own: Path, capsys: Told) -> None:
+    """The content hash of the task decides, not the user's name."""
+
+    def other_task(record: JSON) -> None:
+        if record["user_id"].endswith(("1", "2")):
+            record["task"] = "0" * 16
+
+    edit(results(own, "random-1"), other_task)
+    pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
+    changed = sum(1 for number in range(1, USERS + 1) if number % 10 in (1, 2))
+    assert pair["coverage"][0]["other_tasks"] == changed
+    assert entry(pair, "Recall", "weibo")["users"] == USERS - changed
+
+
+def test_a_failed_user_is_never_a_zero(own: Path, capsys: Told) -> None:
+    """Without its record a user is in no figure: the means are those of the others."""
+    path = results(own, "random-1")
+    scores = {}
+    for line in path.read_bytes().splitlines()[1:]:
+        record = unseal(line)
+        steps = [step["metrics"]["Recall"] for step in record["steps"] if step["metrics"]]
+        scores[record["user_id"]] = sum(steps) / len(steps)
+    edit(path, nothing, slice(1, None))
+    pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
+    assert entry(pair, "Recall", "weibo")["b"] == pytest.approx(sum(scores.values()) / len(scores))
+
+
+# Folders of every kind
+
+
+def test_unknown_repeated_and_single_runs_are_refused(own: Path, capsys: Told) -> None:
+    """Each in one sentence; of an unknown name those that are there are named."""
+    assert "there are random-1, random-2, recency" in refused(own, capsys, "recency", "nobody")
+    assert "named twice" in refused(own, capsys, "recency", "recency")
+    assert "at least two" in refused(own, capsys, "recency")
+    assert "holds no run for douban" in refused(own, capsys, "recency", "random-1", "--platform", "douban")
+    assert "no run" in refused(own, capsys, "recency", "x" * 5000)
+
+
+def test_a_folder_may_stand_for_a_name(own: Path, tmp_path: Path, capsys: Told) -> None:
+    """Results that lie elsewhere, under a name that the results folder has too."""
+    elsewhere = tmp_path / "elsewhere" / "recency"
+    shutil.copytree(own / "results/random-1", elsewhere)
+    pair = told(own, capsys, "recency", str(elsewhere))["pairs"][0]
+    assert (pair["a"], pair["b"]) == ("recency", str(elsewhere))
+
+
+def test_runs_without_common_users_are_refused(own: Path, capsys: Told) -> None:
+    """No results yet, other users, other tasks: each is told as what it is."""
+    weibo = ("recency", "random-1", "--platform", "weibo")
+
+    def renamed(record: JSON) -> None:
+        record["user_id"] += "-other"
+
+    def changed(record: JSON) -> None:
+        record["task"] = "0" * 16
+
+    shutil.copy(results(own, "random-1"), own / "kept")
+    edit(results(own, "random-1"), renamed)
+    assert "no user in common" in refused(own, capsys, *weibo)
+    shutil.copy(own / "kept", results(own, "random-1"))
+    edit(results(own, "random-1"), changed)
+    assert "no user with the same task" in refused(own, capsys, *weibo)
+    results(own, "random-1").unlink()
+    assert "random-1 has no scored user" in refused(own, capsys, *weibo)
+
+
+def test_why_nothing_compares_is_said_first_and_in_sentences(own: Path, capsys: Told) -> None:
+    """What only one of them has comes after it."""
+
+    def changed(record: JSON) -> None:
+        record["task"] = "0" * 16
+
+    edit(results(own, "random-1"), changed)
+    (own / "results/random-1/run_zhihu.json").unlink()
+    results(own, "random-1", "zhihu").unlink()
+    assert refused(own, capsys, "recency", "random-1") == (
+        "harness: On weibo recency and random-1 have no user with the same task. Only recency has zhihu: left out.\n"
+    )
+    for run in ("recency", "random-1"):
+        results(own, run).unlink()
+    said = refused(own, capsys, "recency", "random-1", "--platform", "weibo")
+    assert said == "harness: On weibo recency and random-1 have no scored user.\n"
+
+
+def test_one_common_user_gives_no_interval_and_no_verdict(own: Path, capsys: Told) -> None:
+    """Its difference is shown, p is 1, and nothing is said to be better."""
+    edit(results(own, "random-1"), nothing, slice(1))
+    pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
+    recall = entry(pair, "Recall", "weibo")
+    assert (recall["users"], recall["ci95"], recall["p"], recall["users_needed"]) == (1, None, 1.0, None)
+    assert all("Nothing can be concluded" in words or "not defined" in words for words in pair["verdicts"])
+
+
+def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
+    """Its row stays, its numbers are not 0."""
+
+    def without(record: JSON) -> None:
+        for step in record["steps"]:
+            for values in (step["metrics"], step.get("metrics_at_asked")):
+                if values:
+                    values["Error_Viral"] = None
+
+    for run in ("recency", "random-1"):
+        edit(results(own, run), without)
+    capsys.readouterr()
+    pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
+    viral = entry(pair, "Error_Viral", "weibo")
+    assert all(viral[name] is None for name in ("a", "b", "difference", "ci95", "p", "p_holm", "users_needed"))
+    assert call(own, "recency", "random-1", "--platform", "weibo") == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Error_Viral"))
+    assert row.split() == ["Error_Viral", "n/a", "n/a", "n/a", "n/a", "n/a"]
+
+
+def test_runs_of_different_benchmarks_do_not_compare(own: Path, lived: Path, capsys: Told) -> None:
+    """Platforms and benchmarks of each are named."""
+    said = refused(own, capsys, "recency", str(lived / "results/commuter"))
+    assert "no platform in common" in said and "beijing (dailymobility)" in said
+
+
+def test_days_scored_with_another_ground_truth_do_not_compare(lived: Path, tmp_path: Path, capsys: Told) -> None:
+    """A divergence from something else is another figure."""
+    root = Path(shutil.copytree(lived, tmp_path / "own"))
+    path = root / "results/day-1/run_beijing.json"
+    manifest = orjson.loads(path.read_bytes())
+    manifest["tasks"]["truth"] = "0" * 64
+    path.write_bytes(orjson.dumps(manifest))
+    assert "day-1 was scored with another ground truth" in refused(root, capsys, "commuter", "day-1")
+
+
+def test_a_record_that_is_odd_beside_others_is_told(lived: Path, tmp_path: Path, capsys: Told) -> None:
+    """A list in place of a number passes alone and not in an array: the file is named all the same."""
+    root = Path(shutil.copytree(lived, tmp_path / "own"))
+    path = root / "results/day-1/inference_results_beijing.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(seal({**unseal(first.rstrip()), "gyration_radius_m": [None]}) + b"".join(rest))
+    assert path.name in refused(root, capsys, "commuter", "day-1")
+
+
+def test_damage_is_told_and_no_traceback(own: Path, capsys: Told) -> None:
+    """A torn line is left out and counted; a record of another shape and a manifest that is none are named."""
+    path = results(own, "random-1")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
+    assert pair["coverage"][0]["b"]["unsound"] == 1
+    odd: list[Any] = [3, None, [{}]]
+    for steps in odd:
+        path.write_bytes(seal({**unseal(whole.splitlines()[0]), "steps": steps}))
+        assert "another shape" in refused(own, capsys, "recency", "random-1", "--platform", "weibo")
+    path.write_bytes(seal({**unseal(whole.splitlines()[0]), "format": 99}))
+    assert "field format" in refused(own, capsys, "recency", "random-1")
+    (own / "results/random-1/run_weibo.json").write_bytes(b"[]")
+    assert "run_weibo.json" in refused(own, capsys, "recency", "random-1")
+
+
+def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(own: Path, capsys: Told) -> None:
+    """Lines of the authors' runner have no checksum and no task."""
+    folder = own / "results/theirs"
+    folder.mkdir()
+    (folder / "inference_results_weibo.jsonl").write_bytes(b'{"user_id": "1", "steps": []}\n')
+    assert "reeval" in refused(own, capsys, "recency", "theirs")
+
+
+def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told) -> None:
+    """Results of another runner, once scored here: what was run is not known, and it says so."""
+    (own / "results/random-1/run_weibo.json").unlink()
+    pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
+    assert any("no manifest" in words for words in pair["warnings"])
+    assert pair["coverage"][0]["b"]["expected"] is None
+
+
+# Formats
+
+
+def test_text_fits_80_columns_with_chinese_names(own: Path, capsys: Told) -> None:
+    """Users and runs with Chinese names: two columns a character, and no line is longer than the terminal."""
+    from rich.cells import cell_len
+
+    def named(record: JSON) -> None:
+        record["user_id"] = f"用户甲乙丙丁{record['user_id']}"
+
+    for run in ("recency", "random-1"):
+        edit(results(own, run), named)
+    shutil.move(own / "results/random-1", own / "results/随机基线")
+    capsys.readouterr()
+    assert call(own, "recency", "随机基线", "--platform", "weibo") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    assert any("用户甲乙丙丁" in line for line in lines)
+
+
+def test_excel_reads_back_with_the_same_numbers(played: Path, tmp_path: Path, capsys: Told) -> None:
+    """The differences of the JSON, in percentage points, stand as numbers in the sheet of figures."""
+    out = tmp_path / "new" / "compared.xlsx"
+    data = told(played, capsys, "recency", "random-1", "--out", str(out))
+    space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+    with zipfile.ZipFile(out) as file:
+        sheet = ElementTree.fromstring(file.read("xl/worksheets/sheet2.xml"))
+    values = {cell.get("r"): cell.findtext(f"{space}v") for cell in sheet.iter(f"{space}c")}
+    expected = [100 * of["difference"] for of in data["pairs"][0]["figures"]]
+    assert [float(values[f"G{row}"] or "") for row in range(2, 2 + len(expected))] == pytest.approx(expected)
+
+
+def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
+    """One file with the same words as the terminal; a name that is markup stays text."""
+    out = tmp_path / "new" / "compared.html"
+    shutil.copytree(played / "results/random-1", tmp_path / "<b>随机<b>")
+    pair = told(played, capsys, "recency", str(tmp_path / "<b>随机<b>"), "--html", str(out))["pairs"][0]
+    page = out.read_text()
+    assert "is better than &lt;b&gt;随机&lt;b&gt; in Recall" in page and "<b>随机<b>" not in page
+    assert pair["verdicts"][-1].startswith("recency is better than <b>随机<b> in Recall")
+
+
+def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> None:
+    """Seeds are fixed."""
+    first, again = (told(played, capsys, "recency", "random-1") for _ in range(2))
+    assert first == again and first["seed"] == figures.SEED
+
+
+def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: Told) -> None:
+    """Pages get the differences with their bounds, as pictures."""
+    data = told(played, capsys, "recency", "random-1")
+    charts = [block for block in compare.blocks(data) if isinstance(block, Chart)]
+    assert [chart.x for chart in charts] == [
+        tuple(dict.fromkeys(of["metric"] for of in data["pairs"][0]["figures"])),
+        (*PLATFORMS, figures.ALL),
+    ]
+    recall = entry(data["pairs"][0], "Recall")
+    assert charts[1].series[0].values[-1] == recall["difference"]
+    assert (charts[1].series[0].low[-1], charts[1].series[0].high[-1]) == tuple(recall["ci95"])

@@ -1,0 +1,172 @@
+"""Baseline residents read prompts as text: pure tests, with our own prompt and with others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.benchmarks.dailymobility import baselines
+from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Place
+from harness.benchmarks.dailymobility.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.day import INTENTIONS as NAMES
+from harness.benchmarks.dailymobility.day import Resident
+from harness.benchmarks.dailymobility.plan import Nearby, PlanPrompt
+from harness.benchmarks.dailymobility.plan_reply import Reading, read
+from harness.model import Completion
+from tests.support.scripted import answer
+
+HOME, WORK, PARK, NEAR_HOME, NEAR_WORK, SHOP = range(500000001, 500000007)
+AT = {HOME: 0, WORK: 5000, PARK: 100, NEAR_HOME: 50, NEAR_WORK: 4900, SHOP: 5300}
+KINDS = {
+    PARK: "leisure|park",
+    NEAR_HOME: "amenity|restaurant",
+    NEAR_WORK: "amenity|cafe",
+    SHOP: "building|retail",
+}
+CITY = City(
+    {number: Aoi(number, x, 0, ((x, 0),), 0.0, "", ()) for number, x in AT.items()},
+    {number: Poi(number, "某（处）", kind, AT[number], 0, number) for number, kind in KINDS.items()},
+    {},
+    "",
+    "",
+)
+NEARBY = Nearby(CITY)
+PLACES = NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {})))
+MODELS = list(BASELINES)
+
+
+def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> list[dict[str, Any]]:
+    """Messages as plan mode makes them."""
+    resident = Resident("1", 1, HOME, work, {"age": age})
+    made = PlanPrompt(template).messages(resident, NEARBY.of(resident))
+    return [{"role": message.role, "content": message.content} for message in made]
+
+
+def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> Reading:
+    """The reply as plan mode reads it."""
+    return read(Completion(answer(model, messages, seed)), NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {}))))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_reply_is_a_whole_day_that_needs_no_repair(model: str) -> None:
+    """Segments from 00:00 to 24:00 at places that the prompt offered."""
+    for age in range(20, 60):
+        reading = day(model, prompt(age))
+        assert (reading.repairs, reading.warnings) == ((), ())
+
+
+def test_our_prompt_is_read_for_home_work_and_places() -> None:
+    """Ids, intentions and distances from work, in the prompt's order; the example of a reply is no place."""
+    reading = baselines.read(prompt()[-1]["content"])
+    assert (reading.home, reading.work) == (HOME, WORK)
+    assert reading.places == (
+        Place(SHOP, "shopping", 300),
+        Place(NEAR_HOME, "eating out", 4950),
+        Place(NEAR_WORK, "eating out", 100),
+        Place(PARK, "leisure and entertainment", 4900),
+    )
+
+
+def test_lines_under_other_headings_are_no_places() -> None:
+    """Only a heading with an intention opens a list, and any other heading closes it."""
+    text = "### 地铁（subway）\n- AOI 1\n### 购物（shopping）\n- AOI 2\n## 其他\n- AOI 3"
+    assert baselines.read(text).places == (Place(2, "shopping", 0),)
+
+
+def test_the_intentions_are_those_of_the_benchmark() -> None:
+    """In the order of their numbers."""
+    assert tuple(NAMES.values()) == INTENTIONS
+
+
+def test_a_commuter_works_eats_near_work_and_sleeps_at_home() -> None:
+    """Whatever the hour of its habits: night and evening at home, office hours at work, noon where it is nearest."""
+    for age in range(20, 60):
+        reading = day("baseline/commuter", prompt(age))
+        slots = list(zip(reading.intentions, reading.places, strict=True))
+        assert slots[:13] == [(1, HOME)] * 13 and slots[47] == (1, HOME)
+        assert slots[39:44] == [(2, HOME)] * 5
+        assert slots[19:23] == [(4, WORK)] * 4 and slots[27:35] == [(4, WORK)] * 8
+        assert set(slots) == {(1, HOME), (2, HOME), (4, WORK), (6, NEAR_WORK)}
+
+
+def test_commuters_differ_by_prompt_and_not_by_seed() -> None:
+    """The same prompt gives the same day under any seed; among forty prompts there are many days."""
+    messages = prompt()
+    assert answer("baseline/commuter", messages, 1) == answer("baseline/commuter", messages, 2)
+    assert len({answer("baseline/commuter", prompt(age), 0) for age in range(20, 60)}) > 20
+
+
+def test_a_random_day_depends_on_seed_and_prompt() -> None:
+    """The same for the same, another for another; over many, every intention and place occurs."""
+    messages = prompt()
+    assert answer("baseline/random-day", messages, 1) == answer("baseline/random-day", messages, 1)
+    assert answer("baseline/random-day", messages, 1) != answer("baseline/random-day", messages, 2)
+    assert answer("baseline/random-day", messages, 1) != answer("baseline/random-day", prompt(31), 1)
+    days = [day("baseline/random-day", messages, seed) for seed in range(60)]
+    assert {intention for found in days for intention in found.intentions} == set(range(1, 8))
+    assert {place for found in days for place in found.places} == set(AT)
+
+
+def test_without_places_to_eat_a_commuter_works_through_noon() -> None:
+    """A template may leave out what it likes."""
+    messages = prompt()
+    messages[-1]["content"] = messages[-1]["content"].partition("### ")[0]
+    reading = day("baseline/commuter", messages)
+    assert set(reading.places) == {HOME, WORK}
+    assert reading.intentions[20:34] == (4,) * 14
+
+
+def test_a_template_of_another_wording_is_read_too(tmp_path: Path) -> None:
+    """Home, work and places are known by what fills the named places, not by the words around."""
+    file = tmp_path / "english.txt"
+    file.write_text("Work: ${work}\nHome is ${home}.\nGo to:\n${candidates}\nAnswer in JSON.", encoding="utf-8")
+    assert set(day("baseline/commuter", prompt(template=file)).places) == {HOME, WORK, NEAR_WORK}
+
+
+def test_home_may_be_work() -> None:
+    """Both are read although they are one AOI."""
+    reading = baselines.read(prompt(work=HOME)[-1]["content"])
+    assert (reading.home, reading.work) == (HOME, HOME)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_prompt_without_places_is_a_day_at_home(model: str) -> None:
+    """No home, no work, no place: the word `home` is always understood."""
+    reading = day(model, [{"role": "user", "content": "你好，请安排一天。\n### 购物（shopping）\n（附近没有）"}])
+    assert set(reading.places) == {HOME}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_user_messages_are_read(model: str) -> None:
+    """Another system message changes nothing."""
+    messages = prompt()
+    assert answer(model, [{"role": "system", "content": "改"}, *messages[1:]], 0) == answer(model, messages, 0)
+
+
+LINES = st.sampled_from(
+    [
+        *(
+            "### 购物（shopping）",
+            "### x（y）",
+            "#",
+            "- AOI",
+            "AOI 5，坐标 (0, 0) 米",
+            "AOI 6，坐标 (1, -1) 米，距家 1 米",
+        ),
+        *("- AOI 1 甲，距家 2 米，距工作地 3 米", "- AOI 2，距家 2 米", "### 外出就餐（eating out）"),
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(model=st.sampled_from(MODELS), lines=st.lists(LINES | st.text(max_size=20), max_size=8))
+def test_any_prompt_is_answered(model: str, lines: list[str]) -> None:
+    """With JSON that covers the day, whatever stands in the prompt."""
+    segments = orjson.loads(answer(model, [{"role": "user", "content": "\n".join(lines)}], 0))["segments"]
+    assert segments[0]["start"] == "00:00" and segments[-1]["end"] == "24:00"
+    assert [one["end"] for one in segments[:-1]] == [one["start"] for one in segments[1:]]

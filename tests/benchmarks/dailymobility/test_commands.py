@@ -1,0 +1,773 @@
+"""DailyMobility as a user runs it: the commands on a small synthetic city, agent files, a real loopback endpoint."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from socketserver import StreamRequestHandler
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from harness.benchmarks.dailymobility.synth import files
+from harness.cli import main
+from harness.store.log import seal, unseal
+from tests.support import DATA
+from tests.support.scripted import Script, Server, answer, completion, serving
+
+ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
+AGENTS = DATA / "mobility_agents"
+ASKING, RULES, RAISING, CATCHING = (
+    AGENTS / f"{name}.py" for name in ("asks_each_step", "rule_based", "raises_at_40", "catches_everything")
+)
+RESULTS = "inference_results_beijing.jsonl"
+FEW, MANY = 5, 12
+STEPS = 100
+"""Of an agent's day."""
+
+KEY = "sk-marked-0b5e55ed"
+PATIENCE = 10.0
+"""Seconds until requests that do not come are given up; reached only by a test that fails."""
+
+Told = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    # A reply is two packets of the scripted server; a chain of 100 would wait 40 ms for each second one.
+    monkeypatch.setattr(StreamRequestHandler, "disable_nagle_algorithm", True)
+
+
+@pytest.fixture(scope="session")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tasks folder with twelve residents; nobody changes it."""
+    return laid(tmp_path_factory.mktemp("city"), files(MANY, 5))
+
+
+@pytest.fixture(scope="session")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with five residents, for agents that ask a hundred times."""
+    return laid(tmp_path_factory.mktemp("town"), files(FEW, 5))
+
+
+@pytest.fixture
+def own(town: Path, tmp_path: Path) -> Path:
+    """A copy of `town` to spoil."""
+    return Path(shutil.copytree(town, tmp_path / "own"))
+
+
+@pytest.fixture(scope="session")
+def finished(city: Path, town: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a complete run of each kind: `plan`, `asking`, `rules`. Nobody changes it."""
+    results = tmp_path_factory.mktemp("finished")
+    assert run(city, results, "--name", "plan") == 0
+    assert run(town, results, "--name", "asking", "--agent", ASKING) == 0
+    assert run(town, results, "--name", "rules", "--agent", RULES) == 0
+    return results
+
+
+def laid(folder: Path, contents: Mapping[str, bytes]) -> Path:
+    for name, content in contents.items():
+        path = folder / "dailymobility" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def run(tasks: Path, results: Path, *options: object, model: str = "baseline/commuter") -> int:
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    return main(["run", "dailymobility", "--model", model, *where, *map(str, options)])
+
+
+def on(server: Server, tasks: Path, results: Path, *options: object) -> int:
+    """A run of the model `m` on a server."""
+    return run(tasks, results, "--api-url", server.url, *options, model="m")
+
+
+def again(command: str, results: Path, *options: str) -> int:
+    return main([command, "--results-dir", str(results), *options])
+
+
+def commuter(body: dict[str, Any]) -> tuple[int, bytes]:
+    """Answers as `baseline/commuter` does, whatever the model is called."""
+    return 200, completion(answer("baseline/commuter", body["messages"], 0))
+
+
+def saying(text: str) -> Script:
+    return lambda body: (200, completion(text))
+
+
+def only_together(count: int, script: Script) -> Script:
+    """A script that answers once `count` requests are there, and where fewer come at once ends the run."""
+    gathered = threading.Barrier(count, timeout=PATIENCE)
+
+    def answer(body: dict[str, Any]) -> tuple[int, bytes]:
+        try:
+            gathered.wait()
+        except threading.BrokenBarrierError:
+            return 401, b"{}"
+        return script(body)
+
+    return answer
+
+
+def report(results: Path, name: str) -> dict[str, Any]:
+    return dict(orjson.loads((results / name / "eval_report_beijing.json").read_bytes()))
+
+
+def manifest(results: Path, name: str) -> dict[str, Any]:
+    return dict(orjson.loads((results / name / "run_beijing.json").read_bytes()))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def numbers(path: Path) -> list[int]:
+    return [line["user_id"] for line in lines_of(path)]
+
+
+def nothing_written(results: Path) -> bool:
+    return not results.exists() or not list(results.rglob("*"))
+
+
+def mended(agent: Path, text: str, instead: str) -> None:
+    before = agent.read_text(encoding="utf-8")
+    assert text in before
+    agent.write_text(before.replace(text, instead), encoding="utf-8")
+
+
+# Plan mode, and what is done with a finished run.
+
+
+def test_residents_are_asked_at_the_same_time_and_stand_in_input_order(city: Path, tmp_path: Path) -> None:
+    """Four at once, each waiting for the three others, make the very file that one at a time makes."""
+    with serving(commuter) as server:
+        assert on(server, city, tmp_path, "--concurrency", 1, "--name", "alone") == 0
+        server.script = only_together(4, commuter)
+        assert on(server, city, tmp_path, "--concurrency", 4) == 0
+        assert len(server.bodies) == 2 * MANY
+    path = tmp_path / "m" / RESULTS
+    assert numbers(path) == list(range(1, MANY + 1))
+    assert path.read_bytes() == (tmp_path / "alone" / RESULTS).read_bytes()
+    assert report(tmp_path, "m")["coverage"] == {
+        "expected_users": MANY,
+        "scored_users": MANY,
+        "failed_users": 0,
+        "complete": True,
+    }
+
+
+@pytest.mark.parametrize("name", ["plan", "asking", "rules"])
+def test_finished_run_is_sound_and_scoring_it_again_changes_nothing(name: str, finished: Path, tmp_path: Path) -> None:
+    """`verify` finds nothing; `reeval`, from answers and from replies, writes the same results and figures."""
+    results = Path(shutil.copytree(finished, tmp_path / "out"))
+    whole, told = (results / name / RESULTS).read_bytes(), report(results, name)
+    assert again("verify", results, "--name", name) == 0
+    for how in ([], ["--reparse"]):
+        assert again("reeval", results, "--name", name, *how) == 0
+        assert (results / name / RESULTS).read_bytes() == whole
+        assert report(results, name) == told
+    assert again("verify", results, "--name", name) == 0
+    assert not list((results / name).glob(f"{RESULTS}.before-*"))
+
+
+def test_verify_finds_a_changed_place_count(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A metric that is not what the visited places give is found, and `reeval` mends it."""
+    results = Path(shutil.copytree(finished, tmp_path / "out"))
+    path = results / "plan" / RESULTS
+    whole = path.read_bytes()
+    lines = whole.splitlines()
+    lines[2] = seal({**unseal(lines[2]), "daily_location_number": 9}).rstrip(b"\n")
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert again("verify", results, "--name", "plan") == 1
+    assert "the metrics of user 3 differ from a re-score" in capsys.readouterr().out
+    assert again("reeval", results, "--name", "plan") == 0
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["plan", "asking", "rules"])
+def test_written_lists_score_to_the_figures_of_the_report(
+    name: str, finished: Path, city: Path, town: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`score-mobility` on `generated_beijing.json` gives the report's numbers to the last digit."""
+    data = (city if name == "plan" else town) / "dailymobility"
+    capsys.readouterr()
+    lists = finished / name / "generated_beijing.json"
+    assert main(["score-mobility", str(lists), "--data", str(data), "--json"]) == 0
+    scored, told = json.loads(capsys.readouterr().out), report(finished, name)
+    assert scored["residents"] == told["coverage"]["scored_users"]
+    assert scored["protocols"] == told["protocols"]
+    assert scored["JSD_per_slot"] == pytest.approx(told["metrics"]["JSD_per_slot"]["value"], rel=1e-12)
+    assert scored["ceiling"] == told["ceiling"]
+    assert scored["ground_truth"] == told["ground_truth"]
+
+
+def test_a_report_whose_manifest_is_gone_is_a_page_without_users(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other program writes such results, so nothing says which tasks they are of."""
+    shutil.copytree(finished / "plan", tmp_path / "results/plan")
+    (tmp_path / "results/plan/run_beijing.json").unlink()
+    capsys.readouterr()
+    assert again("report", tmp_path / "results", "--name", "plan") == 0
+    assert "without its tasks (run_beijing.json is missing" in capsys.readouterr().err
+
+
+def test_status_and_stats_know_the_runs(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each run stands there as complete, with the score of its report as a fraction."""
+    results = Path(shutil.copytree(finished, tmp_path / "out"))
+    assert again("status", results, "--json") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {name: (row["state"], row["users"], row["done"]) for name, row in rows.items()} == {
+        "plan": ("complete", MANY, MANY),
+        "asking": ("complete", FEW, FEW),
+        "rules": ("complete", FEW, FEW),
+    }
+    assert again("stats", results, "--json") == 0
+    tables = json.loads(capsys.readouterr().out)
+    for name in rows:
+        final = report(results, name)["protocols"]["aligned"]["final_score"]
+        figure = tables["Score"][name]["beijing"]
+        assert (figure["value"], figure["complete"]) == (pytest.approx(final / 100), True)
+    assert (results / "metric_excels" / "Score.xlsx").is_file()
+
+
+def test_a_share_grows_without_asking_anybody_twice(city: Path, tmp_path: Path) -> None:
+    """Half of the residents, then all: each is asked once, and the file is that of one run."""
+    with serving(commuter) as server:
+        assert on(server, city, tmp_path, "--ratio", 0.5) == 0
+        assert report(tmp_path, "m")["coverage"]["expected_users"] == MANY // 2
+        assert on(server, city, tmp_path) == 0
+        assert len(server.bodies) == len(set(server.bodies)) == MANY
+        assert on(server, city, tmp_path, "--name", "whole") == 0
+    assert (tmp_path / "m" / RESULTS).read_bytes() == (tmp_path / "whole" / RESULTS).read_bytes()
+
+
+# Agent mode.
+
+
+def test_an_agent_that_asks_at_each_step_is_played_to_its_end(finished: Path, town: Path) -> None:
+    """A hundred replies of each resident, days that follow them, the file kept, and the simulation named."""
+    replies = lines_of(finished / "asking/responses_beijing.jsonl")
+    assert {key: sum(line["user_id"] == key for line in replies) for key in "12345"} == dict.fromkeys("12345", STEPS)
+    records = lines_of(finished / "asking" / RESULTS)
+    assert [record["usage"]["requests"] for record in records] == [STEPS] * FEW
+    profiles = orjson.loads((town / "dailymobility/profiles.json").read_bytes())
+    for record, profile in zip(records, profiles, strict=True):
+        assert record["places"][0] == profile["home"] and profile["work"] in record["places"]
+        assert {1, 2, 4} <= set(record["intentions"])
+    assert (finished / "asking" / "agent_asks_each_step.py").read_bytes() == ASKING.read_bytes()
+    told = report(finished, "asking")
+    assert told["prompt"] == "agent asks_each_step.py"
+    assert any("Movements are simulated" in note for note in told["notes"])
+
+
+def test_an_agent_without_requests_is_scored(finished: Path, town: Path, tmp_path: Path) -> None:
+    """No request, no saved reply, and the same days with the same seed; other ones with another seed."""
+    assert (finished / "rules/responses_beijing.jsonl").read_bytes() == b""
+    assert report(finished, "rules")["usage"]["requests"] == 0
+    whole = (finished / "rules" / RESULTS).read_bytes()
+    for seed, same in (("0", True), ("1", False)):
+        assert run(town, tmp_path, "--agent", RULES, "--agent-seed", seed, "--concurrency", 2, "--name", seed) == 0
+        assert ((tmp_path / seed / RESULTS).read_bytes() == whole) is same
+
+
+def test_residents_of_one_agent_file_are_played_at_the_same_time(town: Path, tmp_path: Path) -> None:
+    """No resident gets a reply before all five have asked, at every step; their days are those of one at a time."""
+    with serving(only_together(FEW, commuter)) as server:
+        assert on(server, town, tmp_path, "--agent", ASKING, "--concurrency", FEW) == 0
+        assert len(server.bodies) == len(set(server.bodies)) == FEW * STEPS
+        server.script = commuter
+        assert on(server, town, tmp_path, "--agent", ASKING, "--concurrency", 1, "--name", "alone") == 0
+    assert (tmp_path / "m" / RESULTS).read_bytes() == (tmp_path / "alone" / RESULTS).read_bytes()
+
+
+@pytest.fixture
+def raising(tmp_path: Path) -> Path:
+    """A copy of the agent file that fails for resident 3, to mend."""
+    return Path(shutil.copy(RAISING, tmp_path))
+
+
+def failed_at_40(server: Server, town: Path, results: Path, agent: Path) -> None:
+    assert on(server, town, results, "--agent", agent) == 1
+
+
+def test_a_residents_exception_fails_that_resident_only(town: Path, raising: Path, tmp_path: Path) -> None:
+    """Exit 1; the failure names file, step and line; the four others are scored in a report headed INCOMPLETE."""
+    line = next(n for n, text in enumerate(raising.read_text("utf-8").splitlines(), 1) if 'plan["intention"]' in text)
+    with serving(saying("work")) as server:
+        failed_at_40(server, town, tmp_path / "out", raising)
+    (failure,) = lines_of(tmp_path / "out/m/failures_beijing.jsonl")
+    assert (failure["user_id"], failure["boundary"], failure["kind"]) == ("3", "agent", "agent_error")
+    assert failure["detail"] == f"raises_at_40.py, step 40, line {line}: KeyError: 'intention'"
+    assert sorted(numbers(tmp_path / "out/m" / RESULTS)) == [1, 2, 4, 5]
+    coverage = report(tmp_path / "out", "m")["coverage"]
+    assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (FEW - 1, 1, False)
+    assert "INCOMPLETE" in (tmp_path / "out/m/eval_report_beijing.txt").read_text(encoding="utf-8")
+
+
+def test_resume_tries_a_failed_resident_again_from_its_saved_replies(
+    town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without mending it fails again at the same line, and none of its forty replies is paid for twice."""
+    with serving(saying("work")) as server:
+        failed_at_40(server, town, tmp_path / "out", raising)
+        asked = len(server.bodies)
+        assert asked == (FEW - 1) * STEPS + 40
+        capsys.readouterr()
+        assert again("resume", tmp_path / "out") == 1
+        assert len(server.bodies) == asked
+    first, second = lines_of(tmp_path / "out/m/failures_beijing.jsonl")
+    assert (first["user_id"], first["detail"]) == (second["user_id"], second["detail"])
+    assert "1 user failed: not scored" in capsys.readouterr().out
+    assert report(tmp_path / "out", "m")["coverage"]["failed_users"] == 1
+
+
+def test_a_mended_agent_is_another_agent_until_that_is_allowed(
+    town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`run` refuses its new bytes by field; with `--allow` only what is new is asked, and the report tells of it."""
+    with serving(saying("work")) as server:
+        failed_at_40(server, town, tmp_path / "out", raising)
+        mended(raising, "self.id == 3", "self.id < 0")
+        asked = len(server.bodies)
+        capsys.readouterr()
+        assert on(server, town, tmp_path / "out", "--agent", raising) == 2
+        refused = capsys.readouterr().err
+        assert "files.agent_raises_at_40.py was " in refused and "settings." not in refused
+        allow = ("--allow", "files.agent_raises_at_40.py")
+        assert on(server, town, tmp_path / "out", "--agent", raising, *allow) == 0
+        assert len(server.bodies) == asked + STEPS - 40
+        assert len(set(server.bodies)) == FEW * STEPS
+    assert numbers(tmp_path / "out/m" / RESULTS) == [1, 2, 3, 4, 5]
+    assert any("files.agent_raises_at_40.py was" in note for note in report(tmp_path / "out", "m")["notes"])
+    (kept,) = (tmp_path / "out/m").glob("agent_raises_at_40.py.before-*")
+    assert kept.read_bytes() == RAISING.read_bytes()
+
+
+def test_resume_says_that_the_agent_file_has_changed_and_takes_it_where_that_is_allowed(
+    town: Path, raising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a word it would go on with the run's own copy, and fail again; `--allow` takes the file as it is now."""
+    with serving(saying("work")) as server:
+        failed_at_40(server, town, tmp_path / "out", raising)
+        mended(raising, "self.id == 3", "self.id < 0")
+        asked = len(server.bodies)
+        capsys.readouterr()
+        assert again("resume", tmp_path / "out") == 1
+        assert "files.agent_raises_at_40.py was changed or deleted since the run began" in capsys.readouterr().out
+        assert again("resume", tmp_path / "out", "--allow", "files.agent_raises_at_40.py") == 0
+        assert len(server.bodies) == asked + STEPS - 40
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["alone", "with a module beside it"])
+def test_a_run_whose_agent_file_has_gone_goes_on_with_the_kept_copy(town: Path, tmp_path: Path, helper: bool) -> None:
+    """`resume` and `verify` need nothing but the run's folder and its tasks."""
+    agent = tmp_path / "walker.py"
+    text = RULES.read_text(encoding="utf-8")
+    if helper:
+        (tmp_path / "habits.py").write_text("WAKE = 7\n", encoding="utf-8")
+        text = "from habits import WAKE\n" + text.replace("hour < 7", "hour < WAKE")
+    agent.write_text(text, encoding="utf-8")
+    assert run(town, tmp_path / "out", "--agent", agent, "--name", "whole") == 0
+    whole = tmp_path / "out/whole" / RESULTS
+    lines = whole.read_bytes()
+    whole.write_bytes(lines[: len(lines) // 2])  # as if the process had died
+    for path in tmp_path.glob("*.py"):
+        path.unlink()
+    assert again("reeval", tmp_path / "out") == 1
+    assert again("resume", tmp_path / "out") == 0
+    assert whole.read_bytes() == lines
+    assert again("verify", tmp_path / "out") == 0
+
+
+def test_an_endpoint_failure_is_not_scored_however_much_an_agent_catches(town: Path, tmp_path: Path) -> None:
+    """500s beyond the retries at one resident's 10 o'clock: a failure of the endpoint, and no day at home."""
+
+    def failing(body: dict[str, Any]) -> tuple[int, bytes]:
+        failed = body["messages"][-1]["content"].startswith("居民 3，36001 秒")
+        return (500, b'{"error": {"message": "no worker"}}') if failed else (200, completion("work"))
+
+    with serving(failing) as server:
+        assert on(server, town, tmp_path, "--agent", CATCHING, "--max-retries", 1) == 1
+        of_three = [body for body in server.bodies if "居民 3，".encode() in body]
+        assert len(of_three) == 10 + 2  # its hours from 0 to 9, and two tries at 10
+        server.script = saying("work")
+        (failure,) = lines_of(tmp_path / "m/failures_beijing.jsonl")
+        assert (failure["user_id"], failure["boundary"], failure["kind"]) == ("3", "endpoint", "persistent_error")
+        assert failure["tries"] == 2 and "no worker" in failure["detail"]
+        assert sorted(numbers(tmp_path / "m" / RESULTS)) == [1, 2, 4, 5]
+        assert len(orjson.loads((tmp_path / "m/generated_beijing.json").read_bytes())["intention_sequences"]) == FEW - 1
+        assert again("resume", tmp_path) == 0
+        assert len([body for body in server.bodies if "居民 3，".encode() in body]) == 12 + 15
+    assert all(record["intentions"][16:36] == [4] * 20 for record in lines_of(tmp_path / "m" / RESULTS))
+
+
+# asbench's configuration file.
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the file, the key in it, for an address."""
+
+    def write(url: str, **fields: object) -> Path:
+        entry = {"provider": "vllm", "base_url": url, "api_key": KEY, "model": "千问-7B", "semaphore": 3, **fields}
+        path = tmp_path / "asbench.yml"
+        text = "\n  ".join(f"{name}: {value}" for name, value in entry.items())
+        path.write_text(f"llm:\n- {text}\nenv:\n  home_dir: .agentsociety\n", encoding="utf-8")
+        return path
+
+    return write
+
+
+def configured(tasks: Path, results: Path, file: Path, *options: str) -> int:
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    return main(["run", "dailymobility", "--config", str(file), *where, *options])
+
+
+def echoing(script: Script) -> Script:
+    """The script, after a fault that quotes the key, as some relays do."""
+    faults = iter([(500, orjson.dumps({"error": {"message": f"upstream refused {KEY}"}}))])
+    return lambda body: next(faults, None) or script(body)
+
+
+def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
+    town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is named after its model and sends the key; no file and no output has it, not even from an echo."""
+    with serving(echoing(commuter)) as server:
+        assert configured(town, tmp_path / "out", config(server.url)) == 0
+        assert set(server.keys) == {f"Bearer {KEY}"}
+        assert {orjson.loads(body)["model"] for body in server.bodies} == {"千问-7B"}
+    made = manifest(tmp_path / "out", "千问-7B")
+    assert made["identity"]["model"] == "千问-7B" and made["tuning"]["concurrency"] == 3
+    assert made["provenance"]["key_from"] == f"--config {tmp_path / 'asbench.yml'}"
+    assert "upstream refused" in (tmp_path / "out/千问-7B/run_beijing.log").read_text(encoding="utf-8")
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]
+    shown = capsys.readouterr()
+    assert KEY not in shown.out + shown.err
+
+
+def test_resume_finds_the_key_in_the_config_file_again_at_the_same_address_only(
+    town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that names another address by now is refused, and its endpoint hears of nothing."""
+    with serving(lambda body: (401, b"{}")) as server, serving(commuter) as other:
+        assert configured(town, tmp_path / "out", config(server.url)) == 3
+        server.script = commuter
+        config(other.url)
+        asked = len(server.bodies)
+        capsys.readouterr()
+        assert again("resume", tmp_path / "out") == 2
+        refused = capsys.readouterr().err
+        assert server.url in refused and other.url in refused and KEY not in refused
+        assert len(server.bodies) == asked and not other.bodies
+        config(server.url, api_key=f"{KEY}-renewed")
+        assert again("resume", tmp_path / "out") == 0
+        assert set(server.keys[asked:]) == {f"Bearer {KEY}-renewed"}
+    assert report(tmp_path / "out", "千问-7B")["coverage"]["complete"]
+
+
+def test_an_address_in_the_config_is_asked_for_baselines_too(
+    town: Path, tmp_path: Path, config: Callable[..., Path]
+) -> None:
+    """As with `--api-url`: the harness serves a baseline itself only where no address is given."""
+    with serving(commuter) as server:
+        assert configured(town, tmp_path / "out", config(server.url, model="baseline/commuter")) == 0
+        assert len(server.bodies) == FEW
+
+
+@pytest.mark.parametrize("beside", [("--api-key", KEY), ("--api-url", "http://127.0.0.1:9/v1")])
+def test_config_beside_another_address_or_key_is_refused(
+    beside: tuple[str, str],
+    town: Path,
+    tmp_path: Path,
+    config: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit 2 in one sentence that holds no key; nothing is written."""
+    assert configured(town, tmp_path / "out", config("http://127.0.0.1:9/v1"), *beside) == 2
+    error = capsys.readouterr().err
+    assert "--config" in error and len(error.splitlines()) == 1 and KEY not in error
+    assert nothing_written(tmp_path / "out")
+
+
+# What cannot be used.
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read the agent file"),
+        ("class Walker(\n", ", line 1: expected Python"),
+        ("\nimport a_package_that_is_not_here\n", ", line 2: the agent file cannot be loaded: ModuleNotFoundError"),
+        ("raise SystemExit(0)\n", ", line 1: the agent file cannot be loaded: SystemExit"),
+        ("WALKER = 1\n", "expected one class derived from DailyMobilityAgent, got none"),
+    ],
+    ids=["absent", "no Python", "lacks a package", "exits", "no agent"],
+)
+def test_an_agent_file_that_cannot_be_used_is_one_sentence(
+    text: str | None, said: str, town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2 with the file's name and the reason; nothing is written and nothing is sent."""
+    agent = tmp_path / "walker.py"
+    if text is not None:
+        agent.write_text(text, encoding="utf-8")
+    with serving(commuter) as server:
+        assert on(server, town, tmp_path / "out", "--agent", agent) == 2
+        assert not server.bodies
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(agent) in error and said in error
+    assert nothing_written(tmp_path / "out")
+
+
+def test_options_of_the_other_benchmark_are_refused(
+    town: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--agent` is of DailyMobility and `--no-persona` of StreamProfileBench, where the other does not know them; an
+    agent takes no prompt."""
+    out = ["--results-dir", str(tmp_path / "out")]
+    assert main(["run", "streamprofile", "--model", "baseline/recency", "--demo", "--agent", str(RULES), *out]) == 2
+    assert f"unrecognized arguments: --agent {RULES}\n" in capsys.readouterr().err
+    assert run(town, tmp_path / "out", "--no-persona") == 2
+    assert "unrecognized arguments: --no-persona\n" in capsys.readouterr().err
+    assert run(town, tmp_path / "out", "--agent", RULES, "--prompt", RULES) == 2
+    assert "--agent and --prompt exclude each other" in capsys.readouterr().err
+    assert nothing_written(tmp_path / "out")
+
+
+def test_missing_endpoint_and_every_missing_file_are_said_at_once(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence for the endpoint, then one that names each file which is not there, and none that is."""
+    here = own / "dailymobility"
+    gone = [here / "beijing.pb", here / "groundtruth/gyration_radius.npy", here / "groundtruth/daily_intentions_2d.npy"]
+    for path in gone:
+        path.unlink()
+    assert run(own, tmp_path / "out", model="m") == 2
+    endpoint, tasks = capsys.readouterr().err.splitlines()
+    assert "LLM_API_KEY" in endpoint
+    assert all(str(path) in tasks for path in gone) and "--demo" in tasks
+    assert "profiles.json" not in tasks and "daily_location_numbers" not in tasks
+    assert nothing_written(tmp_path / "out")
+
+
+def profiles(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[bytes], bytes]:
+    """What `change` makes of the entries, or returns instead of them, an entry being eleven lines of the file."""
+
+    def changed(content: bytes) -> bytes:
+        entries = orjson.loads(content)
+        instead = change(entries)
+        return json.dumps(entries if instead is None else instead, ensure_ascii=False, indent=4).encode()
+
+    return changed
+
+
+def saved(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "no array": ("profiles.json", profiles(lambda all: {"residents": all}), ", line 1: expected a JSON array"),
+    "cut short": ("profiles.json", lambda content: content[:-60], ", line 46: expected an element that is whole JSON"),
+    "unknown home": (
+        "profiles.json",
+        profiles(lambda all: all[2].update(home=7)),
+        ", line 24: field home: expected an AOI of the map, which has none numbered 7",
+    ),
+    "repeated id": (
+        "profiles.json",
+        profiles(lambda all: all[3].update(id=2)),
+        ", line 35: field id: duplicate user, first in line 13",
+    ),
+    "no work": ("profiles.json", profiles(lambda all: all[4].pop("work") and None), ", line 46: field work: expected"),
+    "truncated map": ("beijing.pb", lambda content: content[: len(content) // 2], ": expected a map of a city"),
+    "empty map": ("beijing.pb", lambda content: b"", ": expected a map of a city"),
+    "another shape": (
+        "groundtruth/daily_intentions_2d.npy",
+        lambda content: saved(np.ones((FEW, 47), np.int64)),
+        f": expected a NumPy array (residents x 48) of numbers, got the shape ({FEW}, 47)",
+    ),
+    "other residents": (
+        "groundtruth/intention_proportions_2d.npy",
+        lambda content: saved(np.full((FEW - 1, 7), 1 / 7)),
+        f": expected {FEW} residents as in the first file, got {FEW - 1} rows",
+    ),
+    "no intention": (
+        "groundtruth/daily_intentions_2d.npy",
+        lambda content: saved(np.full((FEW, 48), 8)),
+        ": row 1, slot 1: expected a whole number from 1 to 7, got 8",
+    ),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_bad_data_are_named_before_anything_is_sent_or_written(
+    spoilt: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2 and one sentence: the file, the line and field or the row in it, and what was expected there."""
+    name, spoil, said = SPOILT[spoilt]
+    path = own / "dailymobility" / name
+    path.write_bytes(spoil(path.read_bytes()))
+    with serving(commuter) as server:
+        assert on(server, own, tmp_path / "out") == 2
+        assert not server.bodies
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"{path}{said}" in error
+    assert nothing_written(tmp_path / "out")
+
+
+def test_another_map_is_another_run(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The map's hash is part of what a run is: the same name on a changed map is refused by that field."""
+    assert run(own, tmp_path / "out") == 0
+    laid(own, {"beijing.pb": files(FEW, 6)["beijing.pb"]})
+    assert run(own, tmp_path / "out") == 2
+    assert "settings.map_sha256 was " in capsys.readouterr().err
+
+
+# What a model is shown.
+
+
+@pytest.mark.parametrize("agent", [(), ("--agent", ASKING)], ids=["plan", "agent"])
+def test_changing_the_ground_truth_changes_no_request(agent: tuple[object, ...], own: Path, tmp_path: Path) -> None:
+    """Other truths, the very same requests, byte by byte; and another score, so that it was read."""
+    sent, scores = [], []
+    for name, seed in (("one", 5), ("other", 6)):
+        laid(own, {array: content for array, content in files(FEW, seed).items() if array.startswith("groundtruth/")})
+        with serving(commuter) as server:
+            assert on(server, own, tmp_path / "out", *agent, "--name", name) == 0
+            sent.append(sorted(server.bodies))
+        scores.append(report(tmp_path / "out", name)["protocols"]["aligned"]["final_score"])
+    assert sent[0] == sent[1]
+    assert scores[0] != scores[1]
+
+
+def test_an_unknown_field_of_an_entry_is_not_shown_in_the_plan_prompt(own: Path, tmp_path: Path) -> None:
+    """What else a data set keeps of a resident, its day maybe, changes no request; a known field does."""
+    path = own / "dailymobility/profiles.json"
+    sent = []
+    for field, value in (("trajectory", "七点起床"), ("trajectory", "六点起床"), ("occupation", "守林人")):
+        path.write_bytes(profiles(lambda all, to={field: value}: all[1].update(to))(path.read_bytes()))  # type: ignore[misc]
+        with serving(commuter) as server:
+            assert on(server, own, tmp_path / "out", "--name", value) == 0
+            sent.append(sorted(server.bodies))
+    assert sent[0] == sent[1] != sent[2]
+    assert b"trajectory" not in b"".join(sent[0]) and "守林人".encode() in b"".join(sent[2])
+
+
+def test_another_ground_truth_is_told_and_scored_with(own: Path, tmp_path: Path, capsys: Told) -> None:
+    """`verify` finds it; the same `run` makes the report anew, without a request."""
+    out = tmp_path / "out"
+    assert run(own, out, "--name", "plan") == 0
+    before = report(out, "plan")["protocols"]["aligned"]["final_score"]
+    path = own / "dailymobility/groundtruth/gyration_radius.npy"
+    np.save(path, np.load(path) * 3)
+    assert again("verify", out) == 1
+    assert "the ground truth is not the one that the report was made with" in capsys.readouterr().out
+    assert run(own, out, "--name", "plan") == 0
+    assert report(out, "plan")["protocols"]["aligned"]["final_score"] != before
+    assert again("verify", out) == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "reeval"])
+def test_saved_days_are_not_measured_on_another_map(own: Path, tmp_path: Path, capsys: Told, command: str) -> None:
+    """Radii would be those of other places: the map's hash is named, and nothing is written."""
+    out = tmp_path / "out"
+    assert run(own, out, "--name", "plan") == 0
+    results = (out / "plan" / RESULTS).read_bytes()
+    (own / "dailymobility/beijing.pb").write_bytes(files(FEW, 6)["beijing.pb"])
+    assert again(command, out) == 2
+    assert "the run was made with other data (map_sha256 was" in capsys.readouterr().err
+    assert (out / "plan" / RESULTS).read_bytes() == results
+
+
+@pytest.mark.parametrize("command", ["verify", "reeval"])
+def test_measuring_saved_days_runs_no_agent(town: Path, tmp_path: Path, command: str) -> None:
+    """A results folder can be checked without running what somebody put there."""
+    agent, ran = tmp_path / "walker.py", tmp_path / "ran"
+    text = RULES.read_text(encoding="utf-8")
+    agent.write_text(f"open({str(ran)!r}, 'a').close()\n{text}", encoding="utf-8")
+    assert run(town, tmp_path / "out", "--agent", agent, "--name", "rules") == 0
+    assert ran.exists()
+    ran.unlink()
+    assert again(command, tmp_path / "out") == 0
+    assert not ran.exists()
+
+
+def test_a_kept_agent_that_somebody_changed_is_not_run(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """A resume from the run's own copy looks at its hash before it runs it."""
+    agent = tmp_path / "walker.py"
+    agent.write_bytes(RULES.read_bytes())
+    assert run(town, tmp_path / "out", "--agent", agent, "--name", "rules") == 0
+    whole = tmp_path / "out/rules" / RESULTS
+    whole.write_bytes(whole.read_bytes()[:100])
+    assert again("reeval", tmp_path / "out") == 1
+    agent.unlink()
+    kept = tmp_path / "out/rules/agent_walker.py"
+    kept.write_text("raise SystemExit('ran')", encoding="utf-8")
+    assert again("resume", tmp_path / "out") == 2
+    assert f"{kept} is not what the run was given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--agent-seed", "7"], "--agent-seed has no effect without --agent"),
+        (["--agent", RULES, "--prompt", RULES], "--agent and --prompt exclude each other"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    town: Path, tmp_path: Path, capsys: Told, options: list[object], said: str
+) -> None:
+    """Silence would let them be believed in."""
+    assert run(town, tmp_path / "out", *options) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """Warnings of the agent file, and residents who sent different requests after resuming."""
+    agent, out = tmp_path / "asker.py", tmp_path / "out"
+    agent.write_text(
+        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
+        "    async def forward(self):\n        if self.environment.get_tick() < 3000:\n"
+        "            dialog = [{'role': 'user', 'content': f'现在 {self.environment.get_tick()} 秒'}]\n"
+        "            await self.llm.atext_request(dialog, temperature=0.3)\n",
+        encoding="utf-8",
+    )
+    with serving(saying("work")) as server:
+        assert on(server, town, out, "--agent", agent) == 0
+        told = capsys.readouterr().out
+        assert "warning: asker.py: atext_request(temperature=...)" in told
+        assert "sent different requests" not in told
+        asked = len(server.bodies)
+        results = out / "m" / RESULTS
+        results.write_bytes(b"")  # as if none had been written before the process died
+        agent.write_text(agent.read_text(encoding="utf-8").replace("现在", "此刻"), encoding="utf-8")
+        assert on(server, town, out, "--agent", agent, "--allow", "files.agent_asker.py") == 0
+        assert (
+            f"{FEW} users sent different requests after resuming; the new ones were billed" in capsys.readouterr().out
+        )
+        assert len(server.bodies) == 2 * asked
+
+
+def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, tmp_path: Path) -> None:
+    """They are true of the run that they were made of, and of no other."""
+    out = tmp_path / "out"
+    assert run(town, out, "--name", "plan") == 0
+    before = (out / "plan/generated_beijing.json").read_bytes()
+    assert run(town, out, "--name", "plan", "--restart") == 0
+    (kept,) = (out / "plan").glob("generated_beijing.json.before-*")
+    assert kept.read_bytes() == before

@@ -1,0 +1,80 @@
+"""DailyMobility processes that are killed or asked to stop, in both modes, and what is left of them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bench.kill_and_resume import campaign
+from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
+from harness.store.log import sound_lines
+from tests.support import DATA
+
+pytestmark = pytest.mark.slow
+
+AGENTS = DATA / "mobility_agents"
+ASKING, CATCHING = AGENTS / "asks_each_step.py", AGENTS / "catches_everything.py"
+
+
+@pytest.mark.parametrize(
+    ("agent", "concurrency", "life"), [(None, 8, 0.9), (ASKING, 64, 5.0)], ids=["a whole day", "a step at a time"]
+)
+def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
+    tmp_path: Path, agent: Path | None, concurrency: int, life: float
+) -> None:
+    """SIGKILL at random moments: the same results file, and no reply that was saved is asked for again."""
+    found = campaign(
+        kills=4,
+        users=100,
+        steps=0,
+        concurrency=concurrency,
+        seed=3,
+        folder=tmp_path,
+        durability="process",
+        benchmark="dailymobility",
+        agent=agent,
+        life=life,
+    )
+    assert (found.kills, found.identical, found.twice) == (4, found.runs, 0)
+    assert found.extra <= found.allowed
+
+
+def wait_for_responses(path: Path, count: int) -> None:
+    """Polls until the run is in the middle of its work."""
+    while sum(1 for _ in sound_lines(path)) < count:
+        pass
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_is_no_failure_that_an_agent_could_catch(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Residents under way are owed, not scored as what the agent falls back to; resume ends as an undisturbed run."""
+    tasks, results = tmp_path / "tasks", tmp_path / "results"
+    synthesise(tasks, "dailymobility", "--users", "8")
+    with endpoint("--latency", "0.06", "--jitter", "0.5") as url:
+
+        def command(name: str) -> list[str]:
+            options = ("dailymobility", "--agent", str(CATCHING), "--concurrency", "4", "--name", name)
+            return run_command(url, tasks, results, *options, model="baseline/commuter")
+
+        subprocess.run(command("whole"), check=True, stdout=subprocess.DEVNULL)
+        asked = stats(url)["requests"]
+        process = subprocess.Popen(command("run"), stdout=subprocess.PIPE, text=True)
+        wait_for_responses(results / "run/responses_beijing.jsonl", 60)
+        process.send_signal(number)
+        shown, _ = process.communicate(timeout=60)
+        assert process.returncode == code
+        (resume,) = [line for line in shown.splitlines() if line.startswith("resume with: ")]
+        made = orjson.loads((results / "run/run_beijing.json").read_bytes())
+        assert (made["state"], made["counts"]["failed"]) == ("stopped", 0)
+        again = [*HARNESS, *resume.partition(" -m harness ")[2].split()]
+        subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+        seen = stats(url)
+        assert seen["requests"] == seen["completed"] == 2 * asked
+    names = ("whole", "run")
+    whole, stopped = ((results / name / "inference_results_beijing.jsonl").read_bytes() for name in names)
+    assert stopped == whole
+    subprocess.run([*HARNESS, "verify", "--results-dir", str(results)], check=True, stdout=subprocess.DEVNULL)

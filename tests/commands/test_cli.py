@@ -1,0 +1,843 @@
+"""The command line at its edges: output that fails, signals, arguments that cannot be meant, files that are spoilt."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import io
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import orjson
+import pytest
+
+from harness.analysis import selection
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import _Signalled, main
+from harness.commands import run as run_command
+from harness.config import options
+from harness.engine import session
+from harness.errors import BadInput
+from harness.report import pages
+from harness.store import manifest
+from harness.store.lock import RunLock
+from harness.ui.console import console
+from tests.support import ROOT
+
+Told = pytest.CaptureFixture[str]
+USERS = 2
+MERGED = "harness.engine.finish.ReportScores.report"
+
+
+def run(tasks: Path, results: Path, *more: str) -> int:
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    return main(["run", "--model", "baseline/recency", "--platform", "weibo", *where, *more])
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", USERS, 5, 2.0)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with one complete run, for looking at only."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert run(tasks, folder, "--name", "whole") == 0
+    return folder
+
+
+@pytest.fixture
+def results(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to spoil."""
+    return Path(shutil.copytree(finished, tmp_path / "results"))
+
+
+def done(folder: Path) -> int:
+    return len((folder / "inference_results_weibo.jsonl").read_bytes().splitlines())
+
+
+# Output
+
+
+@contextmanager
+def closed_pipe() -> Iterator[TextIO]:
+    """What `| head` leaves behind when it has had enough."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        yield stream
+
+
+@contextmanager
+def full_disk() -> Iterator[TextIO]:
+    with open("/dev/full", "w") as stream:
+        yield stream
+
+
+UNWRITABLE = pytest.mark.parametrize("output", [closed_pipe, full_disk])
+Output = Callable[[], Any]
+
+
+@UNWRITABLE
+def test_output_that_cannot_be_written_never_ends_a_run(
+    output: Output, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run goes on to its end in silence, and its exit code is that of its work."""
+    with output() as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert run(tasks, tmp_path) == 0
+    assert done(tmp_path / "recency") == USERS
+
+
+@UNWRITABLE
+@pytest.mark.parametrize("command", ["status", "stats", "verify"])
+def test_tables_that_cannot_be_written_are_no_error(
+    command: str, output: Output, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A display that nobody can see is dropped."""
+    with output() as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main([command, "--results-dir", str(results)]) == 0
+
+
+@pytest.mark.parametrize(("output", "code", "told"), [(closed_pipe, 0, ""), (full_disk, 4, "No space left on device")])
+def test_json_that_is_lost_is_told_unless_its_reader_went_away(
+    output: Output, code: int, told: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """What another program was to read must not vanish under exit code 0; `| head` has had what it wanted."""
+    with output() as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["status", "--json", "--results-dir", str(results)]) == code
+    shown = capsys.readouterr().err
+    assert told in shown and len(shown.splitlines()) == bool(told)
+
+
+def test_output_that_fails_at_the_very_end_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    """The help stays in a buffer until the command has ended; even then a full disk is one sentence."""
+    with full_disk() as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        assert main(["--help"]) == 4
+    assert capsys.readouterr().err == "harness: cannot write the output: No space left on device\n"
+
+
+@UNWRITABLE
+def test_error_that_cannot_be_told_keeps_its_exit_code(
+    output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a place for the sentence there is still the code."""
+    with output() as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
+
+
+def test_process_without_standard_streams_works(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both may be closed, as `>&- 2>&-` does."""
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    assert main(["status", "--results-dir", str(results)]) == 0
+    assert main(["resume", "--name", "none", "--results-dir", str(results)]) == 2
+
+
+def test_characters_that_the_output_lacks_are_written_as_escapes(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Chinese name on an ASCII terminal is readable to a program at least, and no error."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    assert run(tasks, tmp_path, "--name", "中文") == 0
+    assert b"\\u4e2d\\u6587" in stream.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def test_console_falls_silent_and_says_so_once(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    """One word on stderr for a disk that is full, however much would have been shown."""
+    with full_disk() as stream:
+        monkeypatch.setattr("sys.stdout", stream)
+        screen = console()
+        for _ in range(3):
+            screen.print("x")
+        assert not screen.is_terminal
+    assert capsys.readouterr().err.count("no further output") == 1
+
+
+class Hung(io.StringIO):
+    """A terminal that has gone: it has no descriptor that could be turned elsewhere."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_console_without_a_descriptor_falls_silent_too(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    """After the first failure nothing more is written."""
+    monkeypatch.setattr("sys.stdout", Hung())
+    screen = console()
+    for _ in range(3):
+        screen.print("x")
+    assert capsys.readouterr().err.count("Input/output error") == 1
+
+
+def test_errors_never_stand_among_the_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Told) -> None:
+    """Without stderr a sentence is dropped: stdout may be read by another program."""
+    monkeypatch.setattr("sys.stderr", None)
+    assert main(["resume", "--name", "none", "--results-dir", str(tmp_path)]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_console_shows_names_as_they_are(capsys: Told) -> None:
+    """No markup and no emoji: what a name holds is what is seen."""
+    console().print("[red]y :smile: [/]")
+    assert capsys.readouterr().out == "[red]y :smile: [/]\n"
+
+
+# Signals
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)], ids=str
+)
+def test_signal_before_the_engine_listens_ends_the_command_in_words(
+    number: int, code: int, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """While the tasks are indexed too, a signal is an exit code and a word, and leaves no lock and no handler."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def indexing(*_: object) -> None:
+        assert signal.getsignal(number) is not signal.SIG_DFL  # else this very process would be killed
+        try:
+            signal.raise_signal(number)
+        except Exception as error:
+            raise AssertionError("an ordinary handler of errors must not swallow a signal") from error
+
+    monkeypatch.setattr("harness.engine.files.open_index", indexing)
+    assert run(tasks, tmp_path) == code
+    assert capsys.readouterr().err == "harness: interrupted\n"
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal is not an error of the run at hand, after which the others would have their turn."""
+    shutil.copytree(results / "whole", results / "second")
+    begun = []
+
+    def proving(run: SavedRun, *_: object) -> int:
+        begun.append(run.name)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr("harness.commands.verify._prove", proving)
+    assert main(["verify", "--results-dir", str(results)]) == 143
+    assert begun == ["second"]
+
+
+# Manifests and reports that are spoilt
+
+
+def changed(path: Path, name: str, value: Any) -> None:
+    """Sets a field of a manifest, by its dotted name; `...` takes it out."""
+    data = orjson.loads(path.read_bytes())
+    *sections, field = name.split(".")
+    place = data
+    for section in sections:
+        place = place[section]
+    if value is ...:
+        del place[field]
+    else:
+        place[field] = value
+    path.write_bytes(orjson.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("identity.benchmark", ...),
+        ("identity.benchmark", 5),
+        ("identity.model", ...),
+        ("identity.model", None),
+        ("identity.sampling", ...),
+        ("identity.sampling", []),
+        ("identity.sampling.model", "m"),
+        ("identity.sampling.top_k", 5),
+        ("identity.sampling.temperature", "0"),
+        ("identity.sampling.seed", 1.5),
+        ("identity.sampling.max_tokens", True),
+        ("identity.sampling.extra_body", None),
+        ("identity.settings", ...),
+        ("identity.settings", "own"),
+        ("identity.files", ...),
+        ("identity.files", ["x"]),
+        ("provenance.endpoint", ...),
+        ("provenance.endpoint", 3),
+        ("provenance.key_from", ...),
+        ("provenance.source", 3),
+        ("provenance.provider", 3),
+        ("provenance.providers_file", []),
+        ("provenance.quirks", "no_temperature"),
+        ("provenance.headers", [3]),
+        ("tuning.learned_limit", "many"),
+        ("tasks.path", ...),
+        ("tasks.path", 3),
+        ("tasks.sha256", ...),
+        ("tasks.users", "2"),
+        ("tasks.users", True),
+        ("selection.ratio", ...),
+        ("selection.ratio", 0),
+        ("selection.ratio", 1.5),
+        ("selection.ratio", True),
+        ("selection.sample_seed", ...),
+        ("selection.sample_seed", -1),
+        ("selection.sample_seed", 1.0),
+        ("counts.users", "2"),
+        ("counts.failed", None),
+        ("times.created", ...),
+        ("times.updated", 5),
+        ("times.seconds", "1"),
+    ],
+)
+def test_manifest_is_refused_by_file_and_field(field: str, value: Any, results: Path) -> None:
+    """Whatever a command later relies on is looked at when the manifest is read."""
+    path = results / "whole" / "run_weibo.json"
+    changed(path, field, value)
+    with pytest.raises(BadInput) as refused:
+        manifest.load(path)
+    assert str(refused.value).startswith(f"{path}: field {field}")
+
+
+@pytest.mark.parametrize("field", ["provenance.source", "counts.users", "times.updated", "identity.sampling.seed"])
+def test_manifest_may_lack_what_nobody_relies_on(field: str, results: Path) -> None:
+    """Fields that come with time are no condition."""
+    path = results / "whole" / "run_weibo.json"
+    changed(path, field, ...)
+    assert manifest.load(path) is not None
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "reeval", "resume"])
+def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(command: str, results: Path, capsys: Told) -> None:
+    """It is told in one sentence, the other run is worked on, and the exit code says that not all was well."""
+    shutil.copytree(results / "whole", results / "bad")
+    changed(results / "whole" / "run_weibo.json", "state", "incomplete")
+    changed(results / "bad" / "run_weibo.json", "provenance", {})
+    assert main([command, "--results-dir", str(results)]) == 2
+    shown = capsys.readouterr()
+    [line] = shown.err.splitlines()
+    assert line.startswith(f"harness: {results}/bad/run_weibo.json: field provenance.endpoint: ")
+    assert "whole" in shown.out
+
+
+def test_worse_codes_stay_beside_a_spoilt_manifest(results: Path) -> None:
+    """Bad input is the least that the exit code says, not the most."""
+    shutil.copytree(results / "whole", results / "bad")
+    (results / "bad" / "run_weibo.json").write_bytes(b"{")
+    lock = RunLock(results / "whole" / "run_weibo.lock", lambda: 0.0)
+    try:
+        assert main(["verify", "--results-dir", str(results)]) == 4
+    finally:
+        lock.release()
+
+
+def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results: Path, capsys: Told) -> None:
+    """`status` tells what it can of all others."""
+    shutil.copytree(results / "whole", results / "bad")
+    (results / "bad" / "inference_results_weibo.jsonl").unlink()
+    (results / "bad" / "inference_results_weibo.jsonl").mkdir()
+    assert main(["status", "--json", "--results-dir", str(results)]) == 4
+    shown = capsys.readouterr()
+    assert [row["name"] for row in orjson.loads(shown.out)] == ["whole"]
+    assert "bad, weibo: cannot read" in shown.err
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"coverage": {"complete": true}, "metrics": []}'])
+def test_one_spoilt_report_keeps_no_other_from_the_tables(content: bytes, results: Path, capsys: Told) -> None:
+    """It is told, left out, and the exit code is that of a bad input."""
+    (results / "bad").mkdir()
+    (results / "bad" / "eval_report_weibo.json").write_bytes(content)
+    assert main(["stats", "--json", "--results-dir", str(results)]) == 2
+    shown = capsys.readouterr()
+    assert "bad/eval_report_weibo.json: not a report that this version reads" in shown.err
+    assert list(orjson.loads(shown.out)["Recall"]) == ["whole"]
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--sample-seed -1",
+        "--sample-seed 4294967296",
+        "--seed 9223372036854775808",
+        "--seed -9223372036854775809",
+        "--max-retries 1001",
+        "--max-retries -1",
+        "--parse-retries 1001",
+        "--concurrency 100001",
+        "--concurrency 0",
+        "--auto-ceiling 100001",
+        "--max-tokens 9223372036854775808",
+        "--temperature nan",
+        "--temperature inf",
+        "--temperature -0.5",
+        "--temperature warm",
+        "--top-p 0",
+        "--top-p 1.01",
+        "--top-p nan",
+        "--ratio nan",
+        "--timeout inf",
+        "--timeout 1e9",
+        "--max-outage 1e99",
+        "--rpm inf",
+        "--name=",
+        "--model=",
+        "--model= ",
+        "--platform=",
+        "--tasks-dir=",
+        "--results-dir=",
+        "--name /etc",
+        "--name ..",
+        "--name .hidden",
+        "--name a\\b",
+        f"--name {'名' * 67}",
+        f"--tasks-dir {'a' * 300}",
+    ],
+)
+def test_argument_that_cannot_be_meant_is_a_usage_error(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """The option is named, exit 2, and nothing has been begun."""
+    monkeypatch.chdir(tmp_path)
+    option = words.replace("=", " ").split(" ")[0]
+    assert main(["run", "--model", "baseline/recency", *words.split(" ", 1 if "= " not in words else 0)]) == 2
+    assert f"error: argument {option}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--sample-seed 0",
+        "--sample-seed 4294967295",
+        "--seed -9223372036854775808",
+        "--temperature 0",
+        "--top-p 1",
+        "--max-retries 0",
+        "--max-retries 1000",
+        "--concurrency 100000",
+        "--concurrency auto",
+        f"--name {'名' * 66}",
+        "--name [x]*",
+    ],
+)
+def test_arguments_at_their_bounds_are_taken(words: str) -> None:
+    """Bounds are themselves allowed."""
+    parser = argparse.ArgumentParser()
+    run_command.add_arguments(parser)
+    parser.parse_args(["--model", "m", *words.split()])
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "resume", "reeval"])
+@pytest.mark.parametrize("option", ["--name=", "--model=", "--platform=", "--name=/etc", "--name=a/../b"])
+def test_empty_or_leading_names_are_refused_in_every_command(
+    command: str, option: str, results: Path, capsys: Told
+) -> None:
+    """An unset variable must not mean every run, and no name may lead out of the results folder."""
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("*")}
+    assert main([command, "--results-dir", str(results), option]) == 2
+    assert "error: argument --" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
+
+
+def theirs(folder: Path, tasks: Path) -> Path:
+    """Results as the authors' runner writes them, of the first user's first step."""
+    user = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
+    step = user["prediction_tasks"][0]
+    answer = {"step_id": step["step_id"], "prediction": [], "ground_truth": step["ground_truth"], "reasoning": "好"}
+    saved = {name: user[name] for name in ("user_id", "platform", "username")}
+    folder.mkdir(parents=True)
+    path = folder / "inference_results_weibo.jsonl"
+    path.write_bytes(orjson.dumps(saved | {"steps": [answer | {"metrics": {}, "persona_summary": ""}]}) + b"\n")
+    return path
+
+
+@pytest.mark.parametrize(("name", "code"), [("*", 2), ("whol[e]", 2), ("w????", 2), ("whole", 0)])
+def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -> None:
+    """`reeval --name '*'` is about the run of that very name: others are not scored again."""
+    path = theirs(tmp_path / "whole", tasks)
+    before = path.read_bytes()
+    assert main(["reeval", "--name", name, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == code
+    assert (path.read_bytes() == before) == (code == 2)
+
+
+def test_name_with_characters_of_patterns_is_found(results: Path) -> None:
+    """The folder of that very name is what the pattern fits."""
+    (results / "whole").rename(results / "[x]*")
+    made = argparse.Namespace(name="[x]*", model=None)
+    assert [path.name for path in results.glob(selection.folder_named(made) or "")] == ["[x]*"]
+
+
+@pytest.mark.parametrize("words", [["status", "--tasks-dir", "a\udcff"], ["run", "--model", "\udcff"], ["\udcff"]])
+def test_argument_that_is_no_text_is_one_sentence(words: list[str], capsys: Told) -> None:
+    """Bytes that are not UTF-8 cannot stand in a run's files."""
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"harness: {words[-1]!r} is not text in UTF-8\n"
+
+
+def test_names_derived_from_models_have_the_same_rules() -> None:
+    """A model's name may be longer than a folder's can be."""
+    assert options.run_name(None, "Qwen/Qwen3-8B") == "Qwen3-8B"
+    with pytest.raises(BadInput, match="200 bytes at most: name it with --name"):
+        options.run_name(None, "org/" + "m" * 201)
+    with pytest.raises(BadInput, match="cannot name a run's folder"):
+        options.run_name(None, "org/..")
+
+
+RESERVED = [
+    "index.html",
+    "Index.HTML",
+    "index.html.",
+    "metric_excels",
+    "METRIC_EXCELS",
+    "metric_excel\u017f",  # a long s, which a file system without letter case takes for an s
+    "index.html.host-17.new",
+    "x.New",
+    "x.lock",
+    "x.torn",
+    "x.before-20260102T030405Z",
+]
+
+
+def named(way: str, name: str, folder: Path) -> list[str]:
+    """The arguments that give a run its name in one of the three ways."""
+    if way == "option":
+        return ["--model", "m", "--name", name]
+    if way == "model":
+        return ["--model", f"org/{name}"]
+    file = folder / "mine.toml"
+    file.write_text(f'[queues]\none = [{{ model = "m", name = "{name}" }}]\n', encoding="utf-8")
+    return ["--providers", str(file), "--queue", "one"]
+
+
+@pytest.mark.parametrize("way", ["option", "model", "queue"])
+@pytest.mark.parametrize("name", RESERVED)
+def test_no_run_takes_a_name_that_the_results_folder_uses(
+    name: str, way: str, tasks: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """In whatever letter case, since some file systems know none; one sentence, and nothing is made."""
+    given = [*named(way, name, tmp_path), "--platform", "weibo", "--api-url", "http://127.0.0.1:9/v1"]
+    assert main(["run", *given, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1 and repr(name) in told and "--name" in told and "queue" in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["index", "index.html5", "metric", "new", "lock.v2", "before-noon", "索引.html"])
+def test_names_like_those_of_the_results_folder_are_free(name: str) -> None:
+    """Only the very names and endings are taken."""
+    assert options.new_run_name(name, "") == name
+    assert options.new_run_name(None, f"org/{name}") == name
+
+
+def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(results: Path, capsys: Told) -> None:
+    """Only new runs are refused such a name."""
+    (results / "whole").rename(results / "x.new")
+    assert main(["status", "--name", "x.new", "--results-dir", str(results)]) == 0
+    assert "x.new" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["report", "stats"])
+def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results: Path) -> None:
+    """Each new entry at the top of the folder is one that no run can be named."""
+    before = set(results.iterdir())
+    assert main([command, "--results-dir", str(results)]) == 0
+    made = {path.name for path in set(results.iterdir()) - before}
+    assert made
+    for name in made:
+        with pytest.raises(BadInput):
+            options.new_run_name(name, "")
+
+
+# What is shown
+
+
+@pytest.mark.parametrize("name", ["[red]y", "[b]x[]", ":smile:"])
+@pytest.mark.parametrize("command", ["status", "stats", "verify"])
+def test_run_is_shown_by_its_very_name(command: str, name: str, results: Path, capsys: Told) -> None:
+    """A name that looks like markup is not taken for it."""
+    (results / "whole").rename(results / name)
+    assert main([command, "--results-dir", str(results)]) == 0
+    assert name in capsys.readouterr().out
+
+
+def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, capsys: Told) -> None:
+    """So too those of commands that write tasks, and of an empty results folder."""
+    folder = tmp_path / "[red]"
+    shutil.copytree(tasks, folder)
+    assert main(["status", "--results-dir", str(folder)]) == 0
+    assert f"no run under {folder}" in capsys.readouterr().out
+    assert main(["sample", "--ratio", "0.5", "--tasks-dir", str(folder), "--results-dir", str(folder)]) == 0
+    assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(folder)]) == 0
+    assert [line.startswith(f"{folder}/") for line in capsys.readouterr().out.splitlines()] == [True, True]
+
+
+# Folders and disks that cannot be written
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing under a folder can be opened for writing, as on an archive; root may write everywhere else."""
+    real_open, real_mkdir, real_path_open = os.open, Path.mkdir, Path.open
+
+    def refuse(path: Any) -> None:
+        if str(path).startswith(str(folder)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def opened(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            refuse(path)
+        return real_open(path, flags, *rest, **named)
+
+    def made(self: Path, *rest: Any, **named: Any) -> None:
+        if not self.is_dir():
+            refuse(self)
+        real_mkdir(self, *rest, **named)
+
+    def path_opened(self: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if set(mode) & set("wax+"):
+            refuse(self)
+        return real_path_open(self, mode, *rest, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.open", opened)
+        patch.setattr("pathlib.Path.mkdir", made)
+        patch.setattr("pathlib.Path.open", path_opened)
+        yield
+
+
+def test_archive_can_be_looked_at_and_proven(results: Path, capsys: Told) -> None:
+    """Folders that cannot be written are read without a lock, which is told, and proven nevertheless."""
+    shutil.rmtree(results / ".index")
+    with read_only(results):
+        assert main(["status", "--results-dir", str(results)]) == 0
+        assert main(["verify", "--results-dir", str(results)]) == 0
+    shown = capsys.readouterr()
+    assert "sound" in shown.out
+    assert shown.err == "harness: whole, weibo: read without a lock: the folder cannot be written\n"
+
+
+def test_archive_that_is_being_written_from_elsewhere_is_not_proven(results: Path, capsys: Told) -> None:
+    """Who may not write may still see that another does."""
+    lock = RunLock(results / "whole" / "run_weibo.lock", lambda: 0.0)
+    try:
+        with read_only(results):
+            assert main(["verify", "--results-dir", str(results)]) == 4
+    finally:
+        lock.release()
+    assert "whole, weibo: " in capsys.readouterr().err
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """The kernel lets no file grow beyond `size` bytes: a write fails in its middle, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_tables_that_do_not_fit_on_the_disk_are_one_sentence(results: Path, capsys: Told) -> None:
+    """Exit 4 with the file's name; the library that writes workbooks adds no words, and half a file is not left."""
+    with files_of_at_most(1000):
+        assert main(["stats", "--results-dir", str(results)]) == 4
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and ".xlsx: File too large" in shown
+    assert not list((results / "metric_excels").iterdir())
+
+
+def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a Python that is not the one of `make`: one sentence, and no defect of the harness."""
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
+
+    monkeypatch.setattr("harness.cli.import_module", missing)
+    assert main(["status"]) == 4
+    said = capsys.readouterr().err
+    assert "'rich.console' is not installed" in said and ".venv/bin/python -m harness" in said and "defect" not in said
+
+
+@pytest.mark.parametrize(
+    ("executable", "found", "told"),
+    [
+        ("here/.venv/bin/python", None, ".venv/bin/python"),
+        ("here/.venv/bin/python", "here/.venv/bin/python", "python"),
+        ("usr/bin/python3", "here/.venv/bin/python", "usr/bin/python3"),
+    ],
+)
+def test_command_to_resume_names_the_python_that_has_the_packages(
+    executable: str, found: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its path, shortened where it lies below the working folder; `python` only where that is the same one."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / executable))
+    monkeypatch.setattr("shutil.which", lambda name: found and str(tmp_path / found))
+    expected = told if told in ("python", ".venv/bin/python") else str(tmp_path / told)
+    assert session._this_python() == expected
+
+
+def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Where even the temporary folder is full, the sentence still comes."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+    monkeypatch.setattr("harness.commands.status.execute", lambda args: 1 / 0)
+    assert main(["status"]) == 70
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("signalled", "code"), [(KeyboardInterrupt(), 130), (_Signalled(143), 143)])
+def test_signal_that_comes_while_a_class_is_made_is_one(
+    signalled: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Python 3.11 hands it on as the cause of a RuntimeError: an interruption, and no defect of the harness."""
+
+    def executed(arguments: list[str]) -> int:
+        raise RuntimeError("Error calling __set_name__") from signalled
+
+    monkeypatch.setattr("harness.cli._main", executed)
+    assert main(["status"]) == code
+    assert capsys.readouterr().err == "harness: interrupted\n"
+
+
+# Memory that runs out
+
+
+def more_than_there_is(*_: object, **__: object) -> None:
+    """What numpy raises by itself."""
+    np.empty(1 << 60, np.uint8)
+
+
+def bare(*_: object, **__: object) -> None:
+    raise MemoryError
+
+
+def of_another_class(*_: object, **__: object) -> None:
+    raise ValueError("Not enough memory to allocate buffer for parsing: line 1 column 1 (char 0)")
+
+
+@pytest.mark.parametrize("lacking", [more_than_there_is, bare, of_another_class])
+@pytest.mark.parametrize("where", ["finish", "write_report"])
+def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
+    where: str, lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Exit 4, which says what was being done; `reeval` makes the report of the very records."""
+    with monkeypatch.context() as patched:
+        patched.setattr(session, where, lacking)
+        assert run(tasks, tmp_path, "--name", "whole") == 4
+    [told] = capsys.readouterr().err.splitlines()
+    assert "no memory left to score weibo" in told and "records are saved" in told and "`reeval`" in told
+    assert done(tmp_path / "whole") == USERS
+    assert main(["reeval", "--name", "whole", "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == 0
+    assert (tmp_path / "whole" / "eval_report_weibo.txt").exists()
+
+
+@pytest.mark.parametrize("lacking", [more_than_there_is, bare])
+def test_page_that_no_memory_is_left_for_changes_no_run(
+    lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """A run's page is made last, and is told as any that cannot be made."""
+    monkeypatch.setattr(pages, "write_page", lacking)
+    assert run(tasks, tmp_path, "--name", "whole") == 0
+    [told] = capsys.readouterr().err.splitlines()
+    assert "the page could not be made: no memory left" in told and "`report` tries again" in told
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [("stats", "harness.report.xlsx.workbook"), ("report", "harness.report.html.page"), ("reeval", MERGED)],
+)
+@pytest.mark.parametrize("lacking", [more_than_there_is, bare])
+def test_memory_that_runs_out_in_a_command_is_one_sentence(
+    lacking: Callable[..., None],
+    command: str,
+    place: str,
+    results: Path,
+    tasks: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Told,
+) -> None:
+    """Exit 4, with the command's name, and what was there is intact."""
+    before = {path: path.read_bytes() for path in results.rglob("*inference*") if path.is_file()}
+    monkeypatch.setattr(place, lacking)
+    where = [] if command in ("stats", "report") else ["--tasks-dir", str(tasks)]
+    assert main([command, *where, "--results-dir", str(results)]) == 4
+    [told] = capsys.readouterr().err.splitlines()
+    assert f"no memory left for `harness {command}`" in told and "intact" in told
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_memory_error_of_concurrent_tasks_is_one(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    """Task groups wrap what their tasks raise, more than once where they are nested."""
+    lacking = ExceptionGroup("one", [ExceptionGroup("two", [ValueError("x"), MemoryError("8 GB")])])
+    monkeypatch.setattr("harness.commands.status.execute", lambda args: raised(lacking))
+    assert main(["status"]) == 4
+    assert "no memory left for `harness status` (8 GB)" in capsys.readouterr().err
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+from harness import cli
+from harness.engine import session
+from harness.engine.finish import finish
+
+def short(*given, **named):
+    used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (used + (24 << 20), resource.RLIM_INFINITY))
+    return finish(*given, **named)
+
+session.finish = short
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory is in use")
+def test_library_that_would_end_the_process_for_want_of_memory_does_not(tasks: Path, tmp_path: Path) -> None:
+    """OpenBLAS calls `exit(1)` where it finds none, or tries for ever; the limit here is the system's own."""
+    words = [
+        "run",
+        "--model",
+        "baseline/recency",
+        "--platform",
+        "weibo",
+        "--tasks-dir",
+        tasks,
+        "--results-dir",
+        tmp_path,
+    ]
+    process = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 4, process.stderr
+    [told] = process.stderr.splitlines()
+    assert "no memory left to score weibo" in told and "`reeval`" in told

@@ -1,0 +1,618 @@
+"""The commands as a user calls them, on real files and a real loopback endpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import main
+from harness.store.log import seal, unseal
+from tests.support.scripted import baseline, completion, serving
+
+RESULTS = "inference_results_weibo.jsonl"
+ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A folder with twelve users of weibo."""
+    folder = tmp_path / "tasks"
+    write_tasks(folder, 12)
+    return folder
+
+
+def write_tasks(folder: Path, users: int, platform: str = "weibo") -> list[bytes]:
+    folder.mkdir(exist_ok=True)
+    lines = list(generate(platform, users, 5, 3.0))
+    (folder / f"{platform}_inference_tasks.jsonl").write_bytes(b"".join(lines))
+    return lines
+
+
+def run(tasks: Path, results: Path, *options: str, model: str = "baseline/recency") -> int:
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    return main(["run", "--model", model, "--platform", "weibo", *where, *options])
+
+
+def report(results: Path, name: str = "recency", subset: str = "weibo") -> dict[str, Any]:
+    return dict(orjson.loads((results / name / f"eval_report_{subset}.json").read_bytes()))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def test_run_scores_every_user_and_says_so_when_called_again(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A complete run has a report over all users; the same command then only says that it is complete."""
+    assert run(tasks, tmp_path / "out") == 0
+    assert report(tmp_path / "out")["coverage"] == {
+        "expected_users": 12,
+        "scored_users": 12,
+        "failed_users": 0,
+        "scored_steps": sum(len(line["steps"]) for line in lines_of(tmp_path / "out/recency" / RESULTS)),
+        "complete": True,
+    }
+    before = (tmp_path / "out/recency" / RESULTS).stat()
+    capsys.readouterr()
+    assert run(tasks, tmp_path / "out") == 0
+    assert "complete" in capsys.readouterr().out
+    assert (tmp_path / "out/recency" / RESULTS).stat() == before
+
+
+def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Path) -> None:
+    """Without a platform all five are run; `verify` finds each of them sound."""
+    out = ["--results-dir", str(tmp_path)]
+    assert main(["run", "--model", "baseline/recency", "--demo", *out]) == 0
+    assert sorted(path.name for path in tmp_path.glob("*/run_*.json")) == sorted(
+        f"run_{name}.json" for name in ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban")
+    )
+    assert main(["verify", *out]) == 0
+
+
+def test_recency_beats_random_with_intervals_apart(tmp_path: Path) -> None:
+    """On the shipped sample, the baseline that reads the posts is above chance in what the posts tell."""
+    for model in ("baseline/recency", "baseline/random"):
+        assert main(["run", "--model", model, "--demo", "--results-dir", str(tmp_path)]) == 0
+    for subset in ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban"):
+        recency, random = (report(tmp_path, name, subset)["metrics"] for name in ("recency", "random"))
+        for metric in ("Recall", "Recall_Stability"):
+            assert recency[metric]["ci95"][0] > random[metric]["ci95"][1], (subset, metric)
+
+
+def test_demo_report_says_that_its_tasks_are_synthetic(tasks: Path, tmp_path: Path) -> None:
+    """Scores of made-up users are labelled as such."""
+    run(tasks, tmp_path / "out")
+    assert any("synthetic" in note for note in report(tmp_path / "out")["notes"])
+    assert "synthetic" in (tmp_path / "out/recency/eval_report_weibo.txt").read_text()
+
+
+def test_missing_endpoint_and_tasks_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence for the endpoint, then one for the tasks; exit 2, and nothing is written."""
+    assert run(tmp_path / "none", tmp_path / "out", model="gpt-4o-mini") == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "LLM_API_KEY" in first and "OPENAI_API_KEY" in first
+    assert "weibo_inference_tasks.jsonl" in second and "--demo" in second
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_line_stops_before_anything_is_sent(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong field in a late line costs no request: file, line and field are named, exit 2."""
+    path = tasks / "weibo_inference_tasks.jsonl"
+    lines = path.read_bytes().splitlines()
+    lines[7] = lines[7].replace(b'"candidate_pool":[', b'"candidate_pool":[3,', 1)
+    path.write_bytes(b"\n".join(lines))
+    with serving(baseline) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 2
+        assert not server.bodies
+    error = capsys.readouterr().err
+    assert f"{path}, line 8: field prediction_tasks[0].candidate_pool" in error
+    assert not (tmp_path / "out" / "m").exists()
+
+
+def test_another_configuration_under_the_same_name_is_refused_field_by_field(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The differing field is named with both values, and each of the three ways out works."""
+    assert run(tasks, tmp_path / "out") == 0
+    assert run(tasks, tmp_path / "out", "--temperature", "0.7") == 2
+    assert "sampling.temperature was 0.0, is now 0.7" in capsys.readouterr().err
+    assert run(tasks, tmp_path / "out", "--temperature", "0.7", "--allow", "sampling.temperature") == 0
+    assert run(tasks, tmp_path / "out", "--temperature", "0.7", "--name", "warm") == 0
+    assert run(tasks, tmp_path / "out", "--temperature", "0.9", "--restart") == 0
+    assert list((tmp_path / "out/recency").glob(f"{RESULTS}.before-*"))
+
+
+def test_growing_the_share_pays_for_the_rest_only(tasks: Path, tmp_path: Path) -> None:
+    """`--ratio 0.5`, then all: no request is sent twice, and the file is the same as of one run."""
+    with serving(baseline) as server:
+        assert run(tasks, tmp_path / "grown", "--ratio", "0.5", "--api-url", server.url, model="m") == 0
+        assert report(tmp_path / "grown", "m")["coverage"]["expected_users"] == 6
+        assert run(tasks, tmp_path / "grown", "--api-url", server.url, model="m") == 0
+        assert len(set(server.bodies)) == len(server.bodies)
+        assert run(tasks, tmp_path / "whole", "--api-url", server.url, model="m") == 0
+    assert (tmp_path / "grown/m" / RESULTS).read_bytes() == (tmp_path / "whole/m" / RESULTS).read_bytes()
+
+
+def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> None:
+    """After a changed line only that user is asked for, and its old record stays in a set-aside file."""
+    path = tasks / "weibo_inference_tasks.jsonl"
+    with serving(baseline) as server:
+        run(tasks, tmp_path / "out", "--api-url", server.url, model="m")
+        lines = path.read_bytes().splitlines()
+        lines[3] = lines[3].replace(b'"username":"', '"username":"新'.encode(), 1)
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        before = len(server.bodies)
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
+        assert len(server.bodies) - before == len(orjson.loads(lines[3])["prediction_tasks"])
+    assert list((tmp_path / "out/m").glob(f"{RESULTS}.before-*"))
+    assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
+
+
+def test_from_its_first_request_on_a_grown_share_tells_of_all_its_users(tasks: Path, tmp_path: Path) -> None:
+    """Whoever looks while it runs, or after it was killed, takes no count or hash of the smaller share for its own."""
+    seen = []
+
+    def look(body: dict[str, Any]) -> tuple[int, bytes]:
+        seen.append(orjson.loads((tmp_path / "out/m/run_weibo.json").read_bytes()))
+        return baseline(body)
+
+    with serving(baseline) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--ratio", "0.5", model="m") == 0
+        server.script = look
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
+    assert seen and all(one["state"] == "running" and one["results_sha256"] is None for one in seen)
+    assert all(one["counts"] == {"users": 12} for one in seen)
+
+
+def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a misspelt model; once there is one reply, the name is taken."""
+    words = ["--name", "n"]
+    unknown = 404, b'{"error": {"code": "model_not_found", "message": "no such model"}}'
+    with serving(lambda request: unknown) as server:
+        where = ["--api-url", server.url]
+        assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
+        server.script = baseline
+        assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
+        assert "an earlier configuration has no results" in capsys.readouterr().out
+        assert report(tmp_path / "out", "n")["model"] == "m"
+        assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
+        assert run(tasks, tmp_path / "out", *where, *words, model="another") == 2
+
+
+def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        if name in body["messages"][-1]["content"]:
+            return 400, b'{"error": {"message": "this one I do not take", "code": "odd"}}'
+        return baseline(body)
+
+    return script
+
+
+def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 1 and a report headed INCOMPLETE; once the endpoint is well, resume ends as an undisturbed run."""
+    lines = (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+    victim = orjson.loads(lines[4])
+    out = tmp_path / "out"
+    with serving(failing_for(victim["username"])) as server:
+        assert run(tasks, out, "--api-url", server.url, "--concurrency", "2", model="m") == 1
+        assert "-m harness resume --name m" in capsys.readouterr().out
+        coverage = report(out, "m")["coverage"]
+        assert (coverage["scored_users"], coverage["failed_users"], coverage["complete"]) == (11, 1, False)
+        assert "INCOMPLETE" in (out / "m/eval_report_weibo.txt").read_text()
+        (failure,) = lines_of(out / "m/failures_weibo.jsonl")
+        assert failure["user_id"] == victim["user_id"] and "this one I do not take" in failure["detail"]
+        server.script = baseline
+        before = len(server.bodies)
+        assert main(["resume", "--results-dir", str(out)]) == 0
+        assert len(server.bodies) - before == len(victim["prediction_tasks"])
+        assert run(tasks, tmp_path / "whole", "--api-url", server.url, model="m") == 0
+    assert (out / "m" / RESULTS).read_bytes() == (tmp_path / "whole/m" / RESULTS).read_bytes()
+    assert report(out, "m")["coverage"]["complete"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (401, b'{"error": {"message": "bad key"}}', "refuses the key"),
+        (404, b'{"error": {"code": "model_not_found", "message": "no m"}}', "does not know this model"),
+        (402, b'{"error": {"message": "Insufficient Balance"}}', "top it up"),
+        (404, b"<html>nothing here</html>", "/v1"),
+        (422, b'{"error": {"message": "no such parameter"}}', "refuses every request"),
+    ],
+)
+def test_endpoint_that_will_not_serve_stops_the_run(
+    status: int, body: bytes, told: str, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 3 after a few requests, with the cause; nothing is scored, and the key is in no file."""
+    with serving(lambda request: (status, body)) as server:
+        options = ("--api-url", server.url, "--api-key", "sk-very-secret")
+        assert run(tasks, tmp_path / "out", *options, "--concurrency", "3", model="m") == 3
+        # What ends a run closes the limit before the slot goes on; refusals end one only after three users had them.
+        assert len(server.bodies) <= (6 if status == 422 else 3)
+        assert set(server.keys) == {"Bearer sk-very-secret"}
+    shown = capsys.readouterr()
+    assert told in shown.out + shown.err
+    assert report(tmp_path / "out", "m")["metrics"]["Recall"]["value"] is None
+    assert "sk-very-secret" not in shown.out + shown.err
+    assert not [
+        path for path in (tmp_path / "out").rglob("*") if path.is_file() and b"sk-very-secret" in path.read_bytes()
+    ]
+
+
+def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(tasks: Path, tmp_path: Path) -> None:
+    """A model that never writes JSON is asked again twice a step, then scores 0 under `no_json`."""
+    with serving(lambda request: (200, completion("我不会"))) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
+        found = report(tmp_path / "out", "m")
+        steps = found["coverage"]["scored_steps"]
+        assert len(server.bodies) == 3 * steps
+    assert found["metrics"]["Recall"]["value"] == 0
+    assert found["diagnostics"]["errors_over_valid"]["Error_Peer"] is None
+    assert "no_json" in json.dumps(found["diagnostics"])
+
+
+def test_verify_finds_a_changed_metric_and_reeval_mends_it(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A metric that is not what its prediction scores is found even under a right checksum."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    path = out / "recency" / RESULTS
+    whole = path.read_bytes()
+    lines = whole.splitlines()
+    data = unseal(lines[2])
+    data["steps"][0]["metrics"]["Recall"] = 0.123
+    lines[2] = seal(data).rstrip(b"\n")
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    capsys.readouterr()
+    assert main(["verify", "--results-dir", str(out)]) == 1
+    assert "differ from a re-score" in capsys.readouterr().out
+    assert main(["reeval", "--results-dir", str(out)]) == 0
+    assert path.read_bytes() == whole
+    assert list((out / "recency").glob(f"{RESULTS}.before-*"))
+    assert main(["verify", "--results-dir", str(out)]) == 0
+
+
+def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without any call; a user whose responses are gone keeps its record and is counted."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    whole = (out / "recency" / RESULTS).read_bytes()
+    assert main(["reeval", "--reparse", "--results-dir", str(out)]) == 0
+    assert (out / "recency" / RESULTS).read_bytes() == whole
+    responses = out / "recency/responses_weibo.jsonl"
+    kept = responses.read_bytes().splitlines(keepends=True)[1:]
+    responses.write_bytes(b"".join(kept))
+    capsys.readouterr()
+    assert main(["reeval", "--reparse", "--results-dir", str(out)]) == 0
+    assert "1 users could not be played again" in capsys.readouterr().out
+    assert sum("reparse" in line for line in lines_of(out / "recency" / RESULTS)) == 1
+    assert report(out)["coverage"]["complete"]
+
+
+def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks: Path, tmp_path: Path) -> None:
+    """Bare NaN is read, metrics are measured anew, both kinds of `Error:` are told apart."""
+    made = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]]
+    reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
+    lines = []
+    for user, reason in zip(made, reasons, strict=True):
+        user["prediction_tasks"] = user["prediction_tasks"][:1]
+        (step,) = user["prediction_tasks"]
+        saved = {
+            "step_id": step["step_id"],
+            "prediction": step["ground_truth"]["all_tags"] if reason == "fine" else [],
+            "ground_truth": step["ground_truth"],
+            "metrics": {"Recall": float("nan")},
+            "reasoning": reason,
+            "persona_summary": "",
+        }
+        lines.append(json.dumps({key: user[key] for key in ("user_id", "platform", "username")} | {"steps": [saved]}))
+    (tasks / "weibo_inference_tasks.jsonl").write_bytes(b"\n".join(map(orjson.dumps, made)) + b"\n")
+    folder = tmp_path / "out" / "Qwen3-8B"
+    folder.mkdir(parents=True)
+    (folder / RESULTS).write_text("\n".join(lines) + "\n")
+    where = ["--results-dir", str(tmp_path / "out"), "--tasks-dir", str(tasks)]
+    assert main(["reeval", "--name", "Qwen3-8B", *where]) == 0
+    found = report(tmp_path / "out", "Qwen3-8B")
+    assert found["prompt"] == "authors"
+    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 3), "ci95": None, "users": 3}
+    assert any("1 of its steps were API failures" in note for note in found["notes"])
+    assert any("1 of its steps were replies without JSON" in note for note in found["notes"])
+    assert (folder / RESULTS).read_text() != "\n".join(lines)
+    assert next(folder.glob(f"{RESULTS}.before-*")).read_text() == "\n".join(lines) + "\n"
+
+
+def test_a_key_that_was_never_sent_is_not_the_one_to_check(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An endpoint that wants one refuses nothing else; with a key the words are about that."""
+    with serving(lambda request: (401, b"{}")) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
+        assert "none was sent: give one with LLM_API_KEY" in capsys.readouterr().out
+        server.script = lambda request: (402, b'{"error": {"message": "Insufficient Balance"}}')
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 3
+        assert "none was sent" not in capsys.readouterr().out
+        server.script = lambda request: (401, b"{}")
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--api-key", "sk-test", model="m") == 3
+        assert "none was sent" not in capsys.readouterr().out
+
+
+def test_resume_names_the_variable_that_held_the_key(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run keeps the name of its key's variable, never the key, and asks for it again by that name."""
+    with serving(lambda request: (401, b"{}")) as server:
+        monkeypatch.setenv("LLM_API_BASE", server.url)
+        monkeypatch.setenv("LLM_API_KEY", "sk-of-the-relay")
+        assert run(tasks, tmp_path / "out", model="m") == 3
+        monkeypatch.delenv("LLM_API_KEY")
+        capsys.readouterr()
+        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 2
+        assert f"m took its key for {server.url} from LLM_API_KEY, which is not set" in capsys.readouterr().err
+        monkeypatch.setenv("LLM_API_KEY", "sk-of-the-relay")
+        monkeypatch.delenv("LLM_API_BASE")
+        server.script = baseline
+        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
+    assert report(tmp_path / "out", "m")["coverage"]["complete"]
+
+
+def test_sample_is_nested_and_named_after_its_share(tasks: Path, tmp_path: Path) -> None:
+    """20 % of the users, in the file's order, all of them among the 50 %."""
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
+    for ratio in ("0.2", "0.5"):
+        assert main(["sample", "--ratio", ratio, *where]) == 0
+    whole = (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+    few, half = ((tasks / f"weibo_inference_tasks_sub{n}.jsonl").read_bytes().splitlines() for n in (20, 50))
+    assert (len(few), len(half)) == (2, 6)
+    assert set(few) < set(half) < set(whole)
+    assert [line for line in whole if line in half] == half
+
+
+def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One workbook a metric; an average over fewer platforms than five would compare with nothing."""
+    out = ["--results-dir", str(tmp_path)]
+    for options in (["--platform", "weibo", "--name", "one"], ["--name", "five"]):
+        main(["run", "--model", "baseline/recency", "--demo", "--no-html", *options, *out])
+    capsys.readouterr()
+    assert main(["stats", "--json", *out]) == 0
+    tables = json.loads(capsys.readouterr().out)
+    assert tables["Recall"]["one"]["Avg."] is None
+    five = tables["Recall"]["five"]
+    assert five["Avg."]["value"] == pytest.approx(sum(five[name]["value"] for name in five if name != "Avg.") / 5)
+    assert {"Recall.xlsx", "F1^NS.xlsx", "Error_Viral.xlsx"} <= {
+        path.name for path in (tmp_path / "metric_excels").iterdir()
+    }
+
+
+def test_status_tells_where_a_run_stands(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Name, state and users of each run."""
+    run(tasks, tmp_path / "out")
+    capsys.readouterr()
+    assert main(["status", "--json", "--results-dir", str(tmp_path / "out")]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["state"], row["users"], row["done"]) == ("recency", "complete", 12, 12)
+
+
+def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:
+    """Files named as the harness reads them, equal for equal seeds."""
+    for folder in ("a", "b"):
+        options = ["--users", "3", "--seed", "7", "--steps", "1", "--platform", "zhihu"]
+        assert main(["synth", "--out", str(tmp_path / folder), *options]) == 0
+    a, b = ((tmp_path / name / "zhihu_inference_tasks.jsonl").read_bytes() for name in ("a", "b"))
+    assert a == b and len(a.splitlines()) == 3
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", ".hidden", ""])
+def test_name_that_is_no_folder_is_refused(name: str, tasks: Path, tmp_path: Path) -> None:
+    """A run's name cannot lead out of the results folder."""
+    assert run(tasks, tmp_path / "out", "--name", name) == 2
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("*/run_*.json"))
+
+
+def test_defect_of_the_harness_is_one_sentence_and_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No traceback reaches a user, whatever breaks."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("harness.commands.status.execute", lambda args: 1 / 0)
+    assert main(["status"]) == 70
+    error = capsys.readouterr().err
+    assert "ZeroDivisionError" in error and len(error.splitlines()) == 1
+    assert "Traceback" in next(tmp_path.glob("harness-error-*.txt")).read_text()
+
+
+def test_key_on_the_command_line_is_for_one_run_only(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`resume --api-key` with several unfinished runs would send the key to all their endpoints: it is refused."""
+    with serving(lambda request: (401, b"{}")) as server:
+        for name in ("one", "two"):
+            assert run(tasks, tmp_path / "out", "--api-url", server.url, "--name", name, model=name) == 3
+        before = len(server.bodies)
+        assert main(["resume", "--api-key", "sk-of-one", "--results-dir", str(tmp_path / "out")]) == 2
+        assert len(server.bodies) == before
+    assert "name it with --name (one, two)" in capsys.readouterr().err
+
+
+def test_parameter_that_no_body_can_carry_is_refused_at_once(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A body nested deeper than can be written is one sentence and exit 2, not a failure of every user."""
+    assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
+    assert "cannot be written as JSON" in capsys.readouterr().err
+
+
+def test_one_name_is_one_configuration_on_all_platforms(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another temperature on another platform under the same name is refused; a restart takes all anew."""
+    write_tasks(tasks, 4, "zhihu")
+    both = ["run", "--model", "baseline/recency", "--platform", "weibo", "--platform", "zhihu"]
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
+    assert run(tasks, tmp_path / "out") == 0
+    assert main([*both, *where, "--temperature", "0.5"]) == 2
+    assert "sampling.temperature was 0.0, is now 0.5" in capsys.readouterr().err
+    assert main([*both, *where]) == 0
+    assert main([*both, *where, "--temperature", "0.5", "--restart"]) == 0
+
+
+def test_run_does_not_touch_results_of_another_program(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of the authors' runner is for `reeval`; a run of that name is refused and leaves it as it is."""
+    folder = tmp_path / "out" / "recency"
+    folder.mkdir(parents=True)
+    (folder / RESULTS).write_text('{"user_id": "a", "steps": []}\n')
+    assert run(tasks, tmp_path / "out") == 2
+    assert "another program wrote it" in capsys.readouterr().err
+    assert (folder / RESULTS).read_text() == '{"user_id": "a", "steps": []}\n'
+
+
+def test_report_tells_share_settings_and_accepted_differences(tasks: Path, tmp_path: Path) -> None:
+    """A number says what it covers: the share with its seed, the ablation, and a configuration changed on the way."""
+    out = tmp_path / "out"
+    assert run(tasks, out, "--ratio", "0.5", "--no-persona") == 0
+    text = (out / "recency/eval_report_weibo.txt").read_text()
+    assert "a share of 0.5 of the 12 users" in " ".join(text.split())
+    assert "Ablation without persona" in text
+    assert report(out)["run"] | {"endpoint": "embedded", "ratio": 0.5, "persona": False} == report(out)["run"]
+    assert run(tasks, out, "--no-persona", "--temperature", "0.5", "--allow", "sampling.temperature") == 0
+    (note,) = [note for note in report(out)["notes"] if "temperature" in note]
+    assert "was 0.0, is now 0.5" in note
+
+
+def test_report_of_a_run_that_goes_on_is_set_aside(tasks: Path, tmp_path: Path) -> None:
+    """While a complete run grows, no report stands there that says complete."""
+    out = tmp_path / "out"
+    assert run(tasks, out, "--ratio", "0.5") == 0
+    with serving(lambda request: (401, b"{}")) as server:
+        assert run(tasks, out, "--api-url", server.url) == 3
+    assert report(out)["coverage"]["complete"] is False
+    assert list((out / "recency").glob("eval_report_weibo.json.before-*"))
+
+
+def test_reeval_of_a_damaged_run_says_that_it_is_not_complete_any_more(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flipped byte costs one record: exit 1, unfinished again, and resume plays the user from its replies."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    path = out / "recency" / RESULTS
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    assert main(["reeval", "--results-dir", str(out)]) == 1
+    assert report(out)["coverage"]["scored_users"] == 11
+    responses = (out / "recency/responses_weibo.jsonl").read_bytes()
+    assert main(["resume", "--results-dir", str(out)]) == 0
+    assert path.read_bytes() == whole
+    assert (out / "recency/responses_weibo.jsonl").read_bytes() == responses
+
+
+def test_own_records_without_their_manifest_are_not_taken_for_the_authors(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lost manifest never turns our prompt into the authors' in a report."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    (out / "recency/run_weibo.json").unlink()
+    assert main(["reeval", "--results-dir", str(out), "--tasks-dir", str(tasks)]) == 2
+    assert "manifest (run_*.json) is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subset", ["beijing", "x"])
+def test_results_that_no_benchmark_can_read_without_their_manifest_are_told(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], subset: str
+) -> None:
+    """In one sentence, by the commands that take results without one."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    (out / "recency/run_weibo.json").unlink()
+    (out / "recency" / RESULTS).rename(out / f"recency/inference_results_{subset}.jsonl")
+    where = ["--results-dir", str(out), "--tasks-dir", str(tasks)]
+    capsys.readouterr()
+    assert main(["reeval", *where]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"run_{subset}.json is missing" in line
+    shutil.copytree(out / "recency", out / "copy")
+    assert main(["compare", "recency", "copy", *where]) == 2
+    assert f"run_{subset}.json is missing" in capsys.readouterr().err
+
+
+def test_changed_tasks_of_a_complete_run_are_taken_up(tasks: Path, tmp_path: Path) -> None:
+    """A user that left the tasks file leaves the report, too, although nothing is owed."""
+    out = tmp_path / "out"
+    run(tasks, out)
+    path = tasks / "weibo_inference_tasks.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    assert run(tasks, out) == 0
+    assert report(out)["coverage"]["expected_users"] == 11
+    assert main(["verify", "--results-dir", str(out)]) == 0
+
+
+def test_restart_that_would_leave_two_configurations_moves_nothing(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A restart of one platform of two is refused before anything is set aside."""
+    write_tasks(tasks, 4, "zhihu")
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
+    both = ["run", "--model", "baseline/recency", "--platform", "weibo", "--platform", "zhihu"]
+    assert main([*both, *where]) == 0
+    before = sorted(path.name for path in (tmp_path / "out/recency").iterdir())
+    assert run(tasks, tmp_path / "out", "--restart", "--temperature", "0.7") == 2
+    assert sorted(path.name for path in (tmp_path / "out/recency").iterdir()) == before
+
+
+def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A share is marked as a run that fails is, an ablation is named, and a run without answers is told below."""
+    out = tmp_path / "out"
+    run(tasks, out, "--name", "part", "--ratio", "0.5")
+    run(tasks, out, "--name", "ablation", "--no-persona")
+    with serving(lambda request: (401, b"{}")) as server:
+        run(tasks, out, "--name", "empty", "--api-url", server.url)
+    capsys.readouterr()
+    assert main(["stats", "--results-dir", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
+    assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown
+    assert "Left out: empty on weibo (no user is scored)." in shown
+    assert not [line for line in shown.splitlines() if line.startswith("empty")]
+    (row,) = [line for line in shown.splitlines() if line.startswith("part ")][:1]
+    assert "*" in row
+
+
+def test_resume_keeps_the_tuning_of_the_run(tasks: Path, tmp_path: Path) -> None:
+    """A concurrency or rate once given is not forgotten by a resume that says nothing of it."""
+    out = tmp_path / "out"
+    with serving(lambda request: (401, b"{}")) as server:
+        run(tasks, out, "--api-url", server.url, "--concurrency", "3", "--timeout", "33", model="m")
+        server.script = baseline
+        assert main(["resume", "--results-dir", str(out), "--timeout", "44"]) == 0
+    tuning = orjson.loads((out / "m/run_weibo.json").read_bytes())["tuning"]
+    assert (tuning["concurrency"], tuning["timeout"]) == (3, 44)

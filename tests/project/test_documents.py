@@ -1,0 +1,22 @@
+"""What the documents hold together: no placeholder is left in them, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path) -> None:
+    """A figure that was to be filled in, or a page that has another name by now, is found here."""
+    text = page.read_text(encoding="utf-8")
+    assert "@@" not in text and "TODO" not in text
+    targets = [target for target in LINK.findall(text) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -1,0 +1,161 @@
+"""Who may import whom (docs/design.md, section 10), read from the sources; and what starting up imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PACKAGE = ROOT / "harness"
+
+WORDS = {"model", "errors", "printable", "defaults"}
+LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
+PROTOCOL = {"benchmark", "chat"}
+CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
+ROOMS = CORE | {"store", "endpoint", "report", "ui", "serve", "config"}
+MAY_IMPORT = {
+    "model": set(),
+    "errors": set(),
+    "printable": set(),
+    "defaults": {"model", "errors"},
+    "scoring": WORDS,
+    "benchmarks.files": {"errors"},
+    "benchmarks.records": WORDS,
+    "benchmarks.parsing": WORDS,
+    "benchmarks.user_code": WORDS,
+    "benchmarks.settings": WORDS | {"benchmarks.files", "benchmarks.user_code"},
+    "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
+    "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
+    "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
+    "store": CORE,
+    "endpoint": CORE,
+    "ui": WORDS | {"store"},
+    "report": CORE | {"store", "ui"},
+    "serve": CORE | {"endpoint"},
+    "config": CORE | {"store", "endpoint", "ui", "serve"},
+    "engine": ROOMS,
+    "analysis": ROOMS | {"engine"},
+    "commands": ROOMS | {"engine", "analysis"},
+    "cli": ROOMS | {"engine", "analysis", "commands"},
+    "__main__": {"cli"},
+}
+"""Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all.
+
+A module with a dot is a part of its own: the rest of its folder imports it, never the other way round. The protocol
+of benchmarks is made of some of these.
+"""
+
+
+def part_of(module: str) -> str:
+    """The part that a module below the package is in, by its dotted name."""
+    first, _, rest = module.partition(".")
+    leaf = f"{first}.{rest.partition('.')[0]}"
+    return leaf if leaf in MAY_IMPORT else first
+
+
+def parts_imported(source: str, package: str) -> Iterator[tuple[int, str]]:
+    """Line and part (`store`, `model`, ...) for each import of the project's own in a module of `package`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            part = part_of(rest)
+            if first == "harness" and part and not part.startswith("__"):
+                yield node.lineno, part
+
+
+def breaches(root: Path) -> list[str]:
+    """Imports under `root` (a folder named harness) that `MAY_IMPORT` does not allow, as `file:line: ...`."""
+    found = []
+    for file in sorted(root.rglob("*.py")):
+        steps = file.relative_to(root).with_suffix("").parts
+        part, package = part_of(".".join(steps)), ".".join(["harness", *steps[:-1]])
+        if part == "__init__":
+            continue
+        for line, imported in parts_imported(file.read_text(encoding="utf-8"), package):
+            if imported != part and imported not in MAY_IMPORT.get(part, set()):
+                found.append(f"{file.relative_to(root)}:{line}: {part} imports {imported}")
+    return found
+
+
+def test_every_part_of_the_package_has_an_import_rule() -> None:
+    """A new top-level module or folder must be placed in the table above before anything may use it."""
+    parts = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in PACKAGE.rglob("*.py")}
+    assert parts - {"__init__"} <= set(MAY_IMPORT)
+    assert all((PACKAGE / f"{part.replace('.', '/')}.py").is_file() for part in MAY_IMPORT if "." in part)
+
+
+def test_the_allowed_imports_have_no_cycle() -> None:
+    """Imports go downward only: each part allows only parts named above it in the table."""
+    seen: set[str] = set()
+    for part, allowed in MAY_IMPORT.items():
+        assert allowed <= seen, part
+        seen.add(part)
+
+
+def test_parts_import_only_what_stands_below_them() -> None:
+    """No module of the package breaks the table."""
+    assert breaches(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from harness.endpoint.client import Client",
+        "import harness.endpoint.client as c",
+        "from harness import endpoint",
+        "from ..endpoint import client",
+        "from .. import endpoint",
+        "def late():\n    from harness.endpoint import client",
+    ],
+)
+def test_a_forbidden_import_is_found_however_it_is_written(tmp_path: Path, statement: str) -> None:
+    """Store and endpoint do not know each other: absolute, relative and late imports are all seen."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "log.py").write_text(f"from harness.model import JSON\n{statement}\n", encoding="utf-8")
+    found = breaches(tmp_path)
+    assert len(found) == 1
+    assert found[0].startswith("store") and found[0].endswith("store imports endpoint")
+
+
+def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Path) -> None:
+    """`benchmarks/settings.py` is below `benchmark.py`, and the rest of `benchmarks` above it."""
+    (tmp_path / "benchmarks").mkdir()
+    for name in ("settings", "registry"):
+        (tmp_path / "benchmarks" / f"{name}.py").write_text(
+            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import template, files\n",
+            encoding="utf-8",
+        )
+    assert [line.partition(" ")[2] for line in breaches(tmp_path)] == [
+        "benchmarks.settings imports benchmark",
+        "benchmarks.settings imports benchmarks",
+    ]
+
+
+def test_help_starts_without_the_slow_libraries() -> None:
+    """`python -m harness --help` answers without numpy, scipy or aiohttp, which take most of a second to import."""
+    code = """
+import runpy, sys
+sys.argv = ["harness", "--help"]
+try:
+    runpy.run_module("harness", run_name="__main__", alter_sys=True)
+except SystemExit as exit:
+    assert not exit.code, exit.code
+print("loaded", *({"harness.cli", "numpy", "scipy", "aiohttp"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "loaded harness.cli"

@@ -1,0 +1,55 @@
+"""What make hands on: every setting of a target becomes its flag, and nothing is left out without a word."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.support import ROOT
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    """Says what make would run, taking its environment as made; settings of this shell's are kept out."""
+    environment = {"PATH": "/usr/bin:/bin", "QUEUE": "of-the-shell", "MODEL": "of-the-shell"}
+    command = ["make", "-n", "-o", ".venv/run.made", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run"], "run --model baseline/recency --demo --platform weibo"),
+        (["run", "BENCHMARK=DailyMobility"], "run DailyMobility --model baseline/commuter --demo"),
+        (
+            ["run", "MODEL=a b", "PLATFORM=weibo zhihu"],
+            "run --model 'a' --model 'b' --platform 'weibo' --platform 'zhihu'",
+        ),
+        (["run", "BENCHMARK=my/stars.py"], "run my/stars.py"),
+        (["run", "BENCHMARK=my.stars:Stars", "ARGS=--tasks-dir d"], "run my.stars:Stars --tasks-dir d"),
+        (["run", "BENCHMARK=my/stars.py", "MODEL=a", "PLATFORM=p"], "run my/stars.py --model 'a' --platform 'p'"),
+        (["check-benchmark", "BENCHMARK=stars.py", "ARGS=--tasks-dir d"], "check-benchmark stars.py --tasks-dir d"),
+        (["run", "QUEUE=week", "CONCURRENCY=auto"], "run --queue 'week' --concurrency 'auto'"),
+        (["run", "PROVIDER=deepseek"], "run --provider 'deepseek'"),
+        (["run", "MODEL=a", "PROVIDER=deepseek", "NAME=n"], "run --name 'n' --model 'a' --provider 'deepseek'"),
+        (["run", "ARGS=--queue week"], "run --queue week"),
+        (["run", "ARGS=--config=f.yml"], "run --config=f.yml"),
+        (["run", "MODEL=deepseek:x", "DEEPSEEK_API_KEY=sk-test"], "run --model 'deepseek:x'"),
+        (["compare", "RUNS=a b", "PLATFORM=weibo"], "compare 'a' 'b' --platform 'weibo'"),
+        (["report", "NAME=n"], "report --name 'n'"),
+        (["resume", "NAME=n", "PROVIDER=relay"], "resume --name 'n' --provider 'relay'"),
+    ],
+)
+def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words: list[str], told: str) -> None:
+    """A model, a queue, a provider or a configuration file, wherever it is named, is what runs."""
+    done = make(*words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f".venv/bin/python -m harness {told}"
+
+
+@pytest.mark.parametrize("words", [["run", "QUEU=week"], ["resume", "QUEUE=week"], ["status", "PROVIDER=relay"]])
+def test_a_setting_that_a_target_does_not_have_is_refused(words: list[str]) -> None:
+    """It is named, with those that there are, and nothing runs."""
+    done = make(*words)
+    assert done.returncode == 2
+    assert "has no setting" in done.stderr and words[1].partition("=")[0] in done.stderr

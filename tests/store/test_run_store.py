@@ -1,0 +1,540 @@
+"""A run's folder: what is written is found again, nothing is deleted, and the end is the same bytes each time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from harness.errors import BadInput, MachineError
+from harness.model import JSON, Completion, Failure, Record, Reply, Where
+from harness.store import log, manifest
+from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
+from harness.store.run import RunFiles, RunStore, replace_results, runs, same_identity
+from harness.store.tasks import TaskIndex, open_index
+from tests.support.disks import FaultyDisk, QuickDisk
+
+KEYS = ["甲", "乙", "丙", "丁"]
+MADE = Manifest(
+    subset="weibo",
+    identity={
+        "benchmark": "b",
+        "model": "m",
+        "sampling": {"temperature": 0.0, "top_p": None},
+        "settings": {},
+        "files": {},
+    },
+    provenance={"endpoint": "http://x/v1", "key_from": None},
+    tuning={"concurrency": 16},
+    tasks={"path": "tasks/weibo", "sha256": "00", "users": 4},
+    selection={"ratio": 1.0, "sample_seed": 42},
+    state=RUNNING,
+    counts={},
+    times={"created": "2025-01-01T00:00:00+00:00"},
+)
+
+Opened = Callable[..., RunStore]
+
+
+def measured(line: bytes, where: Where) -> tuple[str, int]:
+    return line.decode().partition("|")[0], 3
+
+
+@pytest.fixture
+def index_of(tmp_path: Path) -> Iterator[Callable[[str], TaskIndex]]:
+    """The index of a tasks file whose lines are the given words, `user|content` each."""
+    made: list[TaskIndex] = []
+
+    def index(words: str) -> TaskIndex:
+        path = tmp_path / f"tasks{len(made)}"
+        path.write_text("\n".join(words.split()), encoding="utf-8")
+        made.append(open_index(path, "test", measured, tmp_path / ".index"))
+        return made[-1]
+
+    yield index
+    for opened in made:
+        opened.close()
+
+
+@pytest.fixture
+def index(index_of: Callable[[str], TaskIndex]) -> TaskIndex:
+    return index_of(" ".join(KEYS))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RunFiles:
+    return RunFiles(tmp_path / "results" / "run", "weibo")
+
+
+@pytest.fixture
+def opened(files: RunFiles) -> Iterator[Opened]:
+    """Opens the run's files as a process of its own would, the one before having ended."""
+    held: list[RunStore] = []
+
+    def store(stamp: str = "now") -> RunStore:
+        if held:
+            held.pop().close()
+        held.append(RunStore(files, lambda: 12.5, stamp))
+        return held[-1]
+
+    yield store
+    for left in held:
+        left.close()
+
+
+class NoLinks(QuickDisk):
+    """A file system without hard links."""
+
+    def link(self, path: Path, second: Path) -> None:
+        raise OSError(1, "Operation not permitted")
+
+
+def save(store: RunStore, index: TaskIndex, *keys: str) -> None:
+    for key in keys:
+        position = index.find(key)
+        assert position is not None
+        store.save_record({"user_id": key, "步": [1, 2]}, index, position)
+
+
+def finished(store: RunStore, index: TaskIndex) -> tuple[str, list[str]]:
+    seen: list[Record] = []
+    return store.finish(seen.append), [record.key for record in seen]
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+# Records
+
+
+def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
+    """A user whose record is in the file is done, for this process and the next; the others are owed."""
+    store = opened()
+    assert not store.open_logs(index).any()
+    save(store, index, "丙", "甲")
+    store = opened()
+    assert store.open_logs(index).tolist() == [True, False, True, False]
+    records = list(store.records())
+    assert [record.key for record in records] == ["甲", "丙"]
+    assert records[0].data == {"user_id": "甲", "步": [1, 2], "task": index.digest(0), "format": 1}
+
+
+def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex) -> None:
+    """Users since the last sync began, and the seconds since all was on the disk; what comes during a sync waits."""
+    now = 10.0
+
+    class Syncing(QuickDisk):
+        def sync(self, fd: int) -> None:
+            if during:
+                save(store, index, during.pop())
+
+    during: list[str] = []
+    store = RunStore(files, lambda: now, "now", Syncing())
+    store.open_logs(index)
+    assert store.unsynced() == (0, 0.0)
+    now = 12.0
+    save(store, index, "丙", "甲")
+    now = 15.0
+    assert store.unsynced() == (2, 3.0)
+    during.append("乙")
+    store.sync()
+    now = 15.5
+    assert store.unsynced() == (1, 0.5)
+    store.sync()
+    assert store.unsynced() == (0, 0.0)
+    store.close()
+
+
+def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callable[[str], TaskIndex]) -> None:
+    """A record counts for the line it was made from; the same user with another line is not done."""
+    store = opened()
+    before, after = index_of("甲|旧 乙"), index_of("甲|新 乙")
+    store.open_logs(before)
+    save(store, before, "甲", "乙")
+    store = opened()
+    assert store.open_logs(after).tolist() == [False, True]
+    assert store.outside() == 1
+    save(store, after, "甲")
+    store = opened()
+    assert store.open_logs(after).tolist() == [True, True]
+    assert [record.data["task"] for record in store.records()] == [after.digest(0), after.digest(1)]
+
+
+def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """A record that a death has cut is set aside and counted, and its user is owed."""
+    store = opened()
+    store.open_logs(index)
+    save(store, index, "甲", "乙")
+    os.truncate(files.results, files.results.stat().st_size - 5)
+    store = opened()
+    assert store.open_logs(index).tolist() == [True, False, False, False]
+    assert store.torn == 1
+
+
+# Responses
+
+
+def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: TaskIndex) -> None:
+    """What an endpoint answered comes back whole, under the request it answered and how often that was asked."""
+    full = Completion('{"猫": 1}', "length", 12, 3, "served", "不行")
+    store = opened()
+    store.open_logs(index)
+    store.save_response("甲", "r1", 0, Reply(full, 0.12345, 2, "http://x"))
+    store.save_response("乙", "r1", 0, Reply(Completion("乙"), 0.1, 1, "http://x"))
+    store.save_response("甲", "r1", 1, Reply(Completion("again"), 0.1, 1, "http://x"))
+    store = opened()
+    store.open_logs(index)
+    assert store.responses_of("甲") == {("r1", 0): full, ("r1", 1): Completion("again")}
+    assert store.responses_of("乙") == {("r1", 0): Completion("乙")}
+    assert store.responses_of("丙") == {}
+    assert store.saved_counts() == {"甲": 2, "乙": 1}
+
+
+def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:
+    """A done user is not played, so its responses take no memory, unless it is to be played again."""
+    store = opened()
+    store.open_logs(index)
+    store.save_response("甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    save(store, index, "甲")
+    store = opened()
+    store.open_logs(index)
+    assert store.responses_of("甲") == {}
+    store.load_responses(index)
+    assert store.responses_of("甲") == {("r1", 0): Completion("x")}
+
+
+def test_torn_response_does_not_hide_the_others(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """A response damaged in the middle of the file is owed; those around it are found where they now stand."""
+    store = opened()
+    store.open_logs(index)
+    for key in KEYS[:3]:
+        store.save_response(key, "r", 0, Reply(Completion(key), 0.1, 1, "http://x"))
+    lines = files.responses.read_bytes().splitlines(keepends=True)
+    files.responses.write_bytes(lines[0] + lines[1].replace(b'"tries":1', b'"tries":9') + lines[2])
+    store = opened()
+    store.open_logs(index)
+    assert [store.responses_of(key) for key in KEYS[:3]] == [
+        {("r", 0): Completion("甲")},
+        {},
+        {("r", 0): Completion("丙")},
+    ]
+
+
+def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
+    """A file that was taken away under the run ends it with the file's name."""
+    store = opened()
+    store.open_logs(index)
+    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store = opened()
+    store.open_logs(index)
+    files.responses.unlink()
+    with pytest.raises(MachineError, match=r"cannot read .*responses_weibo\.jsonl"):
+        store.responses_of("甲")
+
+
+def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
+    """A line that is no longer the one that was found is not taken for a reply."""
+    store = opened()
+    store.open_logs(index)
+    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store = opened()
+    store.open_logs(index)
+    files.responses.write_bytes(files.responses.read_bytes().replace(b'"tries":1', b'"tries":2'))
+    with pytest.raises(MachineError, match=r"responses_weibo\.jsonl was changed by another program"):
+        store.responses_of("甲")
+
+
+# Failures
+
+
+def test_failures_are_counted_until_their_user_is_done(
+    opened: Opened, index: TaskIndex, files: RunFiles, index_of: Callable[[str], TaskIndex]
+) -> None:
+    """A user that failed, however often, is one failure, as long as its task stands and has no record."""
+    store = opened()
+    store.open_logs(index)
+    for key in ("甲", "甲", "乙", "丙"):
+        failure = Failure(key, "endpoint", "persistent_error", "超时", 9)
+        store.save_failure(failure, index.digest(index.find(key) or 0))
+    save(store, index, "乙")
+    store = opened()
+    store.open_logs(index)
+    assert store.failed_users(index, np.ones(len(index), np.bool_)) == 2
+    assert store.failed_users(index, np.array([True, False, False, False])) == 1
+    store.open_logs(index_of("甲 乙"))
+    assert store.failed_users(index_of("甲 乙"), np.ones(2, np.bool_)) == 1
+    first = log.unseal(next(log.lines(files.failures)).text)
+    assert first == {
+        "user_id": "甲",
+        "boundary": "endpoint",
+        "kind": "persistent_error",
+        "detail": "超时",
+        "tries": 9,
+        "task": index.digest(0),
+        "time": 12.5,
+        "format": 1,
+    }
+
+
+# The end
+
+
+def test_finish_writes_in_input_order(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """However users completed, the final file has them as the tasks file has, and is told by its hash."""
+    store = opened()
+    store.open_logs(index)
+    save(store, index, "丁", "乙", "甲", "丙")
+    grown = files.results.read_bytes().splitlines()
+    sha256, seen = finished(store, index)
+    content = files.results.read_bytes()
+    assert content.splitlines() == [grown[2], grown[1], grown[3], grown[0]]
+    assert hashlib.sha256(content).hexdigest() == sha256
+    assert seen == KEYS
+    assert list(everything(files.folder)) and not list(files.folder.glob("*.before-*"))
+
+
+def test_finish_does_the_same_each_time(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """Finished again, by this process or the next, a run is the same bytes."""
+    store = opened()
+    store.open_logs(index)
+    save(store, index, "丁", "乙", "甲", "丙")
+    first, content = finished(store, index), files.results.read_bytes()
+    assert finished(store, index) == first
+    store = opened()
+    store.open_logs(index)
+    assert finished(store, index) == first
+    assert files.results.read_bytes() == content
+
+
+def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """A death anywhere in the rewrite leaves the grown file; the next finish ends as the first would have."""
+
+    class Death(BaseException):
+        pass
+
+    def die(_: Record) -> None:
+        raise Death
+
+    store = opened()
+    store.open_logs(index)
+    save(store, index, "丁", "乙", "甲", "丙")
+    grown = files.results.read_bytes()
+    with pytest.raises(Death):
+        store.finish(die)
+    assert files.results.read_bytes() == grown
+    files.folder.joinpath("inference_results_weibo.jsonl.new").write_bytes(grown[:40])
+    store = opened()
+    assert store.open_logs(index).all()
+    assert finished(store, index)[1] == KEYS
+
+
+def test_finish_keeps_records_of_users_that_have_gone(
+    opened: Opened, index_of: Callable[[str], TaskIndex], files: RunFiles
+) -> None:
+    """Records that the tasks file no longer asks for leave the results, and stay in a copy of the old file."""
+    before, after = index_of("甲 乙 丙"), index_of("丙 甲")
+    store = opened()
+    store.open_logs(before)
+    save(store, before, "甲", "乙", "丙")
+    grown = files.results.read_bytes()
+    store = opened("later")
+    assert store.open_logs(after).all()
+    assert finished(store, after)[1] == ["丙", "甲"]
+    assert files.results.with_name(files.results.name + ".before-later").read_bytes() == grown
+    assert store.outside() == 0
+
+
+@pytest.mark.parametrize("hardlinks", [True, False])
+def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) -> None:
+    """What a re-evaluation replaces stays under another name, also in the same second and without hard links."""
+    disk = QuickDisk() if hardlinks else NoLinks()
+    files.folder.mkdir(parents=True)
+    files.results.write_bytes(b"one\n")
+    hashes = [replace_results(files.results, iter([{"n": n}]), "s", disk) for n in (1, 1, 2)]
+    assert hashes[0] == hashes[1] == hashlib.sha256(log.seal({"n": 1})).hexdigest()
+    name = files.results.name
+    assert everything(files.folder) == {
+        name: log.seal({"n": 2}),
+        f"{name}.before-s": b"one\n",
+        f"{name}.before-s-2": log.seal({"n": 1}),
+    }
+
+
+def test_results_that_cannot_be_kept_are_not_replaced(files: RunFiles) -> None:
+    """Where the disk takes no copy of the old file, the old file stays, and no half of a copy."""
+    files.folder.mkdir(parents=True)
+    files.results.write_bytes(b"old\n")
+    disk = FaultyDisk(1, "ENOSPC", ("write",), NoLinks())
+    with pytest.raises(MachineError, match=r"cannot keep .*: No space left on device"):
+        replace_results(files.results, iter([{"n": 1}]), "s", disk)
+    assert everything(files.folder) == {files.results.name: b"old\n"}
+
+
+# The folder
+
+
+def test_files_follow_the_umask(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """Whoever shares results by umask shares every file of a run, also those that are replaced."""
+    old = os.umask(0o027)
+    try:
+        store = opened()
+        store.open_logs(index)
+        save(store, index, *KEYS)
+        finished(store, index)
+        store.keep_files({"prompt_own.txt": b"x"})
+        replace(MADE).save(files.manifest)
+    finally:
+        os.umask(old)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in files.folder.iterdir()}
+    assert set(modes.values()) == {0o640} and len(modes) == 7
+
+
+def test_second_writer_is_refused(opened: Opened, files: RunFiles) -> None:
+    """A run that is open is not opened again."""
+    opened()
+    with pytest.raises(MachineError, match="is in use by process"):
+        RunStore(files, lambda: 0.0, "s")
+
+
+def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """Every file of the old run stands under another name, also when it is restarted twice in a second."""
+    contents: list[dict[str, bytes]] = []
+    for _ in range(2):
+        store = opened("s")
+        store.open_logs(index)
+        save(store, index, *KEYS[: 1 + len(contents)])
+        store.save_response("甲", "r", len(contents), Reply(Completion("x"), 0.1, 1, "http://x"))
+        store.save_failure(Failure("丁", "endpoint", "k", "d", len(contents)), index.digest(3))
+        store.event("retry", number=len(contents))
+        replace(MADE, counts={"n": len(contents)}).save(files.manifest)
+        for kind in ("txt", "json"):
+            files.report(kind).write_text(str(len(contents)))
+        contents.append(everything(files.folder))
+        store.set_aside_everything()
+        assert not store.open_logs(index).any()
+        assert store.manifest() is None and store.saved_counts() == {}
+    left = set(everything(files.folder).values())
+    assert all(set(before.values()) <= left for before in contents)
+
+
+def test_prompts_are_kept_once_and_others_set_aside(opened: Opened, files: RunFiles) -> None:
+    """The copy beside the results is what this run used; one of an earlier run is not lost."""
+    store = opened("s")
+    store.keep_files({"prompt_own.txt": "甲".encode()})
+    before = files.folder.joinpath("prompt_own.txt").stat()
+    store.keep_files({"prompt_own.txt": "甲".encode()})
+    after = files.folder.joinpath("prompt_own.txt").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    store.keep_files({"prompt_own.txt": "乙".encode()})
+    assert everything(files.folder) == {"prompt_own.txt": "乙".encode(), "prompt_own.txt.before-s": "甲".encode()}
+
+
+def test_events_are_lines_with_their_time(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """The run's log says what happened and when."""
+    store = opened()
+    store.open_logs(index)
+    store.event("retry", user_id="甲")
+    assert [log.unseal(line.text) for line in log.lines(files.events)] == [
+        {"time": 12.5, "what": "retry", "user_id": "甲", "format": 1}
+    ]
+
+
+def test_runs_are_found_by_their_manifests(tmp_path: Path) -> None:
+    """Every run below a results folder, by name and subset; what was set aside is none."""
+    for name, subset in (("b", "weibo"), ("a", "zhihu"), ("a", "douban")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        replace(MADE, subset=subset).save(RunFiles(tmp_path / name, subset).manifest)
+    (tmp_path / "a" / "run_zhihu.json.before-s").write_bytes(b"{}")
+    found = [(files.folder.name, files.subset) for files in runs(tmp_path)]
+    assert found == [("a", "douban"), ("a", "zhihu"), ("b", "weibo")]
+
+
+# The manifest
+
+
+def test_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    """Every field of a manifest is in its file."""
+    made = replace(MADE, state=COMPLETE, counts={"users": 4}, results_sha256="ab")
+    made.save(tmp_path / "run.json")
+    assert manifest.load(tmp_path / "run.json") == made
+    assert manifest.load(tmp_path / "none.json") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        *[({name: []}, f"field {name}: expected") for name in ("identity", "provenance", "tuning", "tasks",
+                                                                         "selection", "counts", "times")],
+        ({"format": 2}, "field format: expected 1"),
+        ({"format": None}, "field format: expected 1"),
+        ({"subset": None}, "field subset: expected"),
+        ({"state": "done"}, "field state: expected one of running, stopped, incomplete, complete"),
+        ({"state": {}}, "field state: expected one of"),
+        ({"results_sha256": 5}, "field results_sha256: expected"),
+    ],
+)  # fmt: skip
+def test_unusable_manifest_is_told_by_its_field(tmp_path: Path, changes: JSON, told: str) -> None:
+    """A manifest that lacks or spoils a field is refused, with the file and the field."""
+    path = tmp_path / "run.json"
+    MADE.save(path)
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), **changes}))
+    with pytest.raises(BadInput, match=rf"run\.json: {told}"):
+        manifest.load(path)
+
+
+@pytest.mark.parametrize("field", ["subset", "identity", "state", "format"])
+def test_manifest_without_a_field_is_told_by_its_name(tmp_path: Path, field: str) -> None:
+    """A field that is missing is told as one that is wrong."""
+    path = tmp_path / "run.json"
+    MADE.save(path)
+    data = orjson.loads(path.read_bytes())
+    del data[field]
+    path.write_bytes(orjson.dumps(data))
+    with pytest.raises(BadInput, match=f"field {field}: expected"):
+        manifest.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b"null"])
+def test_manifest_that_is_no_object_is_refused(tmp_path: Path, content: bytes) -> None:
+    """A torn or foreign file under the manifest's name is named."""
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(BadInput, match=r"run\.json"):
+        manifest.load(tmp_path / "run.json")
+
+
+def test_differences_are_told_field_by_field() -> None:
+    """Nested fields by dotted names, with both values; what is missing counts as None; what is equal is left out."""
+    old = {"a": 1, "b": {"c": 1, "d": {"e": 1}}, "f": {"g": 1}, "h": None, "i": [1]}
+    new = {"a": 1, "b": {"c": 2, "d": {}}, "f": None, "i": [2], "j": 0}
+    assert differences(old, new) == {
+        "b.c": (1, 2),
+        "b.d.e": (1, None),
+        "f": ({"g": 1}, None),
+        "i": ([1], [2]),
+        "j": (None, 0),
+    }
+    assert differences(old, old) == {}
+
+
+def test_other_configuration_is_refused_field_by_field(tmp_path: Path) -> None:
+    """Going on with a run as another one is refused, says what differs, and what can be done."""
+    other = {**MADE.identity, "model": "n", "sampling": {"temperature": 1.0}}
+    with pytest.raises(BadInput) as refused:
+        same_identity(MADE, other, frozenset(), tmp_path)
+    assert 'model was "m", is now "n"; sampling.temperature was 0.0, is now 1.0.' in str(refused.value)
+    assert all(way in str(refused.value) for way in ("--name", "--restart", "--allow model"))
+    with pytest.raises(BadInput, match=r"configuration: sampling\.temperature was"):
+        same_identity(MADE, other, frozenset({"model"}), tmp_path)
+    same_identity(MADE, other, frozenset({"model", "sampling.temperature"}), tmp_path)

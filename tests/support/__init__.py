@@ -1,0 +1,10 @@
+"""Fixtures and fakes that test files share, and the folders that they read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+"""Of the project."""
+
+DATA = ROOT / "tests" / "data"

@@ -1,0 +1,68 @@
+"""A small city and its residents, for tests of agent files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+from harness.benchmarks.dailymobility.agents import Limits, Runner, load_agent
+from harness.benchmarks.dailymobility.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.day import Resident, Row
+from harness.model import Ask, Completion, Request
+from tests.support import DATA
+
+FILES = DATA / "agents"
+AOI, POI = 500_000_000, 700_000_000
+HOME, WORK = AOI, AOI + 7
+SIDE = 6
+KINDS = ("amenity|restaurant", "shop|supermarket", "leisure|park")
+
+
+def city() -> City:
+    """36 squares of 100 m, 500 m apart, with a POI in the middle of each; AOI n is in row n // 6."""
+    aois, pois = {}, {}
+    for number in range(SIDE * SIDE):
+        x, y = 500.0 * (number % SIDE), 500.0 * (number // SIDE)
+        outline = ((x - 50, y - 50), (x + 50, y - 50), (x + 50, y + 50), (x - 50, y + 50))
+        aois[AOI + number] = Aoi(AOI + number, x, y, outline, 10_000.0, "R", (POI + number,))
+        pois[POI + number] = Poi(POI + number, f"地点{number}", KINDS[number % 3], x, y, AOI + number)
+    return City(aois, pois, {1: ((-100.0, -100.0), (3000.0, 3000.0))}, "", "0" * 64)
+
+
+def resident(number: int = 1) -> Resident:
+    profile = {"id": number, "age": 35, "occupation": "教师", "home": HOME, "work": WORK}
+    return Resident(str(number), number, HOME, WORK, profile)
+
+
+def runner(
+    file: str | Path, warn: Callable[[str], None] = lambda warning: None, seed: int = 1, **limits: float
+) -> Runner:
+    path = file if isinstance(file, Path) else FILES / file
+    return Runner(load_agent(path), city(), seed=seed, warn=warn, limits=Limits(**limits))
+
+
+def written(folder: Path, body: str, *, top: str = "") -> Path:
+    """An agent file with these lines in its class, and at its top."""
+    file = folder / "agent.py"
+    lines = "".join(f"    {line}\n" for line in dedent(body).strip("\n").splitlines())
+    head = "import asyncio, random, sys, time\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n"
+    file.write_text(f"{head}{dedent(top)}\nclass Own(DailyMobilityAgent):\n{lines}", encoding="utf-8")
+    return file
+
+
+async def silence(request: Request) -> Completion:
+    raise AssertionError("nobody was to ask")
+
+
+def saying(text: str) -> Ask:
+    async def ask(request: Request) -> Completion:
+        await asyncio.sleep(0)
+        return Completion(text)
+
+    return ask
+
+
+def played(runner: Runner, ask: Ask = silence, number: int = 1) -> list[Row]:
+    return asyncio.run(runner.play(resident(number), ask))

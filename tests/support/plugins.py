@@ -1,0 +1,55 @@
+"""What tests of benchmarks in files of their own share: commands in this process, and what they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.cli import main
+from tests.support import ROOT
+
+STARS = ROOT / "examples" / "star_rating" / "star_rating.py"
+FLOOR = "baseline/four-stars"
+
+
+class Commands:
+    """Commands on one results folder; `out` and `err` are what the last one printed."""
+
+    def __init__(self, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.results = results
+        self.out = self.err = ""
+        self._capsys = capsys
+
+    def __call__(self, *words: object, code: int = 0) -> str:
+        """Run a command, expect this exit code, return what it printed."""
+        found = main([*map(str, words), "--results-dir", str(self.results)])
+        self.out, self.err = self._capsys.readouterr()
+        assert found == code, self.out + self.err
+        assert "defect of the harness" not in self.err
+        return self.out
+
+    def refused(self, *words: object, code: int = 2) -> str:
+        """The one sentence that a command is refused with."""
+        self(*words, code=code)
+        assert self.err.startswith("harness: ") and self.err.count("\n") == 1, self.err
+        return self.err
+
+    def json(self, *words: object) -> Any:
+        return orjson.loads(self(*words))
+
+    def report(self, run: str, subset: str) -> Any:
+        return orjson.loads((self.results / run / f"eval_report_{subset}.json").read_bytes())
+
+    def text(self, run: str, name: str) -> str:
+        return (self.results / run / name).read_text(encoding="utf-8")
+
+
+def foreign(folder: Path) -> None:
+    """Make the runs of a folder somebody else's: their seals do not fit."""
+    for path in folder.glob("run_*.json"):
+        data = orjson.loads(path.read_bytes())
+        data["provenance"]["origin"] = "0" * 64
+        path.write_bytes(orjson.dumps(data))

@@ -1,0 +1,223 @@
+"""A whole run over a scripted endpoint, from its lock to its manifest, in processes that follow one another.
+
+Each does what `run` does with its files, in the same order (harness/engine/run.py), on a disk of the test's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import orjson
+
+from harness.chat import Chat
+from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.control import FixedControl
+from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.transport import Received
+from harness.engine.finish import finish
+from harness.engine.lane import Lane
+from harness.engine.local import LocalEngine
+from harness.engine.progress import Findings
+from harness.engine.run import Run
+from harness.errors import BadInput, Rejected, TransportFault
+from harness.model import JSON, Completion, Record, Where
+from harness.store import atomic, log, manifest
+from harness.store.disk import Disk
+from harness.store.manifest import COMPLETE, RUNNING, Manifest
+from harness.store.run import RunFiles, RunStore
+from harness.store.tasks import TaskIndex, open_index
+from tests.engine.test_engine import Chains, Endpoint, no_wait, task_lines
+from tests.support.disks import Death, FaultyDisk
+
+USERS = {"甲": 2, "乙": 1, "丙": 3, "丁": 2}
+LIMIT = 2
+Script = Callable[[str, int], Awaitable[None]] | None
+PROMPT = {"prompt_own.txt": "提示".encode()}
+
+
+class Telling(Chains):
+    """Says which replies a play has been shown."""
+
+    files = PROMPT
+
+    def __init__(self, shown: Callable[[str], None]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    async def asked(self, chat: Chat, key: str, before: str) -> Completion:
+        completion = await super().asked(chat, key, before)
+        self._shown(completion.text)
+        return completion
+
+
+class Wire(Endpoint):
+    """Takes nothing more from a process that has died."""
+
+    def __init__(self, disk: Disk, script: Script) -> None:
+        super().__init__(script)
+        self._disk = disk
+
+    async def send(self, body: bytes, _: str = "") -> Received:
+        if isinstance(self._disk, FaultyDisk) and self._disk.dead:
+            raise Death
+        return await super().send(body)
+
+
+class TellingStore(RunStore):
+    """Says whose records have been synced."""
+
+    def __init__(self, tell: Callable[[str], None], *args: Any) -> None:
+        self._tell = tell
+        self._users: list[str] = []
+        super().__init__(*args)
+
+    def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
+        record = super().save_record(data, index, position)
+        self._users.append(record.key)
+        return record
+
+    def sync(self) -> None:
+        users = tuple(self._users)
+        super().sync()
+        for user in users:
+            self._tell(user)
+
+
+async def hiccup(user: str, before: int) -> None:
+    """One request fails and is tried again; one user is refused and becomes a failure."""
+    if user == "乙":
+        raise Rejected("context", "太长")
+    if user == "甲" and not before:
+        raise TransportFault("http_503", "busy")
+
+
+class WholeRun:
+    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all processes."""
+
+    def __init__(self, folder: Path, users: Mapping[str, int] = USERS, *, power: bool = False) -> None:
+        self.root = folder
+        self.files = RunFiles(folder / "results" / "run", "weibo")
+        self.shown: Counter[str] = Counter()
+        self.answered: list[Counter[str]] = []
+        self._users = users
+        self._power = power
+        self._tasks = folder / "tasks.jsonl"
+        if not self._tasks.exists():
+            self._tasks.write_text(task_lines(users), encoding="utf-8")
+        self._cache = folder / ".index"
+
+    def process(
+        self,
+        disk: Disk,
+        script: Script = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> Manifest:
+        """Runs to an end; `tell` gets what is told to be saved, replies and users.
+
+        Raises `MachineError` (or a death) where a process would end with it.
+        """
+
+        def shown(text: str) -> None:
+            self.shown[text] += 1
+            tell(text)
+
+        endpoint = Wire(disk, script)
+        self.answered.append(endpoint.answered)
+        with closing(self.index()) as index:
+            store = TellingStore(tell, self.files, lambda: 1.0, "s", disk)
+            try:
+                return self._run(store, index, disk, Telling(shown), endpoint)
+            finally:
+                store.close()
+
+    def _run(self, store: RunStore, index: TaskIndex, disk: Disk, benchmark: Chains, endpoint: Endpoint) -> Manifest:
+        files, old = self.files, store.manifest()
+        if old is None and files.results.exists() and files.results.stat().st_size:
+            raise BadInput(f"{files.results} has no manifest")
+        made = old or self._manifest(index)
+        if old is None:
+            made.save(files.manifest, disk)
+        store.open_logs(index)
+        job = Run(benchmark, "weibo", index, store, made, np.ones(len(index), np.bool_))
+        if len(job.remaining):
+            made.state = RUNNING
+            store.set_aside_report()
+            store.keep_files(benchmark.files)
+            made.save(files.manifest, disk)
+            anyio.run(self._play, job, endpoint)
+        elif made.state == COMPLETE:
+            return made
+        self.finish(job, disk)
+        return made
+
+    def finish(self, job: Run, disk: Disk) -> None:
+        files, report = self.files, finish(job, "run", stopped=False)
+        atomic.write(files.report("json"), orjson.dumps(report.data), disk=disk)
+        job.manifest.save(files.manifest, disk)
+
+    async def _play(self, job: Run, endpoint: Endpoint) -> None:
+        clock = anyio.current_time
+        limiter = Limiter(Slots(FixedControl(LIMIT), clock))
+        caller = Caller(endpoint, limiter, Limits(2, 900.0), clock=clock, sleep=no_wait, rng=random.Random(0))
+        lane = Lane("run", Findings([job], clock), caller, seed=1, requested=LIMIT, power=self._power, clock=clock)
+        await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
+        if lane.ending is not None:
+            raise lane.ending
+
+    def index(self) -> TaskIndex:
+        return open_index(self._tasks, "chains", self._measured, self._cache)
+
+    def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
+        task = orjson.loads(line)
+        return task["user_id"], task["steps"]
+
+    def _manifest(self, index: TaskIndex) -> Manifest:
+        return Manifest(
+            subset="weibo",
+            identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},
+            provenance={"endpoint": "http://x", "key_from": None, "harness": "0"},
+            tuning={},
+            tasks={"path": "tasks.jsonl", "sha256": index.sha256, "users": len(index)},
+            selection={"ratio": 1.0, "sample_seed": 0},
+            state=RUNNING,
+            counts={},
+            times={"created": "2025-01-01T00:00:00+00:00"},
+        )
+
+    # What stands in the files
+
+    @property
+    def saved(self) -> Counter[str]:
+        """Requests whose replies are in the file."""
+        return Counter(log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses))
+
+    @property
+    def replies(self) -> Counter[str]:
+        return Counter(log.unseal(line.text)["completion"]["text"] for line in log.sound_lines(self.files.responses))
+
+    @property
+    def recorded(self) -> list[str]:
+        return [log.unseal(line.text)["user_id"] for line in log.sound_lines(self.files.results)]
+
+    def wrong(self) -> list[str]:
+        """What `verify` would find in a run that is complete."""
+        made = manifest.load(self.files.manifest)
+        if made is None or made.state != COMPLETE:
+            return ["it is not complete"]
+        found = [] if self.recorded == list(self._users) else [f"the records are of {self.recorded}"]
+        if made.results_sha256 != hashlib.sha256(self.files.results.read_bytes()).hexdigest():
+            found.append("the manifest names another file")
+        for path in (self.files.results, self.files.responses, self.files.failures, self.files.events):
+            found += [f"{path.name}: torn" for line in log.lines(path) if not log.sound(line.text)]
+        found += [f"{request} is saved twice" for request, times in self.saved.items() if times > 1]
+        if self.files.folder.joinpath("prompt_own.txt").read_bytes() != PROMPT["prompt_own.txt"]:
+            found.append("the prompt is another")
+        return found

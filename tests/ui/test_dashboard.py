@@ -1,0 +1,399 @@
+"""The dashboard: a view of frozen snapshots, rendered to text and compared; and what the engine puts into them."""
+
+from __future__ import annotations
+
+import io
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from harness.engine.progress import time_to_go
+from harness.engine.recent import REPLIES, Latency, Rates, Warnings
+from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
+from harness.ui import progress, words
+from harness.ui.board import Board, view
+from harness.ui.cells import Screen
+from harness.ui.console import SharedConsole, console
+from harness.ui.progress import LiveDisplay, PlainDisplay, display, wrapped
+
+EXPECTED = Path(__file__).parent / "dashboard"
+"""What is shown, as it was looked at and found good."""
+
+SCORES = {"Recall": 0.4, "F1^NS": 0.2}
+SUBSET = SubsetProgress("xiaohongshu", users=1200, done=1100, failed=20, steps=9600, steps_done=9000)
+SCORED = SubsetProgress("weibo", 1200, 600, 20, 9600, 4800, SCORES, 512)
+FULL: JSON = {
+    "model": "Qwen/Qwen3-8B",
+    "name": "千问",
+    "requested": None,
+    "in_flight": 57,
+    "held_by": "rate",
+    "waiting": 12,
+    "backing_off": 3,
+    "rate": 12.3,
+    "eta": 500.0,
+    "chain_bound": True,
+    "token_rates": (25_000.0, 1_200.0),
+    "latency": (1.234, 12.3),
+    "faults": (("http_429", 9), ("timeout", 4), ("http_503", 2), ("connection", 1), ("bad_json", 1)),
+    "failures": (("persistent_error", 38), ("http_400", 2)),
+    "projected_tokens": (15_000_000, 3_000_000),
+    "warnings": (Warned("http_503: 服务器繁忙", 3.0, 12), Warned("learned: no\ttemperature\x1b[2J", 65.0)),
+    "at_risk": AtRisk(600, 99.0),
+}
+
+
+def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
+    made: JSON = {
+        "model": "Qwen3-8B",
+        "seconds": 100.0,
+        "subsets": subsets or (SCORED,),
+        "requested": 64,
+        "name": "run",
+        "limit": 64,
+        "in_flight": 0,
+        "held_by": None,
+        "outage": 0.0,
+        "lag": 0.0,
+        "slowest_write": 0.0,
+        "waiting": 0,
+        "backing_off": 0,
+        "requests": 9000,
+        "replayed": 120,
+        "retries": 3,
+        "prompt_tokens": 12_345_678,
+        "completion_tokens": 2_345_678,
+        "rate": 12.3,
+        "eta": 61.0,
+    }
+    return Snapshot(**(made | changes))
+
+
+def shown(snapshots: tuple[Snapshot, ...], width: int, height: int = 30, encoding: str = "utf-8") -> list[str]:
+    return [line.plain for line in view(snapshots, Screen(width, height, encoding))]
+
+
+# The view
+
+
+def expected(name: str) -> list[str]:
+    return (EXPECTED / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+
+
+def test_dashboard_at_eighty_columns() -> None:
+    """Everything that is known of a run, in fewer than 24 lines of at most 80 cells."""
+    assert shown((snapshot(SCORED, SUBSET, **FULL),), 80) == expected("80")
+
+
+def test_dashboard_at_120_columns() -> None:
+    """What is wider is the bars, and what shares a line."""
+    assert shown((snapshot(SCORED, SUBSET, **FULL),), 120) == expected("120")
+
+
+def test_dashboard_at_160_columns() -> None:
+    """A run that syncs tells users and milliseconds that a power loss could take."""
+    risk = AtRisk(2, 0.042, synced=True)
+    assert shown((snapshot(SCORED, SUBSET, **(FULL | {"at_risk": risk})),), 160) == expected("160")
+
+
+def test_two_runs_fit_a_small_terminal() -> None:
+    """Each has its subsets and a line or two on its traffic; the warnings of both say whose they are."""
+    runs = (snapshot(SCORED, SUBSET, **FULL), snapshot(SCORED, name="gpt-5-mini", stopping="no quota"))
+    assert shown(runs, 80, 24) == expected("two_runs")
+
+
+def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
+    """And where there are fewer lines, those that have ended go first, and the rest is counted."""
+    runs = tuple([snapshot(name=f"run-{number}", over=number < 5, in_flight=1) for number in range(20)])
+    rows = shown(runs, 80, 24)
+    assert [row.split()[0] for row in rows[1:21]] == [f"run-{number}" for number in range(20)]
+    assert len(rows) <= 23
+    few = shown(runs, 80, 12)
+    assert len(few) == 11
+    assert [row.split()[0] for row in few[1:9]] == [f"run-{number}" for number in range(5, 13)]
+    assert few[9] == "and 12 more runs, 5 done"
+
+
+subsets = st.builds(
+    SubsetProgress,
+    subset=st.sampled_from(["weibo", "xiaohongshu", "小红书", "beijing"]),
+    users=st.integers(0, 10**6),
+    done=st.integers(0, 10**6),
+    failed=st.integers(0, 999),
+    steps=st.integers(0, 10**7),
+    steps_done=st.integers(0, 10**7),
+    scores=st.sampled_from([{}, SCORES, {"Recall": None, "F1^NS": 1.0}]),
+    scored_users=st.integers(0, 10**6),
+)
+runs_of_any_kind = st.lists(
+    st.builds(
+        lambda some, full, text, **rest: replace(
+            snapshot(*some, **(FULL if full else {})), warnings=(Warned(text, 3.0),), **rest
+        ),
+        some=st.lists(subsets, min_size=1, max_size=5),
+        name=st.text(min_size=1, max_size=60),
+        text=st.text(max_size=300),
+        over=st.booleans(),
+        stopping=st.none() | st.text(min_size=1, max_size=100),
+        full=st.booleans(),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs_of_any_kind, st.integers(1, 200), st.integers(1, 60), st.sampled_from(["utf-8", "cp1252", "ascii", "none"]))
+def test_no_terminal_is_too_small(runs: list[Snapshot], width: int, height: int, encoding: str) -> None:
+    """Whatever runs, names and warnings hold: no line is wider than the terminal, nor the board higher, and all of it
+    is in the terminal's characters and on its lines."""
+    lines = shown(tuple(runs), width, height, encoding)
+    assert 1 <= len(lines) <= max(1, height - 1)
+    assert max(cell_len(line) for line in lines) <= width
+    assert all(line.isprintable() for line in lines)
+    if encoding != "utf-8":
+        "".join(lines).encode("ascii" if encoding == "none" else encoding)
+
+
+def marks(lines: list[str]) -> list[list[int]]:
+    """Where the bars between parts stand."""
+    return [[place for place, c in enumerate(line) if c == "|"] for line in lines]
+
+
+def test_nothing_moves_while_numbers_grow() -> None:
+    """From the first step to the last, headings, bars and the marks between parts stand where they stood."""
+    early: JSON = {"in_flight": 1, "waiting": 0, "backing_off": 0, "rate": 1.0, "latency": (0.001, 0.02), "requests": 1}
+    early |= {"prompt_tokens": 5, "completion_tokens": 1, "token_rates": (1.0, 0.0), "projected_tokens": (10, 2)}
+    begun = replace(SCORED, done=0, failed=1, steps_done=1, scores={"Recall": 0.0, "F1^NS": None}, scored_users=1)
+    ended = replace(SCORED, done=1180, steps_done=9600, scores={"Recall": 1.0, "F1^NS": 1.0}, scored_users=1180)
+    first = shown((snapshot(begun, **(FULL | early)),), 80)
+    last = shown((snapshot(ended, **FULL),), 80)
+    assert first[1] == last[1] and first[2].index("─") == last[2].index("━")
+    assert [line[:10] for line in first[3:]] == [line[:10] for line in last[3:]]
+    assert marks(first[3:]) == marks(last[3:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"held_by": "rate", "waiting": 3}, "held by the rate"),
+        ({"held_by": "pause", "waiting": 3}, "the endpoint asked to wait"),
+        ({"held_by": "outage", "waiting": 3, "outage": 30.0, "silence": 30.0}, "no answer for 0:30"),
+        ({"in_flight": 64, "silence": 22.0, "latency": (1.0, 3.0)}, "no answer for 0:22"),
+        ({"lag": 0.25}, "busy loop 250 ms"),
+        ({"slowest_write": 0.08}, "slow disk 80 ms"),
+        ({"held_by": "limit", "waiting": 3, "in_flight": 20}, "other runs use the remaining slots"),
+        ({"held_by": None, "in_flight": 20, "others_in_flight": 10_000}, "other runs use the remaining slots"),
+        ({"in_flight": 5, "subsets": (replace(SCORED, done=1173, failed=20),)}, "only 7 users left"),
+    ],
+)
+def test_why_fewer_are_on_the_wire_is_told(changes: JSON, told: str) -> None:
+    """Each reason in words, next to the numbers in flight, the limit and what was requested."""
+    assert told in " ".join(shown((snapshot(**changes),), 160))
+
+
+def test_slow_replies_are_no_silence() -> None:
+    """A model that takes half a minute for a reply is not said to have gone."""
+    assert not words.is_silent(snapshot(in_flight=4, silence=31.0, latency=(25.0, 40.0)))
+    assert words.is_silent(snapshot(in_flight=4, silence=81.0, latency=(25.0, 40.0)))
+
+
+def test_nothing_is_to_go_once_every_user_has_ended() -> None:
+    """Whatever the rate makes of the last steps, the last line says 0:00."""
+    ended = SubsetProgress("weibo", users=3, done=2, failed=1, steps=9, steps_done=7)
+    for eta in (None, 5.0):
+        assert "0:00 to go" in progress.lines((snapshot(ended, eta=eta),))
+    assert "1:01 to go" in progress.lines((snapshot(ended, SUBSET),))
+    assert "1:01 to go" in progress.lines((snapshot(ended, in_flight=1),))
+    assert "? to go" in progress.lines((snapshot(SUBSET, eta=None),))
+
+
+def test_kinds_of_failures_fold() -> None:
+    """Three kinds have names, the rest is one number; one more kind alone has its name too."""
+    four = (("a", 4), ("b", 3), ("c", 2), ("d", 1))
+    assert words.kinds(four) == ": a 4, b 3, c 2, d 1"
+    assert words.kinds((*four, ("e", 1))) == ": a 4, b 3, c 2, 2 other kinds 2"
+    assert words.kinds(()) == ""
+
+
+def test_endpoint_without_token_counts_is_said_to_tell_none() -> None:
+    """Rather than that a run took no tokens."""
+    silent = snapshot(prompt_tokens=0, completion_tokens=0, latency=(1.0, 2.0))
+    assert [part.text for part in words.tokens(silent)] == ["the endpoint reports none"]
+
+
+def test_large_counts_keep_six_characters() -> None:
+    """Also where rounding would make four digits of three."""
+    for power in range(12):
+        for number in (10**power - 1, 10**power, 5 * 10**power):
+            assert len(words.count(number)) <= 6
+    assert words.count(999_960) == "1.0M"
+
+
+# Displays
+
+
+def terminal(width: int = 80, **kwargs: Any) -> tuple[SharedConsole, io.StringIO]:
+    file = io.StringIO()
+    return SharedConsole(file=file, force_terminal=True, width=width, height=24, _environ={}, **kwargs), file
+
+
+def test_live_display_leaves_nothing_behind() -> None:
+    """Each frame takes the lines of the one before, and the end takes the last."""
+    screen, file = terminal()
+    with LiveDisplay(screen) as observe:
+        observe((snapshot(),))
+        lines = len(shown((snapshot(),), 80, 24))
+        observe((snapshot(),))
+        assert file.getvalue().count("\x1b[1A") == lines - 1
+    assert file.getvalue().count("\x1b[1A") >= 2 * lines - 1
+    assert file.getvalue().endswith("\x1b[?25h") or "\x1b[?25h" in file.getvalue()
+
+
+def test_lines_that_a_narrower_terminal_wrapped_are_taken_too() -> None:
+    """The board of 80 columns is more lines in 40: the next frame goes up by as many."""
+    assert wrapped([80, 40, 41, 0], 40) == 2
+    assert wrapped([80, 79], 100) == 0
+    screen, file = terminal()
+    with LiveDisplay(screen) as observe:
+        observe((snapshot(),))
+        widths = [cell_len(line) for line in shown((snapshot(),), 80, 24)]
+        screen.width = 40
+        before = file.getvalue().count("\x1b[1A")
+        observe((snapshot(),))
+        gone_up = file.getvalue().count("\x1b[1A") - before
+    assert gone_up == len(widths) - 1 + wrapped(widths, 40) > len(widths) - 1
+
+
+def test_printing_from_a_thread_waits_for_its_turn() -> None:
+    """All of what one thread prints is written before another's begins, so that no frame comes in between."""
+
+    class File(io.StringIO):
+        free: bool | None = None
+
+        def write(self, text: str) -> int:
+            def look() -> None:
+                self.free = screen.turn.acquire(blocking=False)
+
+            other = threading.Thread(target=look)
+            other.start()
+            other.join()
+            return super().write(text)
+
+    file = File()
+    screen = SharedConsole(file=file)
+    screen.print("一行")
+    assert file.getvalue() == "一行\n" and file.free is False
+
+
+def test_no_color_takes_colours_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the flag and by the variable; what is bold stays so."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert console(no_color=True).no_color and not console().no_color
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console().no_color
+    for plain in (False, True):
+        screen, file = terminal(color_system="256", no_color=plain)
+        screen.print(Board((snapshot(**FULL),)))
+        assert ("\x1b[36m" in file.getvalue()) is not plain
+        assert "\x1b[1m" in file.getvalue()
+
+
+def test_dumb_terminals_and_pipes_get_lines() -> None:
+    """Nothing that moves a cursor goes where none can be moved."""
+    assert isinstance(display(Console(file=io.StringIO())), PlainDisplay)
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(display(dumb), PlainDisplay)
+    assert isinstance(display(terminal()[0]), LiveDisplay)
+
+
+def test_logs_get_fewer_lines_the_longer_a_run_takes() -> None:
+    """Every five seconds in its first minute, once a minute after a quarter of an hour, and once at its end."""
+    file = io.StringIO()
+    with PlainDisplay(Console(file=file)) as observe:
+        for second in range(60):
+            observe((snapshot(seconds=float(second)),))
+        assert file.getvalue().count(" gone,") == 11
+        observe((snapshot(seconds=900.0),))
+        for second in range(901, 960):
+            observe((snapshot(seconds=float(second)),))
+        assert file.getvalue().count(" gone,") == 12
+        observe((snapshot(seconds=960.0),))
+        assert file.getvalue().count(" gone,") == 13
+    assert file.getvalue().count(" gone,") == 14 and "\x1b" not in file.getvalue()
+
+
+def test_log_lines_keep_within_eighty_columns() -> None:
+    """No line is broken in the middle of what it tells; each run's lines begin with its name."""
+    run = snapshot(replace(SCORED, done=1100), SUBSET, **FULL)
+    lines = progress.lines((run,)).splitlines()
+    assert max(map(cell_len, lines)) <= 80
+    told = " ".join(progress.lines((run,)).split())
+    assert "weibo 1100/1200 (20 failed) Recall 40.00% F1^NS 20.00% over 512 users" in told
+    assert "tokens 12.3M in, 2.3M out" in told and "warning 0:03 ago: http_503: 服务器繁忙 (12 times)" in told
+    several = progress.lines((run, snapshot(SUBSET, name="gpt-5-mini", over=True)))
+    assert "千问: weibo 1100/1200" in several
+    assert several.splitlines()[-1] == "gpt-5-mini: xiaohongshu 1100/1200 (20 failed) | done"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_faults_of_several_runs_leave_room_for_what_was_found_out(number: int) -> None:
+    """Each run tells one fault at most, and the log and the board of all have a line for a note besides."""
+    heard = (Warned("http_503: 忙", 1.0, 7), Warned("learned: no temperature", 65.0))
+    runs = tuple([snapshot(name=f"run-{place}", warnings=heard) for place in range(number)])
+    assert any("no temperature" in line for line in shown(runs, 80, 40))
+    assert "no temperature" in progress.lines(runs)
+
+
+# What the engine tells
+
+
+def test_longest_chain_can_outlast_the_rate() -> None:
+    """A user's steps come one after another: 50 of 2 s take 100 s, however fast all others are."""
+    assert time_to_go(100, 50, rate=5.0, step_seconds=2.0, outage=False) == (100.0, True)
+    assert time_to_go(1000, 50, rate=5.0, step_seconds=2.0, outage=False) == (200.0, False)
+    assert time_to_go(0, 0, rate=0.0, step_seconds=None, outage=False) == (0.0, False)
+
+
+def test_nobody_can_tell_how_long_an_outage_lasts() -> None:
+    """Nor how long a run takes before its first step."""
+    assert time_to_go(10, 2, rate=5.0, step_seconds=2.0, outage=True) == (None, False)
+    assert time_to_go(10, 2, rate=0.0, step_seconds=None, outage=False) == (None, False)
+
+
+def test_latency_is_that_of_the_last_replies() -> None:
+    """Exact quantiles of a bounded window: what is older has no weight."""
+    latency = Latency()
+    assert latency.quantiles is None and latency.mean is None
+    for _ in range(REPLIES):
+        latency.add(100.0)
+    for number in range(REPLIES):
+        latency.add(number / (REPLIES - 1))
+    assert latency.quantiles == pytest.approx((0.5, 0.95))
+    assert latency.mean == pytest.approx(0.5)
+
+
+def test_rates_are_those_of_the_last_half_minute() -> None:
+    """Of steps, and of tokens in and out; before any time has gone there is none."""
+    rates = Rates(0.0, (0, 0, 0))
+    assert rates.of(0.0, (0, 0, 0)) == (0.0, 0.0, 0.0)
+    assert rates.of(10.0, (1000, 10_000, 1000)) == (100.0, 1000.0, 100.0)
+    for second in range(11, 100):
+        steps, into, out = rates.of(float(second), (1000 + 2 * (second - 10), 10_000, 1000))
+    assert steps == pytest.approx(2.0)
+    assert (into, out) == (0.0, 0.0)
+
+
+def test_warnings_that_repeat_are_counted() -> None:
+    """Three different ones are kept, the newest first, with their age and how often they came."""
+    warnings = Warnings(3)
+    for time, text in enumerate(["甲", "乙", "甲", "丙", "丁"]):
+        warnings.add(float(time), text)
+    assert warnings.recent(10.0) == (Warned("丁", 6.0), Warned("丙", 7.0), Warned("甲", 8.0, 2))
