@@ -50,9 +50,7 @@ from harness.model import (
     Completion,
     Message,
     Record,
-    Report,
     Request,
-    RunFacts,
     Snapshot,
     Where,
 )
@@ -64,23 +62,6 @@ from harness.store.tasks import TaskIndex, open_index
 USERS = {f"用户{n}": 1 + n * 7 % 5 for n in range(12)}
 STEPS = sum(USERS.values())
 SAMPLING = Sampling("m")
-
-
-class CountingScorer:
-    def score(self, shard: Sequence[Record]) -> int:
-        return len(shard)
-
-    def merge(self, a: int, b: int) -> int:
-        return a + b
-
-    def condense(self, merged: int) -> int:
-        return merged
-
-    def running(self, merged: int) -> Mapping[str, float | None]:
-        return {"users": merged}
-
-    def summarise(self, merged: int, run: RunFacts) -> Report:
-        return Report({"users": merged, "expected": run.expected_users, "failed": run.failed_users}, (), "")
 
 
 class Chains(Benchmark):
@@ -116,13 +97,11 @@ class Chains(Benchmark):
         return {"Length": len(answer or ())}
 
     def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
-        return {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
+        own = {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
+        return {**own, "metrics": metrics, "outcome": outcome, "repairs": repairs}
 
     def rescore(self, task: Task, data: JSON) -> JSON:
         return data
-
-    def scorer(self, subset: str) -> CountingScorer:
-        return CountingScorer()
 
 
 def task_lines(users: Mapping[str, int]) -> str:
@@ -225,8 +204,9 @@ class Run:
             await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
             ending = lane.ending
             if not isinstance(ending, MachineError):
-                self.report = finish(job, "run", stopped=ending is not None).data
-                self.counts = {name: self.report[name] for name in ("users", "expected", "failed")}
+                self.report, _ = finish(job, "run", stopped=ending is not None)
+                of = self.report.coverage
+                self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
             return ending
 
     def open(self) -> _Opened:
@@ -538,7 +518,7 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
     assert await run.play(again) is None
     assert Counter(again.sent) == {"用户2": USERS["用户2"] - 1}
     assert run.snapshots[-1].replayed == 1
-    assert run.manifest.state == COMPLETE and run.report["failed"] == 0
+    assert run.manifest.state == COMPLETE and run.report.coverage.failed_users == 0
 
 
 @pytest.mark.anyio
