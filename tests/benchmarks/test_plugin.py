@@ -45,7 +45,7 @@ def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Comma
     hits = sum((record["metrics"]["Hit rate"] or 0) * record["visited"] for record in records)
     assert north["metrics"]["Hit rate"]["value"] == pytest.approx(hits / visits)
     assert south["metrics"] == {name: {"value": None, "ci95": None, "users": 6} for name in ("Hit rate", "Detour")}
-    assert "bounds" not in north and north["distribution"] == {}
+    assert north["bounds"] is None and north["distribution"] == {}
     assert "Hit rate n/a, Detour n/a" in done.out
     text = done.text("everywhere", "eval_report_north.txt")
     assert f"{visits} visits of 12 visitors in the north." in text and "km" in text
@@ -644,7 +644,7 @@ WHILE_PLAYED = {
     ),
     "sections fail": ('yield Heading("Visits")', "yield Heading(1 / 0)", "sections: ZeroDivisionError"),
     "sections of no block": ('yield Heading("Visits")', 'yield "Visits"', "expected a block of a report, got str"),
-    "a block of no text": ('yield Heading("Visits")', "yield Heading(5)", "Heading.text is 5"),
+    "a block of no text": ('yield Heading("Visits")', "yield Heading(5)", "Heading: Expected `str`"),
     "a table of unequal rows": ('(("hits",', '(("hits", "x",', "a row of another length"),
 }
 

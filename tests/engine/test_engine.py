@@ -120,8 +120,9 @@ class Run:
             await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
             ending = lane.ending
             if not isinstance(ending, MachineError):
-                self.report = finish(job, "run", stopped=ending is not None).data
-                self.counts = {name: self.report[name] for name in ("users", "expected", "failed")}
+                self.report, _ = finish(job, "run", stopped=ending is not None)
+                of = self.report.coverage
+                self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
             return ending
 
     def open(self) -> _Opened:
@@ -433,7 +434,7 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
     assert await run.play(again) is None
     assert Counter(again.sent) == {"用户2": USERS["用户2"] - 1}
     assert run.snapshots[-1].replayed == 1
-    assert run.manifest.state == COMPLETE and run.report["failed"] == 0
+    assert run.manifest.state == COMPLETE and run.report.coverage.failed_users == 0
 
 
 @pytest.mark.anyio

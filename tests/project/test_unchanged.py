@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from tests.support import before
-from tests.support.sameness import Renamed, differences
+from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
 
 Contents = dict[str, bytes]
 
-RENAMED: dict[str, Renamed] = {"eval_report": {}, "stats": {"*/percent": "*/value"}, "compare": {}, "failures": {}}
+RENAMED: dict[str, Renamed] = {"eval_report": FORMAT_2, "stats": STATS, "compare": {}, "failures": {}}
 """Paths of numbers that have moved since, by the kind of document: {"diagnostics/repaired_steps": "repaired/steps"}."""
 
 

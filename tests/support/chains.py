@@ -68,7 +68,8 @@ class Chains(Benchmark):
         return {"Length": len(answer or ())}
 
     def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
-        return {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
+        own = {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
+        return {**own, "metrics": metrics, "outcome": outcome, "repairs": repairs}
 
     def rescore(self, task: Task, data: JSON) -> JSON:
         return data
