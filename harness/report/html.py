@@ -102,7 +102,7 @@ def _kinds(blocks: Sequence[Block]) -> list[tuple[str, Block]]:
 def _json(value: Any) -> Markup:
     """Return JSON that is safe in a script element; unpaired surrogates, which no file can hold, are escaped."""
     try:
-        made = orjson.dumps(value)
+        made = orjson.dumps(value, default=_fields)
     except TypeError:
         made = json.dumps(
             value, default=lambda block: {name: getattr(block, name) for name in block.__slots__}
@@ -113,7 +113,7 @@ def _json(value: Any) -> Markup:
 
 
 def _fields(block: Any) -> dict[str, Any]:
-    return {name: getattr(block, name) for name in block.__slots__}
+    return {name: getattr(block, name) for name in block.__struct_fields__}
 
 
 @cache

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.model import Block, Chart, Heading, Paragraph, Quote, Report, Sketch, Table, Tags, Verbatim
+from harness.model import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
 from harness.printable import in_lines, on_one_line
 from harness.ui.cells import to_left, to_right
 
@@ -17,13 +17,8 @@ NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕�
 Lines = list[str]
 
 
-def render(report: Report, width: int = 80) -> str:
-    """The report's blocks, an empty line between each two; only `Verbatim` may pass `width`."""
-    return rendered(report.blocks, width)
-
-
 def rendered(blocks: Sequence[Block], width: int = 80) -> str:
-    """Return blocks as text, without pictures."""
+    """Return blocks as text without pictures, an empty line between each two; only `Verbatim` may pass `width`."""
     return "\n\n".join("\n".join(lines) for block in blocks if (lines := _block(block, width))) + "\n"
 
 

@@ -12,9 +12,9 @@ import orjson
 from harness.analysis.comparison.figures import number
 from harness.analysis.comparison.runs import Side, Subset, common
 from harness.benchmark import VALID
-from harness.benchmarks import invalid
 from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.reports import sentence_on_invalid
 from harness.model import JSON
 from harness.scoring.paired import Pair
 from harness.store.manifest import differences, shown
@@ -120,7 +120,7 @@ def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
             wrong = [{kind: times for kind, times in count.items() if kind != VALID} for count in counts]
             answers = [sum(count.values()) for count in counts]
             by_run = [
-                f"of {side.of.run} {invalid.sentence(kinds, number, 'answers') or f'none of {number}'}"
+                f"of {side.of.run} {sentence_on_invalid(kinds, number) or f'none of {number}'}"
                 for side, kinds, number in zip(sides, wrong, answers, strict=True)
             ]
             yield f"{sides[0].of.name}, invalid answers of users that both have, scored as empty: {'; '.join(by_run)}."

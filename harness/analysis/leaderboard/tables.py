@@ -14,7 +14,6 @@ from itertools import chain
 from harness.analysis.leaderboard.reports import Declared, Scored, Value, declared_of
 from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.derived import declared
 from harness.model import Published
 from harness.report.grid import Place
 
@@ -53,7 +52,7 @@ def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
 def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
     """Return the layout of the reports of one benchmark, which may be of several of its versions."""
     cls = registry.find(name) if registry.is_shipped(name) else None
-    of = reports or ([declared_of(declared(cls))] if cls else [])
+    of = reports or ([declared_of(cls)] if cls else [])
     metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))

@@ -9,27 +9,30 @@ that died); missing events in the log, or a missing failure of a user; changes t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import orjson
+from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
 from harness.analysis.verification.replayed import MISSHAPEN, Player, counted, unlike
 from harness.benchmark import Benchmark
-from harness.benchmarks.derived import upgraded
+from harness.benchmarks import reports
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
+from harness.benchmarks.overview import blocks
+from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
 from harness.engine.run import Run
-from harness.errors import reading, shown
-from harness.model import JSON, Record, Report
+from harness.errors import BadInput, reading, shown
+from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
@@ -183,12 +186,12 @@ class Check:
         path = self._files.report("json")
         content = _content(path)
         try:
-            made = self._made(self._scores, *self._only_in_report(content))
+            made, more = self._made(self._scores, *self._only_in_report(content))
         except MISSHAPEN as error:
             yield f"{self._files.manifest.name}: no report can be made of its fields ({error!r})"
             return
-        if _dumped(made) == content:
-            others = {self._files.report("txt").name: text.render(made).encode(), **made.files}
+        if reports.encoded(made) == content:
+            others = {self._files.report("txt").name: text.rendered(list(blocks(made))).encode(), **more}
             for name, expected in others.items():
                 if wrong := _unlike(self._files.folder / name, expected):
                     yield f"{name} {wrong} {EXPECTED}"
@@ -213,17 +216,13 @@ class Check:
         except MISSHAPEN:
             return folder, ()
 
-    def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> Report:
+    def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report of the saved results, as `run` and `reeval` make it."""
         store = cast(RunStore, None)  # a writer, and nothing is written here
         expected = self.expected | self.done
         run = Run(self._benchmark, self._files.subset, self._index, store, self._manifest, expected)
         about = facts(run, name, self._failed_users())
         return scores.report(replace(about, notes=(*about.notes, *notes)))
-
-
-def _dumped(report: Report) -> bytes:
-    return orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
 
 
 def _unlike(path: Path, expected: bytes) -> str | None:
@@ -244,6 +243,13 @@ def _content(path: Path) -> bytes:
             return b""
 
 
+def _filled(old: Any, now: Any) -> Any:
+    """Return what an earlier version reported, with what it did not report yet as it is now."""
+    if isinstance(old, dict) and isinstance(now, dict):
+        return {**now, **{name: _filled(value, now.get(name)) for name, value in old.items()}}
+    return now if old is None else old
+
+
 def _report_unlike(content: bytes, made: Report) -> str | None:
     """Return how a report differs, except for the last digits on another machine; None if it does not."""
     try:
@@ -253,7 +259,9 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
     if orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n" != content:
         return "was changed since it was written"
     try:
-        name = unlike(upgraded(found), orjson.loads(orjson.dumps(made.data)))
-    except MISSHAPEN:
+        saved = reports.read(content)
+    except BadInput:
         return "is no report"
+    old, now = (orjson.loads(reports.encoded(structs.replace(of, sections=()))) for of in (saved, made))
+    name = unlike(_filled(old, now) if found["format"] < reports.FORMAT else old, now)
     return None if name is None else f"differs in {name}"
