@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
@@ -28,7 +30,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat call as a benchmark asks for it; model and sampling parameters are the run's."""
+    """One chat call of a benchmark; model and sampling parameters are the run's."""
 
     messages: tuple[Message, ...]
     json_object: bool = True
@@ -36,13 +38,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an endpoint answered to one request.
+    """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's own word, in OpenAI's where it means the same, except for three of ours:
-    `content_filter` (its input filter) and `context_length` (prompt or body too long) stand for a request that it would
-    not take, and `only_thinking` for a reply cut off before its answer began, all its tokens gone into thoughts.
-    Token counts are `None` where the endpoint reports none. `reasoning` is what a thinking model thought, where the
-    endpoint hands it out apart from the text.
+    `finish_reason` is the endpoint's own word, or OpenAI's for the same, except for three of ours: `content_filter`
+    (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
+    reply that was cut off before its answer began. Token counts are None if the endpoint reports none. `reasoning` is
+    the thoughts of a model, if the endpoint returns them apart from the text.
     """
 
     text: str
@@ -52,6 +53,11 @@ class Completion:
     model: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """Return the text, or what there is instead."""
+        return self.text or self.refusal or f"(no text; finish_reason {self.finish_reason})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +75,21 @@ class Reply:
 
 
 LARGEST_COUNT = 2**40
-"""Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
+"""Tokens; no reply has that many, and sums of smaller counts stay far inside the 64 bits that files hold."""
 
 NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
 """Finish reasons of requests that no model may have seen, so that no tokens are missing from the reported usage."""
 
 Ask = Callable[[Request], Awaitable[Completion]]
 Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
-"""Answers the messages of a chat request, contents as strings, by them and a seed alone."""
+"""Answers the messages of a chat request (contents are strings). Only they and the seed decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens and requests that one user's completions cost; retries of failed sends are not in it.
+    """Tokens and requests of one user's completions, without retries of failed sends.
 
-    `untold` are the answered requests for which the endpoint reported no usage.
+    `untold` counts answered requests for which the endpoint reported no usage.
     """
 
     prompt_tokens: int = 0
@@ -101,18 +107,14 @@ class Usage:
 
     @property
     def data(self) -> JSON:
-        """As records have it; `untold` only where there is any."""
-        counts = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "requests": self.requests,
-        }
-        return counts | {"untold": self.untold} if self.untold else counts
+        """Return the usage as records have it; `untold` only if there is any."""
+        counts = asdict(self)
+        return counts if self.untold else {name: count for name, count in counts.items() if name != "untold"}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One completed user: `data` is the object that its line in the results file holds."""
+    """One completed user: `data` is the object of its line in the results file."""
 
     key: str
     data: JSON
@@ -120,7 +122,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A user given up on: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many tries."""
+    """A user that could not be played: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many
+    tries."""
 
     key: str
     boundary: str
@@ -129,60 +132,60 @@ class Failure:
     tries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class _Block(Struct, frozen=True, tag_field="block", tag=True):
+    """A part of a report, stored in JSON with the name of its class under the key `block`."""
+
+
+class Heading(_Block, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(_Block, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(_Block, frozen=True):
     """Cells are text, ready to print; the first column is set left, the others right."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
+class Verbatim(_Block, frozen=True):
     """Lines that another program reads: never wrapped."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """A quoted text of any length, with its own line ends; pages fold it unless it is `open`."""
+class Quote(_Block, frozen=True):
+    """A quoted text of any length, with its own line ends; pages fold it unless it is `open`.
+
+    A `private` one is a user's own text: pages leave it out unless such texts are requested.
+    """
 
     label: str
     text: str
     open: bool = False
+    private: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tags:
+class Tags(_Block, frozen=True):
     """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`, or a finer one."""
 
     label: str
     tags: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Of a chart: a value at each `x`, None where it is undefined; `low` and `high` bound it, empty for no bounds."""
 
     name: str
-    values: tuple[float | None, ...]
-    low: tuple[float | None, ...] = ()
-    high: tuple[float | None, ...] = ()
+    values: tuple[int | float | None, ...]
+    low: tuple[int | float | None, ...] = ()
+    high: tuple[int | float | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(_Block, frozen=True):
     """A picture of what tables say in numbers, for pages; text leaves it out.
 
     `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
@@ -192,15 +195,14 @@ class Chart:
 
     kind: Literal["curve", "intervals", "histogram", "ribbon"]
     title: str
-    x: tuple[float, ...] | tuple[str, ...]
+    x: tuple[int | float | str, ...]
     x_label: str
     y_label: str
     series: tuple[Series, ...]
     percent: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Sketch:
+class Sketch(_Block, frozen=True):
     """Places on a plane, in metres east and north: by name of their kind, and paths over them."""
 
     title: str
@@ -222,7 +224,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says of one report. `warning` is what must be read before any number, empty for nothing."""
+    """The page of one report. `warning` must be read before any number; empty for none."""
 
     title: str
     warning: str
@@ -232,61 +234,18 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One user of a page's browser: what the list shows of them (`figures`), and what is shown once they are picked."""
+    """One user of a page's browser: `figures` in the list, `blocks` once the user is picked."""
 
     key: str
     figures: tuple[str, ...]
     blocks: tuple[Block, ...]
 
 
-class Cards(Protocol):
-    """Makes a benchmark's cards; `columns` are the heads of their figures, `user` is its word for one."""
-
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-
-    @property
-    def user(self) -> str: ...
-
-    def mark(self, kind: str) -> bytes:
-        """Bytes that are in the line of every record with an invalid answer of this kind."""
-        ...
-
-    def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
-        """Of a record; `task` is None where it is not at hand, `replies` are the user's, in the order they came in."""
-        ...
-
-    def missing(self, tasks: bool) -> str:
-        """What the cards do not show, and why; `tasks` says whether those are at hand."""
-        ...
-
-    def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        """Return a reply that made an invalid answer of this kind, None if unknown."""
-        ...
-
-    def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
-        """What only several records show together."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One subset's report: `data` is the JSON report, `blocks` the same for people, in order.
-
-    `headline` is what one line has room for. `files` are written next to the report, by name.
-    """
-
-    data: JSON
-    blocks: tuple[Block, ...]
-    headline: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a report says of the run that it is about; scorers know only records.
+    """The facts of a run that its report shows; scorers get only records.
 
-    `run` is what was run, as plain values by name: settings, sampling parameters, tasks file, share, versions, date.
+    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date.
     """
 
     subset: str
@@ -300,39 +259,23 @@ class RunFacts:
     run: JSON = field(default_factory=dict)
 
 
+RUN_FACTS = frozenset(
+    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "sample_seed", "endpoint", "harness", "created"}
+)
+"""Names in `RunFacts.run` that are no settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Scores that were published: data to be shown with runs, never ranked with them.
+    """Published scores, shown with runs and never ranked with them.
 
-    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value as metrics have it, models in the order of
-    the `source`'s table; `note` is what a reader must know of them.
+    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value in the metric's own unit, models in the order
+    of the `source`'s table; `note` is what a reader must know.
     """
 
     source: str
     note: str
     figures: Mapping[str, Mapping[str, Mapping[str, float]]]
-
-
-class Scorer(Protocol):
-    """Aggregates finished users. Synchronous and pure: no I/O, no clock, no asyncio."""
-
-    def score(self, shard: Sequence[Record]) -> Any:
-        """Scores of up to 256 users."""
-        ...
-
-    def merge(self, a: Any, b: Any) -> Any:
-        """Both together; associative, and the order of users is that of the arguments."""
-        ...
-
-    def condense(self, merged: Any) -> Any:
-        """Only what `running` needs of these; it merges as they do, and is as small for a million users as for one."""
-        ...
-
-    def running(self, merged: Any) -> Mapping[str, float | None]:
-        """Return the figures that a live display shows, in their own units: shares as fractions."""
-        ...
-
-    def summarise(self, merged: Any, run: RunFacts) -> Report: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +295,7 @@ class SubsetProgress:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something a user should know of: `age` is the seconds since it last came, `times` how often it has."""
+    """A warning for the user: `age` is the seconds since its last occurrence, `times` the number of occurrences."""
 
     text: str
     age: float
@@ -361,10 +304,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """What a loss of power could take now: users whose records no sync has covered yet, and the seconds since the last.
+    """What a power loss could destroy now: users with records that are not synced yet, and seconds since the last sync.
 
-    `synced` says that the run syncs at all (`--durability power`); without, the seconds are those since it began to
-    save, and when the system writes is its own business. The death of the process takes no record in either.
+    `synced` is whether the run syncs at all (`--durability power`); otherwise the seconds are those since it began to
+    save. The death of the process destroys no record in either case.
     """
 
     users: int = 0
@@ -376,18 +319,16 @@ class AtRisk:
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
-    True concurrency: `requested` is what the user asked for (None for auto), `limit` what is admitted now, `in_flight`
-    what is on the wire, and `held_by` why that is less than would be ready to go. `outage` is its age, 0 without one,
-    `silence` the seconds since the last answer, or since the start; `waiting` how many requests of this run wait for
-    one; `lag` is how late the event loop ran, and `slowest_write` how long the disk took at worst, since the last
-    snapshot.
+    Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
+    more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
+    for none; `silence` the seconds since the last answer or the start; `waiting` the requests of this run that wait for
+    a slot. `lag` is the largest delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
-    `rate` is in steps, `token_rates` are in tokens of prompts and of completions, a second. `eta` is the seconds to go
-    at that rate, or those of the longest user's chain where that takes longer, which `chain_bound` says; None where
-    unknown. `latency` is the median and the 95th percentile of a reply. `faults` are the tries that failed and
-    `failures` the users given up on, by kind, the most frequent first. Tokens are those of this session, and
-    `projected_tokens` what they may come to by its end. `warnings` are the last ones, the newest first. `over` says
-    that the run has ended, one way or another. `others_in_flight` are the requests of other runs on the same slots.
+    `rate` is in steps, `token_rates` in tokens of prompts and of completions, a second. `eta` is the remaining seconds
+    at that rate, or of the longest user's chain if that takes longer (`chain_bound`); None if unknown. `latency` is the
+    median and the 95th percentile of a reply. `faults` are failed tries and `failures` failed users, by kind, the most
+    frequent first. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the
+    last ones, the newest first. `over` is whether the run has ended, in any way.
     """
 
     name: str

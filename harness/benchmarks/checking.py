@@ -20,9 +20,11 @@ import orjson
 
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import line_changes, registry, tasks
+from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.cards import cards_of, page_of
-from harness.benchmarks.derived import Figures, declared, figures_of, has_values, rows_of, scorer
+from harness.benchmarks.cards import Cards
+from harness.benchmarks.derived import Figures, Scorer, figures_of, is_measured, rows_of
+from harness.benchmarks.overview import page
 from harness.benchmarks.user_code import described, guarded
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
@@ -47,10 +49,10 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Played:
-    """One user with one model: the task, the requests in order, the completions by request, and the record."""
+    """One user with one model: the task, the record, and the completions in the order of their requests, by request and
+    number of the same request before."""
 
     task: Task
-    requests: Sequence[Request]
     saved: Mapping[tuple[Request, int], Completion]
     data: JSON
 
@@ -86,14 +88,13 @@ class Subject:
         return [Record(one.task.key, orjson.loads(orjson.dumps(one.data))) for one in self.played]
 
     def play(self, task: Task, model: Model) -> Played:
-        requests: list[Request] = []
         saved: dict[tuple[Request, int], Completion] = {}
-        played = asyncio.run(self.engine.play(self.benchmark, task, _answering(model, requests, saved)))
-        return Played(task, requests, saved, self.engine.recorded(self.benchmark, task, played))
+        played = asyncio.run(self.engine.play(self.benchmark, task, _answering(model, saved)))
+        return Played(task, saved, self.engine.recorded(self.benchmark, task, played))
 
-    def requests(self, line: bytes, number: int) -> dict[str, Sequence[Request]]:
+    def requests(self, line: bytes, number: int) -> dict[str, list[tuple[Request, int]]]:
         """Return the requests for the user of a line, by model."""
-        return {name: self.play(self.parse(line, number), model).requests for name, model in self.models.items()}
+        return {name: list(self.play(self.parse(line, number), model).saved) for name, model in self.models.items()}
 
     def at_once(self, numbers: Sequence[int], model: Model) -> list[JSON]:
         """Return the records of users of some lines, played at the same time by another instance, then measured."""
@@ -102,7 +103,7 @@ class Subject:
         users = [tasks.parse(benchmark, self.lines[at], Where(self.file, at + 1), self.subset) for at in numbers]
 
         async def every() -> list[Any]:
-            plays = (self.engine.play(benchmark, task, _answering(model, [], {})) for task in users)
+            plays = (self.engine.play(benchmark, task, _answering(model, {})) for task in users)
             return await asyncio.gather(*plays)
 
         return [self.engine.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
@@ -125,13 +126,12 @@ class Subject:
         return data
 
 
-def _answering(model: Model, requests: list[Request], saved: dict[tuple[Request, int], Completion]) -> Ask:
-    """Return the `ask` of one user; it adds to `requests` and `saved`."""
+def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> Ask:
+    """Return the `ask` of one user; it adds to `saved`."""
     reply, times = model(), Counter[Request]()
 
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
-        requests.append(request)
         text = reply(request)
         tokens = sum(len(one.content) for one in request.messages) // 2, len(text) // 2
         made = saved[request, times[request]] = Completion(text, prompt_tokens=tokens[0], completion_tokens=tokens[1])
@@ -176,7 +176,7 @@ def declaration(subject: Subject) -> Iterator[str]:
     """A class declares all that is required, and a report can save it."""
     if wrong := registry.undeclared(type(subject.benchmark)):
         yield wrong
-    orjson.dumps(declared(type(subject.benchmark)))
+    orjson.dumps(typed.declared(type(subject.benchmark)))
 
 
 def readable(subject: Subject) -> Iterator[str]:
@@ -220,26 +220,14 @@ def no_answer(subject: Subject) -> Iterator[str]:
 def bad_lines(subject: Subject) -> Iterator[str]:
     """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
     for number, line in enumerate(subject.decoded[:FEW], 1):
-        read = _fields_read(subject, line)
+        subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
         for path in line_changes.paths(line):
             wrong = _refusal(subject, number, line_changes.without(line, path))
             name = path[0]
-            if len(path) == 1 and name in read and wrong is not None and f"field {name}" not in wrong:
+            if len(path) == 1 and name in watched.read and wrong is not None and f"field {name}" not in wrong:
                 yield f"line {number} without {name}: the error does not name the field: {wrong}"
             for value in line_changes.OTHER_TYPES:
                 _refusal(subject, number, line_changes.replaced(line, path, value))
-
-
-def _fields_read(subject: Subject, line: JSON) -> set[str]:
-    read: set[str] = set()
-
-    class Watched(tasks.Line):
-        def __getitem__(self, name: str) -> Any:
-            read.add(name)
-            return super().__getitem__(name)
-
-    subject.benchmark.parse(Watched(line), subject.subset)
-    return read
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
@@ -288,7 +276,7 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
 def values(subject: Subject) -> Iterator[str]:
     """Every metric is defined for a user. (Playing raises where a value is missing or out of bounds.)"""
     data = [record.data for record in subject.records]
-    for metric in subject.benchmark.metrics if has_values(subject.benchmark) else ():
+    for metric in subject.benchmark.metrics if is_measured(subject.benchmark) else ():
         if data and all(one["metrics"][metric.name] is None for one in data):
             yield f"{metric.name} is None for every user"
 
@@ -342,7 +330,7 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
     if not _close(figures_of(benchmark, totals), np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
         yield "figures: a row of the result depends on the other rows of totals"
     Figures(benchmark).uses(whole.shape[1])
-    made = scorer(benchmark, subject.subset)
+    made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
         shards = [made.score(order[start : start + size]) for start in range(0, len(order), size)]
@@ -370,14 +358,14 @@ def reports(subject: Subject) -> Iterator[str]:
     if wrong := [note for note in notes if type(note) is not str]:
         yield f"remark: expected text, got {shown(wrong[0])}"
         return
-    made = scorer(benchmark, subject.subset)
+    made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
             facts = RunFacts(subject.subset, "model", "check", benchmark.prompt, len(records) + missing, missing)
-            report = made.summarise(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
-            data = orjson.loads(orjson.dumps({**report.data, **declared(type(benchmark))}))
-            page_of(data)
-    cards = cards_of(benchmark, data, posts=False)
+            written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
+            report = typed.read(typed.encoded(written))
+            page(report)
+    cards = Cards.of(report, benchmark, posts=False)
     for one, record in zip(subject.played, subject.records, strict=True):
         for task in (one.task, None):
             cards.card(record.data, task, list(one.saved.values()))

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark, Importer, Metric, Origin
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
-from harness.benchmarks.overview import RUN_FACTS
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.errors import BadInput, shown
-from harness.model import Baseline
+from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
     "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
@@ -62,7 +61,7 @@ def is_shipped(name: str) -> bool:
 
 
 def find(spec: str) -> type[Benchmark]:
-    """Return the class of a benchmark. Raise `BadInput` where there is none, or where it declares too little."""
+    """Return the class of a benchmark. Raise `BadInput` if there is none, or if it declares too little."""
     if is_shipped(spec):
         module, name = SHIPPED[spec.lower()]
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
@@ -93,7 +92,7 @@ def baselines() -> dict[str, Baseline]:
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that can answer a prompt which is for another model, None where none can."""
+    """Return the baseline that can answer a prompt which is for another model, None if none can."""
     found = (
         import_module(module).reader(text) for module in reversed(BASELINES)
     )  # the first takes any list for a pool
@@ -140,9 +139,7 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
 
 def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
-    return next(
-        chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_methods(cls), _bad_settings(cls)), None
-    )
+    return next(chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_code(cls)), None)
 
 
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
@@ -153,7 +150,7 @@ def _bad_words(cls: Any) -> Iterator[str]:
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {shown(name)}"
     if is_shipped(name) and find(name) is not cls:
-        yield f"name: {name} is a benchmark that ships: call it otherwise"
+        yield f"name: {name} is a benchmark that ships: rename this one"
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
             yield f"{field}: expected text, got {shown(value)}"
@@ -200,20 +197,14 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield "headline: expected a tuple of names of metrics"
     if unknown := [name for name in cls.headline if name not in names]:
         yield f"headline: {', '.join(map(shown, unknown))}: no such metric"
-    if cls.scorer is not Benchmark.scorer:
-        return
-    if named := [name for name in cls.headline if name in secondary]:  # the derived scorer gives them no value
-        yield f"headline: {', '.join(map(shown, named))} is in secondary: name metrics of `metrics`"
-    if secondary:
-        yield "secondary: only a class with its own `scorer` gives them values: declare them in metrics"
+    sources = ("values", "figures", "further_figures")
+    if secondary and all(getattr(cls, name) is getattr(Benchmark, name) for name in sources):
+        yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
 
 
-def _bad_methods(cls: Any) -> Iterator[str]:
+def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]:
         yield f"{', '.join(missing)}: has to be written"
-
-
-def _bad_settings(cls: Any) -> Iterator[str]:
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
@@ -223,6 +214,6 @@ def _bad_settings(cls: Any) -> Iterator[str]:
         yield f"Settings: {described(error)}"
     for name, kind in kinds.items():
         if name in RUN_FACTS:
-            yield f"Settings.{name}: reports have something else under this name: call it otherwise"
+            yield f"Settings.{name}: reports use this name for something else: rename it"
         if kind is Path and name.partition("_")[0] in RESERVED:
-            yield f"Settings.{name}: the run's folder has other files whose names begin like this: call it otherwise"
+            yield f"Settings.{name}: names of other files in the run's folder begin like this: rename it"
