@@ -14,6 +14,7 @@ from harness.analysis.comparison.runs import Side, Subset, common
 from harness.benchmark import VALID
 from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.reports import sentence_on_invalid
 from harness.model import JSON
 from harness.scoring.paired import Pair
 from harness.store.manifest import differences, shown
