@@ -15,24 +15,7 @@ from harness.benchmark import Benchmark, Metric, Task
 from harness.chat import Chat
 from harness.endpoint.request_body import digest
 from harness.endpoint.transport import Received
-from harness.model import JSON, Completion, Message, Record, Report, Request, RunFacts
-
-
-class CountingScorer:
-    def score(self, shard: Sequence[Record]) -> int:
-        return len(shard)
-
-    def merge(self, a: int, b: int) -> int:
-        return a + b
-
-    def condense(self, merged: int) -> int:
-        return merged
-
-    def running(self, merged: int) -> Mapping[str, float | None]:
-        return {"users": merged}
-
-    def summarise(self, merged: int, run: RunFacts) -> Report:
-        return Report({"users": merged, "expected": run.expected_users, "failed": run.failed_users}, (), "")
+from harness.model import JSON, Completion, Message, Request
 
 
 class Chains(Benchmark):
@@ -73,9 +56,6 @@ class Chains(Benchmark):
 
     def rescore(self, task: Task, data: JSON) -> JSON:
         return data
-
-    def scorer(self, subset: str) -> CountingScorer:
-        return CountingScorer()
 
 
 def task_lines(users: Mapping[str, int]) -> str:
