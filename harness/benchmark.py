@@ -18,7 +18,7 @@ from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
 from harness.defaults import TASKS_FOLDER
-from harness.model import JSON, Baseline, Block, Cards, Completion, Page, Published, Scorer, Where
+from harness.model import JSON, Baseline, Block, Completion, Published, Where
 
 VALID = "valid"
 """The outcome of a usable answer; every other outcome is the kind of an `InvalidReply`."""
@@ -202,13 +202,16 @@ class Benchmark:
     """Files in the tasks folder that every subset needs in addition to its tasks file."""
 
     metrics: ClassVar[Sequence[Metric]]
-    """The metrics that `figures` computes, in that order: shown live, with intervals, ranked and compared."""
+    """The metrics that `figures` computes, in that order: with intervals, ranked and compared."""
 
     secondary: ClassVar[Sequence[Metric]] = ()
-    """Further figures of reports and tables. They are not compared."""
+    """Further figures of reports and tables, from `values`, `figures` or `further_figures`. They are not compared."""
 
     headline: ClassVar[Sequence[str]] = ()
     """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
+
+    live: ClassVar[Sequence[str]] = ()
+    """Names of the metrics that are shown during a run; by default the headline."""
 
     user: ClassVar[str] = "user"
     """The noun for one user in reports."""
@@ -218,6 +221,15 @@ class Benchmark:
 
     key_field: ClassVar[str] = "user_id"
     """The field of a task line that identifies its user."""
+
+    outcome_field: ClassVar[str] = "outcome"
+    """The field of a record, or of a part of it, with the kind of an invalid answer."""
+
+    card_columns: ClassVar[Sequence[str]] = ()
+    """Heads of `card_figures`; by default the headline metrics, of each user."""
+
+    private: ClassVar[str] = ""
+    """A plural noun for users' own texts, which cards have as private quotes."""
 
     invalid_as: ClassVar[str] = "Invalid answers are measured as no answer"
     """How invalid answers are scored, as a sentence for notes under tables."""
@@ -240,22 +252,25 @@ class Benchmark:
         settings: Any = None,
         *,
         asking: Asking = ASKING,
-        folder: Path = TASKS_FOLDER,
+        folder: Path | None = TASKS_FOLDER,
         recorded: JSON | None = None,
         digests: Mapping[str, str] | None = None,
     ) -> None:
         """Set the settings of one run and call `prepare`.
 
-        `folder` is the tasks folder. `recorded` is `identity.settings` of an earlier run; with it, saved answers are
-        measured and no user is played. `digests` is file name -> SHA-256 of the files in the run's folder: code whose
+        `folder` is the tasks folder; with None, `prepare` is not called: such an instance makes cards and sections
+        only. `recorded` is `identity.settings` of an earlier run; with it, saved answers are measured and no user is
+        played. `digests` is file name -> SHA-256 of the files in the run's folder: code whose
         hash is not among them must not run.
         """
         self.settings = self.Settings() if settings is None else settings
         self.asking = asking
-        self.folder = folder
+        self.folder = folder or TASKS_FOLDER
         self.recorded = recorded
         self.digests = digests
         self.warnings: list[str] = []
+        if folder is None:
+            return
         if self.origin is None:  # what ships raises errors of its own
             self.prepare()
             return
@@ -305,25 +320,62 @@ class Benchmark:
         Raise as `parse` does, for the same lines."""
         return None
 
+    def values(self, records: Sequence[JSON]) -> Any:
+        """Return each user's values: users x C, None or NaN if undefined.
+
+        The first columns are the metrics, then the secondary ones; others are for `details`.
+        """
+        return [[record["metrics"][metric.name] for metric in self.metrics] for record in records]
+
     def statistics(self, records: Sequence[JSON]) -> Any:
         """Return the row that each user adds to the figures: users x K sums and counts, without NaN.
 
-        By default a row is the values of all metrics (0 if undefined), then 1 or 0 for defined or undefined.
+        By default a row is the user's `values` (0 if undefined), then 1 or 0 for defined or undefined.
         """
-        values = [[record["metrics"][metric.name] for metric in self.metrics] for record in records]
         return [
             [*(0.0 if value is None else value for value in row), *(0.0 if value is None else 1.0 for value in row)]
-            for row in values
+            for row in self.values(records)
         ]
 
     def figures(self, totals: Any) -> Any:
-        """Return the metrics of summed `statistics`: R x K -> R x metrics, NaN if undefined. By default means."""
-        count = len(self.metrics)
+        """Return the metrics of summed `statistics`: R x K -> R x metrics, NaN if undefined. By default means.
+
+        The secondary metrics may follow; those that do not come from `further_figures`.
+        """
+        count = totals.shape[1] // 2
         return totals[:, :count] / totals[:, count:]
 
+    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+        """Return the rows of `values` (of `statistics`, if it is overridden), and a tally of these users or None.
+
+        A tally is what else figures and sections need; tallies merge by `+`.
+        """
+        rows = self.values if type(self).statistics is Benchmark.statistics else self.statistics
+        return rows(records), None
+
+    def condense(self, tally: Any) -> Any:
+        """Return the part of a tally that live figures need, of bounded size; it merges as before. None for nothing."""
+        return None
+
+    def further_figures(self, tally: Any) -> Mapping[str, float | None]:
+        """Return the secondary metrics that `figures` does not."""
+        return {}
+
+    def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
+        """Return 95 % intervals by metric, if they are not to be the bootstrap's."""
+        raise NotImplementedError
+
+    def details(self, scored: Any) -> JSON:
+        """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.derived.Scored`."""
+        return {}
+
     def sections(self, scored: Any) -> Iterable[Block]:
-        """Return additional blocks of the report; `scored` is a `harness.benchmarks.derived.Scored`."""
+        """Return additional blocks of the report; `scored.report` is the report so far, with its `details`."""
         return ()
+
+    def report_files(self, scored: Any) -> Mapping[str, bytes]:
+        """Return files that are written next to the report, by name."""
+        return {}
 
     def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block] | None:
         """Return the blocks of one user on a page, None for the default: values, answer and replies.
@@ -331,6 +383,18 @@ class Benchmark:
         `task` is None if the tasks are not available; `replies` are in the order of arrival.
         """
         return None
+
+    def card_figures(self, record: JSON) -> Sequence[str]:
+        """Return what the list of users shows of one, under `card_columns`."""
+        raise NotImplementedError
+
+    def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
+        """Return a reply that made an invalid answer of this kind, None if unknown."""
+        return replies[-1].shown if replies and kind in self.outcomes(record) else None
+
+    def together(self, records: Sequence[JSON]) -> Iterable[Block]:
+        """Return blocks that several users' records make together."""
+        return ()
 
     def record(self, task: Task, answer: Any, metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
         """Return the user's line of the results file, without its usage."""
@@ -401,30 +465,12 @@ class Benchmark:
         """Return the version of the rules that validate task lines; another version rebuilds the index."""
         return f"{self.version} {self.origin.digest}" if self.origin else self.version
 
-    # Replacements of derived parts; only benchmarks that ship use them
-
-    def scorer(self, subset: str) -> Scorer | None:
-        """Return the benchmark's own scorer, None for the derived one."""
-        return None
-
-    @classmethod
-    def page(cls, data: JSON) -> Page | None:
-        """Return the benchmark's own page of a report, None for the derived one."""
-        return None
-
-    @classmethod
-    def cards(cls, benchmark: Benchmark | None, run: JSON, posts: bool) -> Cards | None:
-        """Return the benchmark's own maker of user cards, None for one that calls `card`.
-
-        `benchmark` is None if the tasks are not available, `run` is the key `run` of the report, and `posts` is whether
-        users' own texts may be shown.
-        """
-        return None
+    # Only benchmarks that ship use these
 
     @classmethod
     def upgraded(cls, data: JSON) -> JSON:
-        """Return the keys that a report of an earlier version lacks or has under another name."""
-        return {}
+        """Return a JSON report of format 1 in the present one."""
+        return data
 
     @classmethod
     def published(cls) -> Published | None:

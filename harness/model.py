@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
+
+from msgspec import Struct
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
@@ -51,6 +53,11 @@ class Completion:
     model: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """Return the text, or what there is instead."""
+        return self.text or self.refusal or f"(no text; finish_reason {self.finish_reason})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,60 +132,60 @@ class Failure:
     tries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class _Block(Struct, frozen=True, tag_field="block", tag=True):
+    """A part of a report, stored in JSON with the name of its class under the key `block`."""
+
+
+class Heading(_Block, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(_Block, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(_Block, frozen=True):
     """Cells are text, ready to print; the first column is set left, the others right."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
+class Verbatim(_Block, frozen=True):
     """Lines that another program reads: never wrapped."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
-    """A quoted text of any length, with its own line ends; pages fold it unless it is `open`."""
+class Quote(_Block, frozen=True):
+    """A quoted text of any length, with its own line ends; pages fold it unless it is `open`.
+
+    A `private` one is a user's own text: pages leave it out unless such texts are requested.
+    """
 
     label: str
     text: str
     open: bool = False
+    private: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tags:
+class Tags(_Block, frozen=True):
     """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`, or a finer one."""
 
     label: str
     tags: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """Of a chart: a value at each `x`, None where it is undefined; `low` and `high` bound it, empty for no bounds."""
 
     name: str
-    values: tuple[float | None, ...]
-    low: tuple[float | None, ...] = ()
-    high: tuple[float | None, ...] = ()
+    values: tuple[int | float | None, ...]
+    low: tuple[int | float | None, ...] = ()
+    high: tuple[int | float | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(_Block, frozen=True):
     """A picture of what tables say in numbers, for pages; text leaves it out.
 
     `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
@@ -188,15 +195,14 @@ class Chart:
 
     kind: Literal["curve", "intervals", "histogram", "ribbon"]
     title: str
-    x: tuple[float, ...] | tuple[str, ...]
+    x: tuple[int | float | str, ...]
     x_label: str
     y_label: str
     series: tuple[Series, ...]
     percent: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Sketch:
+class Sketch(_Block, frozen=True):
     """Places on a plane, in metres east and north: by name of their kind, and paths over them."""
 
     title: str
@@ -235,42 +241,6 @@ class Card:
     blocks: tuple[Block, ...]
 
 
-class Cards(Protocol):
-    """Makes a benchmark's cards; `columns` are the heads of their figures, `user` is the noun for one user."""
-
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-
-    @property
-    def user(self) -> str: ...
-
-    def mark(self, kind: str) -> bytes:
-        """Return bytes that are in the line of every record with an invalid answer of this kind."""
-
-    def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
-        """Return the card of a record; `task` is None if it is not available, `replies` are in the order of arrival."""
-
-    def missing(self, tasks: bool) -> str:
-        """Return what the cards do not show, and why; `tasks` is whether the tasks are available."""
-
-    def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        """Return a reply that made an invalid answer of this kind, None if unknown."""
-
-    def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
-        """Return blocks on several records together."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One subset's report: `data` is the JSON report, `blocks` the same for people, in order, `headline` the same on
-    one line. `files` are written next to the report, by name."""
-
-    data: JSON
-    blocks: tuple[Block, ...]
-    headline: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """The facts of a run that its report shows; scorers get only records.
@@ -289,6 +259,12 @@ class RunFacts:
     run: JSON = field(default_factory=dict)
 
 
+RUN_FACTS = frozenset(
+    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "sample_seed", "endpoint", "harness", "created"}
+)
+"""Names in `RunFacts.run` that are no settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """Published scores, shown with runs and never ranked with them.
@@ -300,25 +276,6 @@ class Published:
     source: str
     note: str
     figures: Mapping[str, Mapping[str, Mapping[str, float]]]
-
-
-class Scorer(Protocol):
-    """Aggregates finished users. Synchronous and pure: no I/O, no clock, no asyncio."""
-
-    def score(self, shard: Sequence[Record]) -> Any:
-        """Return the scores of up to 256 users."""
-
-    def merge(self, a: Any, b: Any) -> Any:
-        """Return both together; associative, with users in the order of the arguments."""
-
-    def condense(self, merged: Any) -> Any:
-        """Return the part that `running` needs: it can be merged too, and is as small for a million users as for
-        one."""
-
-    def running(self, merged: Any) -> Mapping[str, float | None]:
-        """Return the figures that a live display shows, in their own units: shares as fractions."""
-
-    def summarise(self, merged: Any, run: RunFacts) -> Report: ...
 
 
 @dataclass(frozen=True, slots=True)

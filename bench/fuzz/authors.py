@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import orjson
 
+from harness.benchmarks.derived import Scorer
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.benchmarks.streamprofile.page import UserCards
 from harness.benchmarks.tasks import parse
 from harness.engine.play import rescored
 from harness.errors import BadInput
@@ -38,7 +38,7 @@ SEEDS = [
 ]
 BENCHMARK = StreamProfile()
 TASK = parse(BENCHMARK, TASK_LINE, Where("tasks", 1), "weibo")
-SCORER = BENCHMARK.scorer("weibo")
+SCORER = Scorer(BENCHMARK, "weibo")
 
 
 def run(data: bytes) -> None:
@@ -47,4 +47,4 @@ def run(data: bytes) -> None:
     again = orjson.loads(orjson.dumps(rescored(BENCHMARK, TASK, record)))
     SCORER.score([Record(str(again["user_id"]), again)])
     for task in (TASK, None):
-        UserCards({}, posts=True).card(again, task, ())
+        list(BENCHMARK.card(again, task, ()))

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from harness.benchmark import Task
+from harness.benchmarks.derived import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
@@ -38,7 +39,7 @@ SEEDS.append(
 BENCHMARK = StreamProfile()
 SAMPLING = Sampling("m")
 REPLY = Completion('{"predicted_tags": ["猫", "狗"], "persona_summary": "爱猫", "reasoning": ""}')
-SCORER = BENCHMARK.scorer("weibo")
+SCORER = Scorer(BENCHMARK, "weibo")
 
 
 def run(data: bytes) -> None:

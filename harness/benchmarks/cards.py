@@ -1,73 +1,120 @@
-"""Pages of reports and cards of users: a benchmark's own, else derived ones."""
+"""Cards of users for pages, by `Benchmark.card`, or of values, answer and replies where it makes none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.benchmark import Benchmark, Metric
-from harness.benchmarks import overview, registry
-from harness.benchmarks.rendering import reply_text
+import orjson
+
+from harness.benchmark import VALID, Benchmark
+from harness.benchmarks import registry, reports
+from harness.benchmarks.overview import plain, with_unit
+from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.rendering import quotes
+from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
-from harness.model import JSON, Block, Card, Cards, Completion, Page
-
-
-def page_of(data: JSON) -> Page:
-    """Return the page of a report. Raise one of `ODD_SHAPE` for one that is none."""
-    own = _shipped(data)
-    return (own.page(data) if own else None) or overview.page(data)
-
-
-def cards_of(benchmark: Benchmark | None, data: JSON, posts: bool) -> Cards:
-    """Return what makes the cards of a report's users; `benchmark` is None where it is not at hand."""
-    cls = type(benchmark) if benchmark is not None else _shipped(data)
-    own = cls.cards(benchmark, data["run"], posts) if cls else None
-    return own or DerivedCards(benchmark, overview.metrics(data), tuple(data["headline"]), data["user"])
-
-
-def _shipped(data: JSON) -> type[Benchmark] | None:
-    name = data["benchmark"]
-    return registry.find(name) if registry.is_shipped(name) else None
+from harness.model import JSON, Block, Card, Completion, Paragraph, Quote
 
 
 @dataclass(frozen=True, slots=True)
-class DerivedCards:
-    """Cards by `Benchmark.card`, or of values, answer and replies where it makes none."""
+class Cards:
+    """Make the cards of a report's users. `benchmark` is None where its code is not available.
 
+    `posts` is whether users' own texts are shown.
+    """
+
+    report: Report
     benchmark: Benchmark | None
-    units: Mapping[str, Metric]
-    headline: tuple[str, ...]
-    user: str
+    posts: bool
+
+    @classmethod
+    def of(cls, report: Report, benchmark: Benchmark | None, *, posts: bool) -> Cards:
+        """Without tasks, a benchmark that ships makes what cards it can without its data."""
+        if benchmark is None and registry.is_shipped(report.benchmark):
+            benchmark = registry.find(report.benchmark)(folder=None)
+        return cls(report, benchmark, posts)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(f"{name}, {self.units[name].shown_unit}" for name in self.headline)
+        """Return the heads of the cards' figures."""
+        if self.benchmark is not None and self.benchmark.card_columns:
+            return tuple(self.benchmark.card_columns)
+        return tuple(f"{name}, {self.report.units[name].shown_unit}" for name in self.report.headline)
 
     def mark(self, kind: str) -> bytes:
-        return b'"outcome":"%s"' % kind.encode()
+        """Return bytes that are in the line of every record with an invalid answer of this kind."""
+        field = "outcome" if self.benchmark is None else self.benchmark.outcome_field
+        return b'"%s":"%s"' % (field.encode(), kind.encode())
 
     def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
+        """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
+        blocks = tuple(
+            block
+            for block in self._blocks(data, task, replies)
+            if self.posts or not (isinstance(block, Quote) and block.private)
+        )
+        return Card(str(data["user_id"]), self._figures(data), blocks)
+
+    def _figures(self, data: JSON) -> tuple[str, ...]:
+        if self.benchmark is not None and self.benchmark.card_columns:
+            return tuple(self.benchmark.card_figures(data))
+        units = self.report.units
         values = data["metrics"] if isinstance(data["metrics"], Mapping) else {}  # of own `statistics` they are any
-        shown = {name: value for name, value in values.items() if overview.is_value(value)}
-        figures = tuple(self.units[name].text(shown.get(name)) for name in self.headline)
-        return Card(str(data["user_id"]), figures, tuple(self._blocks(data, task, replies)))
+        shown = {name: value for name, value in values.items() if _is_value(value)}
+        return tuple(units[name].text(shown.get(name)) for name in self.report.headline)
 
     def _blocks(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Iterable[Block]:
         if self.benchmark is not None:
-            with guarded(self.benchmark, f"user {data['user_id']}, card"):
+            through = () if self.benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
+            with guarded(self.benchmark, f"user {data['user_id']}, card", *through):
                 own = self.benchmark.card(data, task, replies)
                 if own is not None:
-                    return [overview.restored(overview.saved(block)) for block in own]
-        return overview.own_card(data, replies, self.units)
+                    return reports.checked(own)
+        return self._plain(data, replies)
+
+    def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
+        if data["outcome"] != VALID:
+            yield Paragraph(f"Invalid answer ({data['outcome']}).")
+        yield Paragraph(f"{self._values(data['metrics'])}.")
+        if data["answer"] is not None:
+            answer = orjson.dumps(data["answer"], option=orjson.OPT_INDENT_2).decode()
+            yield Quote("Answer", answer, open=True)
+        for order, completion in enumerate(replies, 1):
+            yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
+
+    def _values(self, values: Any) -> str:
+        """A user's values: those of declared metrics with their unit, others as they are saved."""
+        if not isinstance(values, Mapping):
+            return plain(values)
+        units = self.report.units
+        return " · ".join(
+            f"{name} {with_unit(units[name], value) if name in units and _is_value(value) else plain(value)}"
+            for name, value in values.items()
+        )
 
     def missing(self, tasks: bool) -> str:
-        if self.benchmark is not None:
-            return ""
-        return "Cards are plain, without what the benchmark's own code may show: it was not run."
+        """Return what the cards do not show, and why; `tasks` is whether those are available."""
+        if self.benchmark is None:
+            return "Cards are plain, without what the benchmark's own code may show: it was not run."
+        found = [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
+        if self.benchmark.private and not (tasks and self.posts):
+            found.append(f"{self.benchmark.private} are left out, but other texts may quote them.")
+        return " ".join(found)
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        return reply_text(replies[-1]) if replies and data["outcome"] == kind else None
+        """Return a reply that made an invalid answer of this kind, None if unknown."""
+        return (self.benchmark or _PLAIN).example(data, replies, kind)
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
-        return ()
+        """Return what only several records show together."""
+        return () if self.benchmark is None else tuple(self.benchmark.together(records))
+
+
+_PLAIN = Benchmark()
+
+
+def _is_value(value: object) -> bool:
+    """Whether a metric can show this."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

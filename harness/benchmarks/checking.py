@@ -20,9 +20,11 @@ import orjson
 
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import line_changes, registry, tasks
+from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.cards import cards_of, page_of
-from harness.benchmarks.derived import Figures, declared, figures_of, has_values, rows_of, scorer
+from harness.benchmarks.cards import Cards
+from harness.benchmarks.derived import Figures, Scorer, figures_of, is_measured, rows_of
+from harness.benchmarks.overview import page
 from harness.benchmarks.user_code import described, guarded
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
@@ -174,7 +176,7 @@ def declaration(subject: Subject) -> Iterator[str]:
     """A class declares all that is required, and a report can save it."""
     if wrong := registry.undeclared(type(subject.benchmark)):
         yield wrong
-    orjson.dumps(declared(type(subject.benchmark)))
+    orjson.dumps(typed.declared(type(subject.benchmark)))
 
 
 def readable(subject: Subject) -> Iterator[str]:
@@ -274,7 +276,7 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
 def values(subject: Subject) -> Iterator[str]:
     """Every metric is defined for a user. (Playing raises where a value is missing or out of bounds.)"""
     data = [record.data for record in subject.records]
-    for metric in subject.benchmark.metrics if has_values(subject.benchmark) else ():
+    for metric in subject.benchmark.metrics if is_measured(subject.benchmark) else ():
         if data and all(one["metrics"][metric.name] is None for one in data):
             yield f"{metric.name} is None for every user"
 
@@ -328,7 +330,7 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
     if not _close(figures_of(benchmark, totals), np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
         yield "figures: a row of the result depends on the other rows of totals"
     Figures(benchmark).uses(whole.shape[1])
-    made = scorer(benchmark, subject.subset)
+    made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
         shards = [made.score(order[start : start + size]) for start in range(0, len(order), size)]
@@ -356,14 +358,14 @@ def reports(subject: Subject) -> Iterator[str]:
     if wrong := [note for note in notes if type(note) is not str]:
         yield f"remark: expected text, got {shown(wrong[0])}"
         return
-    made = scorer(benchmark, subject.subset)
+    made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
             facts = RunFacts(subject.subset, "model", "check", benchmark.prompt, len(records) + missing, missing)
-            report = made.summarise(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
-            data = orjson.loads(orjson.dumps({**report.data, **declared(type(benchmark))}))
-            page_of(data)
-    cards = cards_of(benchmark, data, posts=False)
+            written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
+            report = typed.read(typed.encoded(written))
+            page(report)
+    cards = Cards.of(report, benchmark, posts=False)
     for one, record in zip(subject.played, subject.records, strict=True):
         for task in (one.task, None):
             cards.card(record.data, task, list(one.saved.values()))

@@ -1,8 +1,8 @@
-"""What the harness derives of a benchmark that declares its metrics: scores that merge, intervals, the JSON report.
+"""Scores of any benchmark: what users add to figures merges by `+`; the figures of the sums, and the report.
 
-What a user adds to a figure is a row of sums and counts (`Benchmark.statistics`), so scores of any users merge by `+`,
-and the figures of every resample come of one product: weights x rows. Intervals are the percentile bootstrap over
-users (`scoring/bootstrap.py`; docs/statistics.md). Values are in the metric's own unit, undefined ones null.
+What a user adds is a row of sums and counts (`Benchmark.statistics`), so scores of any users merge by `+`, and the
+figures of every resample come of one product: weights x rows. Intervals are the percentile bootstrap over users
+(`scoring/bootstrap.py`; docs/statistics.md), if the benchmark has none of its own.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.benchmark import VALID, Benchmark, Metric
-from harness.benchmarks import overview, registry
-from harness.benchmarks import settings as own_settings
+from harness.benchmarks import reports
 from harness.benchmarks.records import ODD_SHAPE, made_of, text
-from harness.benchmarks.spent import USAGE, counted
+from harness.benchmarks.reports import Report, Scored, Value
+from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
 from harness.errors import BenchmarkError
-from harness.model import JSON, Record, Report, RunFacts
+from harness.model import Record, RunFacts
 from harness.scoring.bootstrap import CELLS, RESAMPLES, Array, interval, times_drawn
+from harness.scoring.libraries import product
 
-FORMAT = 1
+Counts = NDArray[np.int64]
+
 SEED = 20_250
 ROWS_LIMIT = 50_000
 """Users up to whom every row is kept; beyond, intervals resample blocks of users."""
@@ -36,15 +39,16 @@ BINS = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
-    """Scores of some users. `sums` has a row of totals for each block of users (blocks x K), `rows` a row for each
-    user (users x K), None once dropped. `defined` counts users by metric with a value, `spread` users by metric and
-    bin of their value."""
+    """Scores of some users. `sums` has an array of K totals for each block of users. `rows` has the rows of each block,
+    as `raw_rows` returns them; None once they are dropped. `defined` counts users by column with a value, `spread`
+    users by metric and bin of their value. `tally` is the benchmark's own, None once it is dropped."""
 
     users: int
-    sums: Array
-    rows: Array | None
-    defined: Counter[str]
-    spread: Counter[tuple[str, int]]
+    sums: tuple[Array, ...]
+    rows: tuple[Array, ...] | None
+    defined: Counts
+    spread: Counts
+    tally: Any
     outcomes: Counter[str]
     repairs: Counter[str]
     usage: Counter[str]
@@ -52,187 +56,191 @@ class Totals:
     @property
     def total(self) -> Array:
         """1 x K."""
-        total: Array = self.sums.sum(axis=0, keepdims=True)
+        total: Array = np.sum(self.sums, axis=0, keepdims=True)
         return total
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """What `Benchmark.sections` is given: `figures` by metric, the totals of `statistics` (K), and `rows` of every
-    user (users x K) in the order of the tasks file, None above 50,000 users."""
-
-    subset: str
-    users: int
-    figures: Mapping[str, float | None]
-    totals: Array
-    rows: Array | None
-
-
-@dataclass(frozen=True, slots=True)
-class AdditiveScorer:
-    """The scorer of one subset, of nothing but `statistics` and `figures`."""
+class Scorer:
+    """The scorer of one subset. Synchronous and pure: no I/O, no clock, no asyncio."""
 
     benchmark: Benchmark
     subset: str
     rows_limit: int = ROWS_LIMIT
 
     def score(self, shard: Sequence[Record]) -> Totals:
-        return made_of(self._scored, shard)
+        """Return the scores of up to 256 users. Raise `BadInput` for a malformed record, with its user."""
+        return self._within(made_of(self._scored, shard))
 
     def _scored(self, shard: Sequence[Record]) -> Totals:
         benchmark, usage = self.benchmark, Counter[str]()
-        rows = rows_of(benchmark, shard)
+        rows, tally = raw_rows(benchmark, shard)
         for record in shard:
             usage.update(counted(record.data))
-        values = [record.data.get("metrics") for record in shard]
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
             outcomes = Counter(text(one) for record in shard for one in benchmark.outcomes(record.data))
             repairs = Counter(text(one) for record in shard for one in benchmark.repairs(record.data))
+        of_values = has_values(benchmark)
         return Totals(
             users=len(shard),
-            sums=rows.sum(axis=0, keepdims=True),
-            rows=rows,
-            defined=_defined(benchmark, values),
-            spread=_spread(benchmark, values),
+            sums=(expanded(benchmark, rows).sum(axis=0),) if len(shard) else (),
+            rows=(rows,) if len(shard) and not _has_intervals(benchmark) else (),
+            defined=(~np.isnan(rows)).sum(axis=0),
+            spread=np.stack([_spread(metric, rows[:, at]) for at, metric in enumerate(benchmark.metrics)])
+            if of_values
+            else np.zeros((0, BINS), dtype=np.int64),
+            tally=tally,
             outcomes=outcomes,
             repairs=repairs,
             usage=usage,
         )
 
     def merge(self, a: Totals, b: Totals) -> Totals:
-        users = a.users + b.users
-        kept = a.rows is not None and b.rows is not None and users <= self.rows_limit
-        return Totals(
-            users=users,
-            sums=np.vstack([a.sums, b.sums]),
-            rows=np.vstack([a.rows, b.rows]) if kept and a.rows is not None and b.rows is not None else None,
-            defined=a.defined + b.defined,
-            spread=a.spread + b.spread,
-            outcomes=a.outcomes + b.outcomes,
-            repairs=a.repairs + b.repairs,
-            usage=a.usage + b.usage,
+        """Return the scores of both; associative, and users are in the order of the arguments."""
+        if not a.users or not b.users:
+            return a if a.users else b
+        with guarded(self.benchmark, "the sum of two tallies"):
+            tally = None if a.tally is None or b.tally is None else a.tally + b.tally
+        return self._within(
+            Totals(
+                users=a.users + b.users,
+                sums=a.sums + b.sums,
+                rows=None if a.rows is None or b.rows is None else a.rows + b.rows,
+                defined=a.defined + b.defined,
+                spread=a.spread + b.spread,
+                tally=tally,
+                outcomes=a.outcomes + b.outcomes,
+                repairs=a.repairs + b.repairs,
+                usage=a.usage + b.usage,
+            )
         )
 
+    def _within(self, scores: Totals) -> Totals:
+        return replace(scores, rows=None) if scores.users > self.rows_limit else scores
+
     def condense(self, merged: Totals) -> Totals:
-        return replace(merged, sums=merged.total, rows=None)
+        """Return what `running` needs; it merges as before, and is as small for a million users as for one."""
+        if not merged.users:
+            return merged
+        tally = None if merged.tally is None else self.benchmark.condense(merged.tally)
+        return replace(merged, sums=(merged.total[0],), rows=None, tally=tally)
 
     def running(self, merged: Totals) -> Mapping[str, float | None]:
+        """Return the figures that a live display shows, in their own units."""
         figures = self._figures(merged)
-        return {name: figures[name] for name in self.benchmark.main()}
+        return {name: figures[name] for name in self.benchmark.live or self.benchmark.main()}
 
     def _figures(self, merged: Totals) -> dict[str, float | None]:
+        """By metric, secondary ones included."""
+        benchmark = self.benchmark
+        found: dict[str, float | None] = dict.fromkeys(every_name(benchmark))
         if not merged.users:  # of own `statistics` not even the number of columns is known
-            return {metric.name: None for metric in self.benchmark.metrics}
-        found = figures_of(self.benchmark, merged.total)[0]
-        pairs = zip(self.benchmark.metrics, found.tolist(), strict=True)
-        return {metric.name: None if np.isnan(value) else value for metric, value in pairs}
+            return found
+        values = figures_of(benchmark, merged.total)[0].tolist()
+        found |= {name: None if np.isnan(value) else value for name, value in zip(found, values, strict=False)}
+        if merged.tally is not None:
+            with guarded(benchmark, "further_figures"):
+                found |= benchmark.further_figures(merged.tally)
+        return found
 
-    def summarise(self, merged: Totals, run: RunFacts) -> Report:
-        data = self._data(merged, run)
-        return Report(data, tuple(overview.report_blocks(data)), overview.headline(data))
-
-    def _data(self, merged: Totals, run: RunFacts) -> JSON:
-        benchmark, figures = self.benchmark, self._figures(merged)
-        draws, method = self._resampled(merged)
+    def report(self, merged: Totals, run: RunFacts) -> tuple[Report, Mapping[str, bytes]]:
+        """Return the report, and the benchmark's files that belong to it by name."""
+        benchmark = self.benchmark
+        scored = self._measured(merged)
+        found, files = self._values(merged, scored), dict[str, bytes]()
         names = [metric.name for metric in benchmark.metrics]
+        missing = max(0, run.expected_users - merged.users)
         valid = merged.outcomes[VALID]
-        data: JSON = {
-            "format": FORMAT,
-            "benchmark": benchmark.name,
-            **declared(type(benchmark)),
-            "prompt_version": benchmark.version,
-            "prompt": run.prompt,
-            "subset": run.subset,
-            "model": run.model,
-            "name": run.name,
-            "coverage": _coverage(merged.users, run),
-            "metrics": {
-                name: {
-                    "value": figures[name],
-                    "ci95": _pair(interval(draws[:, place], self._units(merged, place))),
-                    "users": merged.defined[name],
-                }
-                for place, name in enumerate(names)
+        report = msgspec.convert(
+            {
+                "benchmark": benchmark.name,
+                **reports.declared(type(benchmark)),
+                "prompt_version": benchmark.version,
+                "prompt": run.prompt,
+                "subset": run.subset,
+                "model": run.model,
+                "name": run.name,
+                "coverage": reports.Coverage(
+                    run.expected_users, merged.users, run.failed_users, merged.users == run.expected_users
+                ),
+                "metrics": {name: of for name, of in found.items() if name in names},
+                "secondary": {name: of for name, of in found.items() if name not in names},
+                "bounds": {metric.name: bounds(metric, found[metric.name], missing) for metric in benchmark.metrics}
+                if merged.users != run.expected_users and is_mean(benchmark)
+                else None,
+                "distribution": {
+                    metric.name: merged.spread[place].tolist()
+                    for place, metric in enumerate(benchmark.metrics[: len(merged.spread)])
+                    if _ends(metric)
+                },
+                "diagnostics": reports.Diagnostics(
+                    merged.outcomes.total(),
+                    valid,
+                    dict(sorted((+merged.outcomes - Counter({VALID: valid})).items())),
+                    dict(sorted(merged.repairs.items())),
+                ),
+                "schedule": run.schedule,
+                "run": run.run,
+                "usage": {name: merged.usage[name] for name in USAGE},
+                "bootstrap": None
+                if _has_intervals(benchmark)
+                else reports.Bootstrap("poisson_by_block" if merged.rows is None else "plain", RESAMPLES, SEED),
+                "notes": run.notes,
             },
-            "distribution": {
-                metric.name: [merged.spread[metric.name, place] for place in range(BINS)]
-                for metric in benchmark.metrics
-                if _is_bounded(metric) and has_values(benchmark)
-            },
-            "sections": self._sections(merged, figures),
-            "diagnostics": {
-                "answers": merged.outcomes.total(),
-                "valid_answers": valid,
-                "invalid": dict(sorted((+merged.outcomes - Counter({VALID: valid})).items())),
-                "repaired": dict(sorted(merged.repairs.items())),
-            },
-            "schedule": run.schedule,
-            "run": run.run,
-            "usage": {name: merged.usage[name] for name in USAGE},
-            "bootstrap": {"method": method, "resamples": RESAMPLES, "seed": SEED},
-            "notes": list(run.notes),
-        }
-        if not data["coverage"]["complete"] and is_mean(benchmark):
-            missing = max(0, run.expected_users - merged.users)
-            data["bounds"] = {
-                metric.name: _bounds(metric, figures[metric.name], merged.defined[metric.name], missing)
-                for metric in benchmark.metrics
-            }
-        return data
+            Report,
+        )
+        if scored is not None:
+            with guarded(benchmark, "sections"):
+                scored = replace(scored, report=report)
+                details = msgspec.json.decode(msgspec.json.encode(benchmark.details(scored)))
+                report = msgspec.structs.replace(report, details=details)
+                scored = replace(scored, report=report)
+                report = msgspec.structs.replace(report, sections=reports.checked(benchmark.sections(scored)))
+                files = dict(benchmark.report_files(scored))
+        return report, files
 
-    def _sections(self, merged: Totals, figures: Mapping[str, float | None]) -> list[JSON]:
+    def _measured(self, merged: Totals) -> Scored | None:
+        """Return what sections are made of; None without users."""
         if not merged.users:
-            return []
-        scored = Scored(self.subset, merged.users, figures, merged.total[0], merged.rows)
-        with guarded(self.benchmark, "sections"):
-            return [overview.saved(block) for block in self.benchmark.sections(scored)]
+            return None
+        benchmark, nothing = self.benchmark, np.empty(0)
+        own = _has_intervals(benchmark)
+        rows = None if own or merged.rows is None else expanded(benchmark, np.concatenate(merged.rows))
+        blocks = np.stack(merged.sums)
+        if own:
+            draws, units = nothing, nothing
+        elif rows is not None:
+            draws = _resampled(rows, lambda size, rng: times_drawn(len(rows), size, rng))
+            units = merged.defined.astype(np.float64)
+        else:
+            draws = _resampled(blocks, lambda size, rng: rng.poisson(1.0, (size, len(blocks))).astype(np.float64))
+            half = len(blocks[0]) // 2
+            units = (
+                (blocks[:, half:] > 0).sum(axis=0) if has_values(benchmark) else np.full(len(blocks[0]), len(blocks))
+            )
+        figures = self._figures(merged)
+        return Scored(self.subset, merged.users, figures, merged.total[0], rows, merged.tally, draws, units)
 
-    def _units(self, merged: Totals, place: int) -> int:
-        """How many of what is resampled (users, or blocks of them) have a metric."""
-        if merged.rows is not None:
-            return merged.defined[self.benchmark.metrics[place].name]
-        if not is_mean(self.benchmark):
-            return len(merged.sums)
-        return int((merged.sums[:, len(self.benchmark.metrics) + place] > 0).sum())
-
-    def _resampled(self, merged: Totals) -> tuple[Array, str]:
-        """The figures of resamples of users, of blocks of them where rows are dropped: resamples x metrics."""
-        rng, units = np.random.default_rng(SEED), merged.sums if merged.rows is None else merged.rows
-
-        def poisson(size: int) -> Array:
-            return rng.poisson(1.0, size=(size, len(units))).astype(np.float64)
-
-        def drawn(size: int) -> Array:
-            return times_drawn(len(units), size, rng)
-
-        if merged.rows is None:
-            return _resampled(self.benchmark, units, poisson), "poisson_by_block"
-        return _resampled(self.benchmark, units, drawn), "plain"
-
-
-def scorer(benchmark: Benchmark, subset: str) -> Any:
-    """Return the scorer of a benchmark: its own, else the derived one."""
-    return benchmark.scorer(subset) or AdditiveScorer(benchmark, subset)
-
-
-def declared(benchmark: type[Benchmark]) -> JSON:
-    """Return what a report keeps of its benchmark, so that tables and comparisons of reports need no code of it."""
-    return {
-        "metric_units": {metric.name: metric.data for metric in (*benchmark.metrics, *benchmark.secondary)},
-        "headline": list(benchmark.main()),
-        "subsets": list(benchmark.subsets),
-        "user": benchmark.user,
-        "invalid_as": benchmark.invalid_as,
-        "defaults": own_settings.defaults(benchmark.Settings),
-    }
+    def _values(self, merged: Totals, scored: Scored | None) -> dict[str, Value]:
+        names, benchmark = every_name(self.benchmark), self.benchmark
+        if scored is None:
+            return {name: Value(None, None, 0) for name in names}
+        users = dict.fromkeys(names, merged.users)
+        if has_values(benchmark):
+            users |= {name: int(count) for name, count in zip(names, merged.defined, strict=False)}
+        found: Mapping[str, tuple[float, float] | None]
+        if _has_intervals(benchmark):
+            with guarded(benchmark, "intervals"):
+                found = benchmark.intervals(scored)
+        else:
+            drawn = figures_of(benchmark, scored.draws)
+            units = scored.units if has_values(benchmark) else np.full(len(names), scored.units[0])
+            found = {name: interval(drawn[:, at], int(units[at])) for at, name in enumerate(names[: drawn.shape[1]])}
+        return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
 
 
-def upgraded(data: JSON) -> JSON:
-    """Return a report of a benchmark that ships as this version makes it: those before it declared nothing."""
-    if "metric_units" in data or not registry.is_shipped(str(data["benchmark"])):
-        return data
-    cls = registry.find(data["benchmark"])
-    return {**declared(cls), **data, **cls.upgraded(data)}
+def every_name(benchmark: Benchmark) -> tuple[str, ...]:
+    return tuple(metric.name for metric in (*benchmark.metrics, *benchmark.secondary))
 
 
 def is_mean(benchmark: Benchmark) -> bool:
@@ -241,101 +249,109 @@ def is_mean(benchmark: Benchmark) -> bool:
 
 
 def has_values(benchmark: Benchmark) -> bool:
-    """Whether a user's values are those of the metrics, so that they have a distribution and bounds."""
+    """Whether a user adds values of the metrics, so that they have a distribution and bounds."""
     return type(benchmark).statistics is Benchmark.statistics
 
 
-def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> Array:
-    """What each user adds: users x K. Raise `BenchmarkError` for another shape, or what is no finite number."""
+def is_measured(benchmark: Benchmark) -> bool:
+    """Whether `measure` returns the values of the metrics."""
+    return has_values(benchmark) and type(benchmark).values is Benchmark.values
+
+
+def _has_intervals(benchmark: Benchmark) -> bool:
+    return type(benchmark).intervals is not Benchmark.intervals
+
+
+def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Any]:
+    """Return a row for each user, and the benchmark's tally of them.
+
+    Rows are values (users x C, NaN if undefined) for a benchmark that `has_values`, else statistics (users x K). Raise
+    `BenchmarkError` for another shape, or for a number that is not finite.
+    """
+    of_values = has_values(benchmark)
     if not records:
-        return _nobody(benchmark)
+        return np.zeros((0, _columns(benchmark))), None
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
-        found = benchmark.statistics([record.data for record in records])
+        found, tally = benchmark.tallied([record.data for record in records])
         rows = np.asarray(found, dtype=np.float64)
-    if rows.ndim != 2 or len(rows) != len(records) or not np.isfinite(rows).all():
+    wrong = np.isinf(rows) if of_values else ~np.isfinite(rows)
+    if rows.ndim != 2 or len(rows) != len(records) or wrong.any():
         raise BenchmarkError(
             f"benchmark {benchmark.name}, statistics: expected a row of finite numbers for each of {len(records)} "
             f"users, got the shape {rows.shape}"
         )
-    return rows
+    return rows, tally
 
 
-def _nobody(benchmark: Benchmark) -> Array:
-    """The rows of no user, with as many columns as `statistics` shows, which need not work without users."""
-    columns = 2 * len(benchmark.metrics)
+def _columns(benchmark: Benchmark) -> int:
+    """Return the columns of `statistics`, which need not work without users."""
     with suppress(Exception):
-        _, columns = np.asarray(benchmark.statistics([]), dtype=np.float64).shape
-    return np.zeros((0, columns))
+        return int(np.asarray(benchmark.tallied([])[0], dtype=np.float64).shape[1])
+    return len(benchmark.metrics) * (1 if has_values(benchmark) else 2)
+
+
+def expanded(benchmark: Benchmark, rows: Array) -> Array:
+    """Return rows as they are summed: values (0 if undefined) and then 1 or 0 for defined or undefined."""
+    if not has_values(benchmark):
+        return rows
+    defined = ~np.isnan(rows)
+    return np.hstack([np.where(defined, rows, 0.0), defined])
+
+
+def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> Array:
+    """Return what each user adds to the metrics: users x K. Raise as `raw_rows` does."""
+    rows, _ = raw_rows(benchmark, records)
+    return expanded(benchmark, rows[:, : len(benchmark.metrics)] if has_values(benchmark) else rows)
 
 
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
-    """The figures of totals: R x K -> R x metrics."""
+    """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if `figures` returns them."""
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
         found = np.asarray(benchmark.figures(totals), dtype=np.float64)
-    if found.shape != (len(totals), len(benchmark.metrics)):
+    allowed = len(benchmark.metrics), len(every_name(benchmark))
+    if is_mean(benchmark) and found.ndim == 2:
+        found = found[:, : allowed[1]]  # what follows is for sections
+    if found.ndim != 2 or len(found) != len(totals) or found.shape[1] not in allowed:
         raise BenchmarkError(
-            f"benchmark {benchmark.name}, figures: expected the shape {(len(totals), len(benchmark.metrics))}, got "
-            f"{found.shape}"
+            f"benchmark {benchmark.name}, figures: expected the shape {(len(totals), allowed[0])}, got {found.shape}"
         )
     found[np.isinf(found)] = np.nan
     return found
 
 
-def _resampled(benchmark: Benchmark, rows: Array, weights: Callable[[int], Array]) -> Array:
-    found = np.full((RESAMPLES, len(benchmark.metrics)), np.nan)
-    chunk = max(1, CELLS // max(1, len(rows)))
-    for start in range(0, RESAMPLES if len(rows) else 0, chunk):
-        size = min(chunk, RESAMPLES - start)
-        found[start : start + size] = figures_of(benchmark, weights(size) @ rows)
-    return found
+def _resampled(rows: Array, weights: Callable[[int, np.random.Generator], Array]) -> Array:
+    """Return the totals of resamples: resamples x K. Memory does not grow with users x resamples."""
+    rng, chunk = np.random.default_rng(SEED), max(1, CELLS // len(rows))
+    sizes = (min(chunk, RESAMPLES - start) for start in range(0, RESAMPLES, chunk))
+    return np.concatenate([product(weights(size, rng), rows) for size in sizes])
 
 
-def _defined(benchmark: Benchmark, values: Sequence[Any]) -> Counter[str]:
-    if not has_values(benchmark):
-        return Counter({metric.name: len(values) for metric in benchmark.metrics})
-    return Counter(
-        {metric.name: sum(1 for one in values if one[metric.name] is not None) for metric in benchmark.metrics}
-    )
-
-
-def _spread(benchmark: Benchmark, values: Sequence[Any]) -> Counter[tuple[str, int]]:
-    found = Counter[tuple[str, int]]()
-    for metric in benchmark.metrics if has_values(benchmark) else ():
-        low, high = metric.bounds or (None, None)
-        if low is not None and high is not None and high > low:
-            there = [float(one[metric.name]) for one in values if one[metric.name] is not None]
-            found.update((metric.name, min(BINS - 1, int((value - low) / (high - low) * BINS))) for value in there)
-    return found
-
-
-def _is_bounded(metric: Metric) -> bool:
+def _ends(metric: Metric) -> tuple[float, float] | None:
     low, high = metric.bounds or (None, None)
-    return low is not None and high is not None and high > low
+    return None if low is None or high is None else (low, high)
 
 
-def _coverage(users: int, run: RunFacts) -> JSON:
-    return {
-        "expected_users": run.expected_users,
-        "scored_users": users,
-        "failed_users": run.failed_users,
-        "complete": users == run.expected_users,
-    }
+def _spread(metric: Metric, values: Array) -> Counts:
+    """Return how many users have a value in each of `BINS` equal bins between the metric's bounds."""
+    ends = _ends(metric)
+    if ends is None:
+        return np.zeros(BINS, dtype=np.int64)
+    there = (values[~np.isnan(values)] - ends[0]) / (ends[1] - ends[0]) * BINS
+    return np.bincount(np.clip(there, 0, BINS - 1).astype(np.int64), minlength=BINS)
 
 
-def _pair(found: tuple[float, float] | None) -> list[float] | None:
-    return list(found) if found else None
-
-
-def _bounds(metric: Metric, value: float | None, users: int, missing: int) -> list[float | None]:
-    """Lowest and highest mean once `missing` more users have a value; None where the metric has no such bound."""
+def bounds(metric: Metric, of: Value, missing: int) -> tuple[float | None, float | None]:
+    """Return lowest and highest mean once `missing` more users have a value; None where the metric has no bound."""
+    users = of.users or 0
     if not users + missing:
-        return [None, None]
-    total = (value or 0.0) * users
-    return [
-        None if bound is None else (total + missing * bound) / (users + missing)
-        for bound in (metric.bounds or (None, None))
-    ]
+        return None, None
+    total = (of.value or 0.0) * users
+    low, high = metric.bounds or (None, None)
+    return (
+        None if low is None else (total + missing * low) / (users + missing),
+        None if high is None else (total + missing * high) / (users + missing),
+    )
 
 
 # Comparison
@@ -370,7 +386,7 @@ class Figures:
         used = np.zeros((len(self.names), columns), dtype=np.bool_)
         for _ in range(PROBES):
             base = rng.uniform(1.0, 9.0, size=(1, columns))
-            moved = figures_of(self.benchmark, base + np.eye(columns)) - figures_of(self.benchmark, base)
+            moved = self.values(base + np.eye(columns)) - self.values(base)
             used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
         return used
 
@@ -382,7 +398,7 @@ class Figures:
             return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
 
     def values(self, totals: Array) -> Array:
-        return figures_of(self.benchmark, totals)
+        return figures_of(self.benchmark, totals)[:, : len(self.names)]
 
 
 PROBES = 2

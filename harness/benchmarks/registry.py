@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark, Importer, Metric, Origin
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
-from harness.benchmarks.overview import RUN_FACTS
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.errors import BadInput, shown
-from harness.model import Baseline
+from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
     "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
@@ -198,12 +197,9 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield "headline: expected a tuple of names of metrics"
     if unknown := [name for name in cls.headline if name not in names]:
         yield f"headline: {', '.join(map(shown, unknown))}: no such metric"
-    if cls.scorer is not Benchmark.scorer:
-        return
-    if named := [name for name in cls.headline if name in secondary]:  # the derived scorer gives them no value
-        yield f"headline: {', '.join(map(shown, named))} is in secondary: name metrics of `metrics`"
-    if secondary:
-        yield "secondary: only a class with its own `scorer` gives them values: declare them in metrics"
+    sources = ("values", "figures", "further_figures")
+    if secondary and all(getattr(cls, name) is getattr(Benchmark, name) for name in sources):
+        yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:

@@ -21,6 +21,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import registry
 from harness.benchmarks.records import read_of
+from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import options
@@ -30,9 +31,8 @@ from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run
 from harness.errors import AgentFailed, BadInput
-from harness.model import JSON, Record, Report, RunFacts, Where
+from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
-from harness.report.pages import Source, Wish
 from harness.store.lock import RunLock
 from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
@@ -98,11 +98,11 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         manifest.save(run.files.manifest)
         many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
         about, notes = facts(job, run.name, failed), (many,) if diverged else ()
-        report = scores.report(replace(about, notes=(*about.notes, *notes)))
-        write_report(run.files, report)
+        report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
+        write_report(run.files, report, more)
         _show(run.files, report, notes, screen)
         if args.html:
-            _write_page(Source(run.files, report.data, selection["sample_seed"], benchmark, index))
+            _write_page(pages.Source(run.files, report, selection["sample_seed"], benchmark, index))
     return 1 if manifest.state == INCOMPLETE else 0
 
 
@@ -170,11 +170,11 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
             found, scores = _Theirs(files, benchmark, importer, index), ReportScores(benchmark, files.subset)
             replace_results(files.results, found.records(scores, lock.beat), stamp(), shown_by=files.pages)
             name, notes = files.folder.name, found.notes()
-            report = scores.report(RunFacts(files.subset, name, name, AUTHORS, len(index), 0, notes))
-            write_report(files, report)
+            report, more = scores.report(RunFacts(files.subset, name, name, AUTHORS, len(index), 0, notes))
+            write_report(files, report, more)
             _show(files, report, notes, screen)
             if args.html:
-                _write_page(Source(files, report.data, defaults.SAMPLE_SEED, benchmark, index))
+                _write_page(pages.Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
 
@@ -229,13 +229,12 @@ class _Theirs:
         return (*self.importer.notes(self.outcomes), *excluded)
 
 
-def _write_page(source: Source) -> None:
-    pages.attempt(partial(pages.write_page, source, Wish()), f"{source.files.folder.name}, {source.files.subset}")
+def _write_page(source: pages.Source) -> None:
+    pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{source.files.folder.name}, {source.files.subset}")
 
 
 def _show(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
-    covered = report.data["coverage"]
-    users = f"{covered['scored_users']} of {covered['expected_users']} users"
+    users = f"{report.coverage.scored_users} of {report.coverage.expected_users} users"
     summary = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
     for words in (summary, *notes):
         screen.print(words, highlight=False, soft_wrap=True, markup=False)

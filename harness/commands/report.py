@@ -9,10 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
-
-import orjson
 
 from harness import defaults
 from harness.analysis import selection
@@ -22,17 +19,12 @@ from harness.analysis.leaderboard.reports import Scored, Value
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
-from harness.benchmarks.cards import page_of
-from harness.benchmarks.derived import upgraded
-from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.overview import NONE_OF_OURS
-from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.reports import Report
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
+from harness.model import Block, Chart, Heading, Paragraph, Series, Table
 from harness.report import pages
-from harness.report.pages import SAMPLE, Source, Wish
 from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -49,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_earlier(parser)
     words = "show users' posts too: private data, share with care"
     options.add(parser, "--with-posts", words, action="store_true")
-    words = f"users to show one by one (default: {SAMPLE}); `all` writes a second page with every user"
+    words = f"users to show one by one (default: {pages.SAMPLE}); `all` writes a second page with every user"
     options.add(parser, "--users N", words, type=users)
     words = "where to write the page (default: with the report)"
     options.add(parser, "--out FILE.html", words, type=options.file_of(".html"))
 
 
-def users(text: str) -> Any:
+def users(text: str) -> int | str:
     return text if text == ALL else options.whole(0, 1_000_000)(text)
 
 
@@ -84,7 +76,7 @@ def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
         if platforms and files.subset not in platforms:
             continue
         try:
-            if not args.model or args.model in (_read(files)[0].get("model"), files.folder.name):
+            if not args.model or args.model in (_read(files)[0].model, files.folder.name):
                 found.append(files)
         except BadInput as error:
             tell(str(error))
@@ -92,17 +84,14 @@ def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     return found, code
 
 
-def _read(files: RunFiles) -> tuple[JSON, Scored]:
+def _read(files: RunFiles) -> tuple[Report, Scored]:
     """Return a report, and as `stats` reads it. Raise `BadInput` if it cannot be used."""
     path = files.report("json")
     try:
-        data: JSON = orjson.loads(content(path, DOCUMENT_MOST))
-        scored = reports.checked(data, path)
-    except (OSError, ValueError):
-        raise BadInput(f"{path} is {NONE_OF_OURS}") from None
+        report = reports.loaded(path)
+        return report, reports.checked(report, path)
     except BadInput as error:
         raise BadInput(f"{path} is {error}") from None
-    return upgraded(data), scored
 
 
 def _label(files: RunFiles) -> str:
@@ -118,17 +107,17 @@ def _shown(name: str) -> str:
 
 
 def _write(files: RunFiles, args: argparse.Namespace) -> None:
-    data, manifest = _read(files)[0], load(files.manifest)
+    report, manifest = _read(files)[0], load(files.manifest)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
-    wish = Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
+    wish = pages.Wish(pages.SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
         try:
             benchmark, index = _opened(files, manifest, args)
             held.callback(index.close)
-            source = Source(files, data, seed, benchmark, index)
+            source = pages.Source(files, report, seed, benchmark, index)
         except HarnessError as error:
             tell(f"{_label(files)}: without its tasks ({error})")
-            source = Source(files, data, seed)
+            source = pages.Source(files, report, seed)
         made = [pages.write_page(source, wish, args.out)]
         if args.users == ALL:
             made.append(pages.write_all(source, wish, args.out and args.out.with_name(files.all_users.name)))
@@ -195,11 +184,8 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
 
 def _run(files: RunFiles) -> _Run:
-    data, scored = _read(files)
-    try:
-        return _Run(files, scored, bool(page_of(data).warning))
-    except ODD_SHAPE:
-        raise BadInput(f"{files.report('json')} is {NONE_OF_OURS}") from None
+    report, scored = _read(files)
+    return _Run(files, scored, not report.coverage.complete)
 
 
 def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-
-import orjson
 
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
 from harness.benchmarks.files import holds
+from harness.benchmarks.overview import blocks
+from harness.benchmarks.reports import Report, encoded
 from harness.config import origin
-from harness.model import Report, Where
+from harness.model import Where
 from harness.report import text
 from harness.store import atomic
 from harness.store.backup import set_aside_any
@@ -22,7 +23,7 @@ from harness.store.tasks import TaskIndex, open_index
 
 
 def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
-    """The index of a subset's tasks; every line is validated before anything is sent."""
+    """Return the index of a subset's tasks; every line is validated before anything is sent."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
@@ -32,32 +33,31 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
     return open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.key_field, secret)
 
 
-def write_report(files: RunFiles, report: Report) -> None:
-    """Where it is another one than stood there, the pages of that one are set aside first.
+def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> None:
+    """Write a report as JSON and as text, and the benchmark's files that belong to it.
 
-    So a page never belongs to another report than the one in its folder, whenever the process ends.
+
+    If the report differs from the one that was there, the pages of that one are set aside first. So a page never
+    belongs to another report than the one in its folder, whenever the process ends.
     """
-    path, data = files.report("json"), orjson.dumps(report.data, option=orjson.OPT_INDENT_2) + b"\n"
-    if not _is_written(path, data):
+    path, data = files.report("json"), encoded(report)
+    try:
+        unchanged = holds(path, data)
+    except OSError:
+        unchanged = False
+    if not unchanged:
         set_aside_any(files.pages, stamp())
     atomic.write(path, data)
-    atomic.write(files.report("txt"), text.render(report).encode())
-    for name, made in report.files.items():
+    atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode())
+    for name, made in more.items():
         atomic.write(files.folder / name, made)
 
 
-def _is_written(path: Path, data: bytes) -> bool:
-    try:
-        return holds(path, data)
-    except OSError:
-        return False
-
-
 def now() -> str:
-    """This moment as manifests have it: ISO 8601, UTC."""
+    """Return this moment for manifests: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def stamp() -> str:
-    """This moment as names of set-aside files have it."""
+    """Return this moment for names of set-aside files."""
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

@@ -1,56 +1,52 @@
-"""The end of a run: one pass over its records in input order, to the final results file and the report."""
+"""Finish a run: one pass over its records in input order makes the final results file and the report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from harness.benchmark import Benchmark
-from harness.benchmarks.derived import declared, scorer
+from harness.benchmarks.derived import Scorer, Totals
+from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
-from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.quirks import QUIRKS
 from harness.engine.run import Run
 from harness.errors import shown
-from harness.model import JSON, Record, Report, RunFacts, Scorer
+from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
 
 
 class ReportScores:
-    """Records in, shard by shard, to the scores of all."""
+    """Score the records of a run, shard by shard, for its report."""
 
     def __init__(self, benchmark: Benchmark, subset: str) -> None:
-        self._benchmark = benchmark
-        self._scorer: Scorer = scorer(benchmark, subset)
+        self._scorer = Scorer(benchmark, subset)
         self._shard: list[Record] = []
-        self._merged: Any = None
+        self._merged: Totals | None = None
 
     def add(self, record: Record) -> None:
         self._shard.append(record)
         if len(self._shard) == SHARD_USERS:
             self.flush()
 
-    def report(self, facts: RunFacts) -> Report:
-        self.flush()
-        made = self._scorer.summarise(self._merged, facts)
-        return replace(made, data={**made.data, **declared(type(self._benchmark))})
+    def report(self, facts: RunFacts) -> tuple[Report, Mapping[str, bytes]]:
+        """Return the report, and the benchmark's files that belong to it by name."""
+        return self._scorer.report(self.flush(), facts)
 
-    def flush(self) -> None:
-        """Scores what no shard was full of. Raises `BadInput` for a record that cannot be, as `add` does."""
-        if not self._shard and self._merged is not None:
-            return
-        scores = self._scorer.score(self._shard)
-        self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
-        self._shard = []
+    def flush(self) -> Totals:
+        """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
+        if self._shard or self._merged is None:
+            scores, self._shard = self._scorer.score(self._shard), []
+            self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
+        return self._merged
 
 
-def finish(run: Run, name: str, stopped: bool) -> Report:
-    """Finish a run's files and return its report; its manifest is changed, not saved. `name` is that of its folder.
+def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, bytes]]:
+    """Finish a run's files, and return its report and the benchmark's files that belong to it.
 
-    Once every expected user is done, the results are rewritten in input order. Otherwise the file stays as it grew, and
-    the report states its coverage.
+    The run's manifest is changed, not saved. `name` is that of its folder. Once every expected user is done, the
+    results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
     """
     manifest, store = run.manifest, run.store
     scores = ReportScores(run.benchmark, run.subset)
@@ -98,7 +94,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"{outside} of the users stand outside the share asked for last: together they are no fair sample."
     for name in manifest.provenance.get("quirks_used", ()):
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
-            words = QUIRKS[name].told
+            words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
 
 

@@ -16,10 +16,10 @@ from rich.console import Console
 from harness import defaults
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks import tasks
-from harness.benchmarks.derived import scorer
+from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
-from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.quirks import QUIRKS
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
 from harness.engine.play import check_measure
@@ -94,7 +94,7 @@ class Run:
     @cached_property
     def scores(self) -> RunningScores:
         """The running scores of users that end in this process."""
-        return RunningScores(scorer(self.benchmark, self.subset))
+        return RunningScores(Scorer(self.benchmark, self.subset))
 
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""

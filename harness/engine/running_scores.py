@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import anyio.to_thread
 
+from harness.benchmarks.derived import Scorer, Totals
 from harness.defaults import SHARD_USERS
-from harness.model import Record, Scorer
+from harness.model import Record
 
 
 class RunningScores:
@@ -21,7 +21,7 @@ class RunningScores:
         self.users = 0
         self.figures: Mapping[str, float | None] = {}
         self._scorer = scorer
-        self._merged: Any = None
+        self._merged: Totals | None = None
         self._finished: deque[Record] = deque()
 
     def add(self, record: Record) -> None:
@@ -32,17 +32,16 @@ class RunningScores:
         return len(self._finished) >= SHARD_USERS
 
     async def advance(self) -> None:
-        """Scores all that has finished, shard by shard, on one trip to the thread: under load a trip takes long."""
-        finished = list(self._finished)
-        if finished:
+        """Score all users that have finished, shard by shard, in one call of the thread: a call may take long."""
+        if finished := list(self._finished):
             self._merged, self.figures = await anyio.to_thread.run_sync(self._scored, finished)
             self.users += len(finished)
-            for _ in finished:  # only now: who is cancelled on the way leaves them to the next
+            for _ in finished:  # only now: a call that is cancelled leaves them to the next
                 self._finished.popleft()
 
-    def _scored(self, finished: list[Record]) -> tuple[Any, Mapping[str, float | None]]:
+    def _scored(self, finished: list[Record]) -> tuple[Totals | None, Mapping[str, float | None]]:
         merged = self._merged
         for start in range(0, len(finished), SHARD_USERS):
             scores = self._scorer.score(finished[start : start + SHARD_USERS])
             merged = self._scorer.condense(scores if merged is None else self._scorer.merge(merged, scores))
-        return merged, self._scorer.running(merged)
+        return merged, self._scorer.running(merged) if merged is not None else {}

@@ -20,6 +20,7 @@ import anyio.to_thread
 from rich.console import Console
 
 from harness import defaults
+from harness.benchmarks.overview import headline
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
@@ -78,7 +79,7 @@ def _notices(plan: Plan) -> Iterator[str]:
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
     for one in plan.found.addresses:
-        if (way := connection(one, 1).told) != DIRECTLY:
+        if (way := connection(one, 1).way) != DIRECTLY:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
@@ -181,15 +182,14 @@ class Session:
                 manifest.tuning["learned_limit"] = control.limit
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report = finish(run, self.plan.name, stopped=lane is not None and lane.ending is not None)
-            write_report(files, report)
+            report, more = finish(run, self.plan.name, stopped=lane is not None and lane.ending is not None)
+            write_report(files, report, more)
         manifest.save(files.manifest)
-        covered = report.data["coverage"]
-        users = f"{covered['scored_users']} of {covered['expected_users']} users"
-        incomplete = "" if covered["complete"] else " (INCOMPLETE)"
-        self._say(f"{run.label}: {users}{incomplete}: {report.headline}; report: {files.report('txt')}")
+        of = report.coverage
+        users = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
+        self._say(f"{run.label}: {users}: {headline(report)}; report: {files.report('txt')}")
         plan = self.plan
-        self.sources.append(Source(files, report.data, plan.sample_seed, plan.benchmark, run.index))
+        self.sources.append(Source(files, report, plan.sample_seed, plan.benchmark, run.index))
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Print what remains and the command for it; return the exit code."""

@@ -17,29 +17,18 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
+from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark, Task
-from harness.benchmarks.cards import cards_of, page_of
-from harness.benchmarks.derived import upgraded
+from harness.benchmarks import overview
+from harness.benchmarks.cards import Cards
 from harness.benchmarks.files import LINE_MOST, open_regular
-from harness.benchmarks.overview import NONE_OF_OURS
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
+from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, HarnessError, memory_for, reading
-from harness.model import (
-    JSON,
-    Block,
-    Card,
-    Cards,
-    Completion,
-    Heading,
-    Page,
-    Paragraph,
-    Quote,
-    Record,
-    Table,
-)
+from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.store import log
 from harness.store.atomic import check_folder, replacing
 from harness.store.files import RunFiles
@@ -69,7 +58,7 @@ class Source:
     """A run's folder and its JSON report; without `index`, cards have no tasks."""
 
     files: RunFiles
-    data: JSON
+    report: Report
     seed: int
     benchmark: Benchmark | None = None
     index: TaskIndex | None = None
@@ -104,19 +93,21 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
 
     made, cards, reader = _opened(source, wish)
     drawn = reader.drawn(source.seed, wish.users)
-    examples = reader.first(_invalid(source.data))
+    examples = reader.first(_invalid(source.report))
     reader.find_replies({str(data["user_id"]) for data in (*drawn, *examples.values())}, wish.patient)
-    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *_together(cards, drawn))
+    records = [Record(str(data["user_id"]), data) for data in drawn]
+    together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
+    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
     bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
-    shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
+    room, shown = LIMIT - len(bare.encode()) - 4096, list[Card]()
+    for card in map(reader.carded(cards), drawn):
+        if (needed := html.card_size(card)) <= room:
+            shown.append(card)
+            room -= needed
     note = _note(source, cards, reader, wish, len(drawn))
-    browser = html.Browser(cards.user, cards.columns, shown, note)
-    place = path or _own_place(source.files.report("html"))
-    _write(
-        place,
-        html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None),
-    )
-    return place
+    browser = html.Browser(source.report.user, cards.columns, shown, note)
+    pieces = html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None)
+    return _written(pieces, path, source.files.report("html"))
 
 
 def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
@@ -130,46 +121,43 @@ def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
         sentences = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
         return " ".join(filter(None, sentences))
 
-    browser = html.Browser(cards.user, cards.columns, map(reader.carded(cards), reader.all()), note)
-    place = path or _own_place(source.files.all_users)
-    _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
-    return place
+    browser = html.Browser(source.report.user, cards.columns, map(reader.carded(cards), reader.all()), note)
+    pieces = html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser)
+    return _written(pieces, path, source.files.all_users)
 
 
-def _own_place(path: Path) -> Path:
-    """Return a page's path in its run's folder. Raise `MachineError` if it is a link to elsewhere."""
-    check_folder(path.parent)
-    return path
-
-
-def _write(path: Path, pieces: Iterable[str]) -> None:
-    with replacing(path, shared=True) as file:
+def _written(pieces: Iterable[str], path: Path | None, own: Path) -> Path:
+    """Write a page to a path, else to its `own` one in the run's folder; return it. Raise `MachineError` if the folder
+    is a link to elsewhere."""
+    if path is None:
+        check_folder(own.parent)
+    with replacing(path or own, shared=True) as file:
         for piece in pieces:
             file.write(piece.encode("utf-8", "replace"))
+    return path or own
 
 
 def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
     try:
-        data = upgraded(source.data)
-        made = page_of(data)
-        cards = cards_of(source.benchmark, data, wish.posts)
-        marks = {kind: cards.mark(kind) for kind in _invalid(data)}
+        made = overview.page(source.report)
+        cards = Cards.of(source.report, source.benchmark, posts=wish.posts)
+        marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:
-        raise BadInput(f"{source.files.report('json')} is {NONE_OF_OURS}") from None
+        raise BadInput(f"{source.files.report('json')} is {NOT_A_REPORT}") from None
     return made, cards, _Reader(source, marks)
 
 
-def _invalid(data: JSON) -> list[str]:
+def _invalid(report: Report) -> list[str]:
     """Return the kinds of invalid answers that are shown."""
-    return list(data["diagnostics"]["invalid"])[:KINDS]
+    return list(report.diagnostics.invalid)[:KINDS]
 
 
 def _note(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
     """Return a function from the number of users on the page to a note on who they are."""
-    users, lines = source.data["coverage"]["scored_users"], min(len(reader), wish.users)
+    users, lines = source.report.coverage.scored_users, min(len(reader), wish.users)
 
     def note(shown: int) -> str:
-        of = f"A sample of {shown} of the {users} {cards.user}s, drawn with seed {source.seed}"
+        of = f"A sample of {shown} of the {users} {source.report.user}s, drawn with seed {source.seed}"
         whole = lines == len(reader) and shown == drawn
         sentences = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
         sentences.append(_left_out(lines - drawn))
@@ -187,8 +175,12 @@ def _note(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int)
 
 
 def _all(source: Source, cards: Cards, shown: int) -> str:
-    users = source.data["coverage"]["scored_users"]
-    return f"All {users} {cards.user}s." if shown == users else f"{shown} {cards.user}s; the report scores {users}."
+    users = source.report.coverage.scored_users
+    return (
+        f"All {users} {source.report.user}s."
+        if shown == users
+        else f"{shown} {source.report.user}s; the report scores {users}."
+    )
 
 
 def _left_out(lines: int) -> str:
@@ -196,20 +188,6 @@ def _left_out(lines: int) -> str:
         return ""
     which = "1 line of the results is" if lines == 1 else f"{lines} lines of the results are"
     return f"{which} left out: damaged, or of a task that has changed."
-
-
-def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> list[Card]:
-    kept = []
-    for card in cards:
-        if (needed := size(card)) <= room:
-            kept.append(card)
-            room -= needed
-    return kept
-
-
-def _together(cards: Cards, drawn: Sequence[JSON]) -> tuple[Block, ...]:
-    records = [Record(str(data["user_id"]), data) for data in drawn]
-    return made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
 
 
 def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
@@ -220,22 +198,23 @@ def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[s
         kinds[kind] += 1
         first.setdefault(kind, str(line.get("detail"))[:EXAMPLE])
     yield Heading("Failures and invalid answers, with examples")
-    if not kinds and not _invalid(source.data):
+    if not kinds and not _invalid(source.report):
         yield Paragraph("There are none.")
     if kinds:
         yield Paragraph(
-            f"Failures are never scored. These are all that there ever were, also of {cards.user}s who were done later."
+            f"Failures are never scored. These are all that there ever were, also of {source.report.user}s who were "
+            "done later."
         )
         rows = [(": ".join(which)[:EXAMPLE], str(count), first[which]) for which, count in kinds.most_common(KINDS)]
         yield Table(("failure", "times", "example"), tuple(rows))
         yield from _more(len(kinds), "failures")
-    for name in _invalid(source.data):
-        yield Paragraph(f"Invalid answers of the kind {name}: {source.data['diagnostics']['invalid'][name]}.")
+    for name in _invalid(source.report):
+        yield Paragraph(f"Invalid answers of the kind {name}: {source.report.diagnostics.invalid[name]}.")
         data = examples.get(name)
         text = None if data is None else reader.example(cards, data, name)
         if text is not None:
             yield Quote(f"An example of {name}", text if len(text) <= EXAMPLE else text[:EXAMPLE] + " …", open=True)
-    yield from _more(len(source.data["diagnostics"]["invalid"]), "invalid answers")
+    yield from _more(len(source.report.diagnostics.invalid), "invalid answers")
 
 
 def _more(kinds: int, of: str) -> Iterator[Block]:
@@ -269,19 +248,15 @@ class _Reader:
         return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
 
     def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
+        """Yield the scored records among some lines: of the current task, or without the tasks of any version."""
+        index = self._source.index
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
-                if log.sound(line) and "user_id" in (data := log.parsed(line)) and self._counts(data):
+                data = log.parsed(line) if log.sound(line) else {}
+                of_task = type(data.get("task")) is str if index is None else index.current(data) is not None
+                if "user_id" in data and of_task:
                     yield data
-
-    def _counts(self, data: JSON) -> bool:
-        """Return whether a record is scored: of the current task, or without the tasks of any version."""
-        index, task = self._source.index, data.get("task")
-        if index is None:
-            return type(task) is str
-        position = index.find(str(data["user_id"]))
-        return position is not None and index.digest(position) == task
 
     def find_replies(self, users: set[str] | None, patient: bool) -> None:
         """Find where the replies of users are; of all, if none are named."""
@@ -332,7 +307,7 @@ class _Reader:
     def _task(self, data: JSON) -> Task | None:
         """Return the task that a record was made of, None without tasks."""
         index, benchmark = self._source.index, self._source.benchmark
-        position = None if index is None else index.find(str(data["user_id"]))
+        position = None if index is None else index.current(data)
         if index is None or benchmark is None or position is None:
             return None
         try:
@@ -379,5 +354,5 @@ def _start_of_response(user: str) -> bytes:
 def _cut(block: Block) -> Block:
     if isinstance(block, Quote) and len(block.text) > LONG:
         more = len(block.text) - LONG
-        return replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters are in the run's files)")
+        return structs.replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters are in the run's files)")
     return block

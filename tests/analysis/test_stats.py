@@ -24,7 +24,7 @@ from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored, Value, declared_of, read
 from harness.analysis.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.benchmarks import registry, streamprofile
-from harness.benchmarks.derived import declared
+from harness.benchmarks.reports import declared
 from harness.benchmarks.streamprofile.published import published
 from harness.cli import main
 from harness.report.grid import Grid, Number, Place, latex, markdown
@@ -39,7 +39,7 @@ SHOWN = ("Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Pee
 REPORT: dict[str, Any] = {
     **DECLARED["streamprofile"],
     "metric_units": {name: DECLARED["streamprofile"]["metric_units"][name] for name in SHOWN},
-    "format": 1,
+    "format": 2,
     "benchmark": "streamprofile",
     "prompt_version": "1",
     "prompt": "own",
@@ -50,7 +50,6 @@ REPORT: dict[str, Any] = {
         "expected_users": 40,
         "scored_users": 40,
         "failed_users": 0,
-        "scored_steps": 200,
         "complete": True,
     },
     "metrics": {
@@ -62,7 +61,7 @@ REPORT: dict[str, Any] = {
         "F1^NS (release code)": {"value": 0.25, "ci95": None, "users": None},
         "FWT Error_Peer": {"value": -0.015, "ci95": [-0.02, 0.01], "users": 31},
     },
-    "diagnostics": {"valid_answers": 200, "invalid": {"length": 0}},
+    "diagnostics": {"answers": 200, "valid_answers": 200, "invalid": {"length": 0}},
     "run": {
         "ratio": 1.0,
         "users_in_tasks": 40,
@@ -99,7 +98,7 @@ def scored(
     facts |= {"ablations": (), "sampling": ()} | more
     return Scored(
         benchmark=benchmark,
-        declared=declared_of(DECLARED[benchmark]),
+        declared=declared_of(registry.find(benchmark)),
         run=run,
         subset=subset,
         model="m",
@@ -302,7 +301,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
             "not a report that this version reads: regenerate it with `reeval`",
-            *(f"a report of format {odd!r}, not 1: regenerate it with `reeval`" for odd in ODD),
+            *(f"a report of format {odd!r}, not 2: regenerate it with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
             *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
@@ -313,7 +312,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 2}, "a report of format 2, not 1: regenerate it with `reeval`"),
+        ({"format": 3}, "a report of format 3, not 2: regenerate it with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )

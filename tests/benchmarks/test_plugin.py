@@ -13,35 +13,15 @@ import pytest
 
 from harness.benchmarks import registry
 from harness.errors import BadInput
-from tests.support import DATA
-from tests.support.plugins import STARS, Commands, foreign
+from tests.support.plugins import STARS, VISITS, Commands, changed, foreign
 from tests.support.scripted import completion, serving
 
-VISITS = DATA / "visits" / "visits.py"
-KM = {"park": 1.0, "pool": 2.5, "shop": 0.5, "zoo": 9.0}
 EVERYWHERE = ("--model", "baseline/everywhere")
 
 
 @pytest.fixture
 def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(tmp_path / "results", capsys)
-
-
-@pytest.fixture
-def tasks(tmp_path: Path) -> Path:
-    """North: 12 visitors, every fourth of whom goes nowhere; south: 6, of whom all do."""
-    folder = tmp_path / "tasks" / "visits"
-    folder.mkdir(parents=True)
-    (folder / "distances.json").write_bytes(orjson.dumps(KM))
-    names = list(KM)
-
-    def line(number: int, visits: list[str]) -> bytes:
-        return orjson.dumps({"id": number, "history": names[:2], "places": names[number % 2 :], "visits": visits})
-
-    north = [line(number, [] if number % 4 == 0 else names[1 : 1 + number % 4]) for number in range(12)]
-    (folder / "north.jsonl").write_bytes(b"\n".join(north) + b"\n")
-    (folder / "south.jsonl").write_bytes(b"\n".join(line(number, []) for number in range(6)) + b"\n")
-    return folder.parent
 
 
 @pytest.fixture
@@ -57,12 +37,6 @@ def done(harness: Commands, tasks: Path, file: Path) -> Commands:
     return harness
 
 
-def changed(file: Path, before: str, after: str) -> None:
-    text = file.read_text()
-    assert before in text
-    file.write_text(text.replace(before, after))
-
-
 def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Commands) -> None:
     """North visits 18 times, all of which are found; the mean of rates would be over 9 visitors."""
     north, south = done.report("everywhere", "north"), done.report("everywhere", "south")
@@ -71,7 +45,7 @@ def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Comma
     hits = sum((record["metrics"]["Hit rate"] or 0) * record["visited"] for record in records)
     assert north["metrics"]["Hit rate"]["value"] == pytest.approx(hits / visits)
     assert south["metrics"] == {name: {"value": None, "ci95": None, "users": 6} for name in ("Hit rate", "Detour")}
-    assert "bounds" not in north and north["distribution"] == {}
+    assert north["bounds"] is None and north["distribution"] == {}
     assert "Hit rate n/a, Detour n/a" in done.out
     text = done.text("everywhere", "eval_report_north.txt")
     assert f"{visits} visits of 12 visitors in the north." in text and "km" in text
@@ -670,7 +644,7 @@ WHILE_PLAYED = {
     ),
     "sections fail": ('yield Heading("Visits")', "yield Heading(1 / 0)", "sections: ZeroDivisionError"),
     "sections of no block": ('yield Heading("Visits")', 'yield "Visits"', "expected a block of a report, got str"),
-    "a block of no text": ('yield Heading("Visits")', "yield Heading(5)", "Heading.text is 5"),
+    "a block of no text": ('yield Heading("Visits")', "yield Heading(5)", "Heading: Expected `str`"),
     "a table of unequal rows": ('(("hits",', '(("hits", "x",', "a row of another length"),
 }
 

@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from harness.benchmarks import registry
-from harness.benchmarks.derived import AdditiveScorer, Figures
+from harness.benchmarks.derived import Figures, Scorer
+from harness.benchmarks.reports import Value
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
@@ -229,8 +230,8 @@ def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ('secondary = (Metric("Extra"),)\n    headline = ("Extra",)', "headline: 'Extra' is in secondary"),
-        ('secondary = (Metric("Extra"),)', "secondary: only a class with its own `scorer`"),
+        ('secondary = (Metric("Extra"),)\n    headline = ("Extra",)', "secondary: nothing gives them a value"),
+        ('secondary = (Metric("Extra"),)', "secondary: nothing gives them a value"),
     ],
 )
 def test_a_figure_that_nothing_gives_a_value_is_refused(
@@ -280,11 +281,11 @@ def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp
 def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> None:
     """Whatever the author's own methods would make of nobody."""
     file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n{first}"))
-    made = AdditiveScorer(registry.find(str(file))(), "yelp")
+    made = Scorer(registry.find(str(file))(), "yelp")
     nobody = made.score([])
     assert made.running(nobody) == {"MAE": None, "Exact": None}
-    data = made.summarise(nobody, RunFacts("yelp", "m", "m", "own", 20, 20)).data
-    assert data["metrics"]["MAE"] == {"value": None, "ci95": None, "users": 0} and data["sections"] == []
+    report, _ = made.report(nobody, RunFacts("yelp", "m", "m", "own", 20, 20))
+    assert report.metrics["MAE"] == Value(None, None, 0) and report.sections == ()
 
 
 def test_an_error_inside_a_library_names_the_line_of_the_author(harness: Commands, tmp_path: Path) -> None:

@@ -17,13 +17,6 @@ from harness.store.log import seal, unseal
 from tests.support.scripted import baseline, completion, serving
 
 RESULTS = "inference_results_weibo.jsonl"
-ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -63,9 +56,10 @@ def test_run_scores_every_user_and_says_so_when_called_again(
         "expected_users": 12,
         "scored_users": 12,
         "failed_users": 0,
-        "scored_steps": sum(len(line["steps"]) for line in lines_of(tmp_path / "out/recency" / RESULTS)),
         "complete": True,
     }
+    steps = sum(len(line["steps"]) for line in lines_of(tmp_path / "out/recency" / RESULTS))
+    assert report(tmp_path / "out")["details"]["scored_steps"] == steps
     before = (tmp_path / "out/recency" / RESULTS).stat()
     capsys.readouterr()
     assert run(tasks, tmp_path / "out") == 0
@@ -264,10 +258,10 @@ def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(tasks: Path, tm
     with serving(lambda request: (200, completion("我不会"))) as server:
         assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
         found = report(tmp_path / "out", "m")
-        steps = found["coverage"]["scored_steps"]
+        steps = found["details"]["scored_steps"]
         assert len(server.bodies) == 3 * steps
     assert found["metrics"]["Recall"]["value"] == 0
-    assert found["diagnostics"]["errors_over_valid"]["Error_Peer"] is None
+    assert found["details"]["errors_over_valid"]["Error_Peer"] is None
     assert "no_json" in json.dumps(found["diagnostics"])
 
 

@@ -11,26 +11,21 @@ from harness.store.log import sound_lines
 from tests.support import earlier
 from tests.support.before import run_files
 from tests.support.earlier import COMMANDS, FOLDER, copied, outcome, slug
-from tests.support.sameness import Renamed, differences
+from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
 
-ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 RESULTS = "inference_results_weibo.jsonl"
 RESPONSES = "responses_weibo.jsonl"
 Contents = dict[str, bytes]
-
-RENAMED: Renamed = {"*/percent": "*/value"}
-"""Paths of numbers in reports, tables and comparisons that have moved since (see test_unchanged)."""
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")
 def expected() -> Contents:
     return earlier.expected()
+
+
+def renamed(name: str) -> Renamed:
+    """Paths of numbers that have moved since (see test_unchanged)."""
+    return FORMAT_2 if "eval_report" in name else STATS
 
 
 def changed(old: Contents, new: Contents) -> list[str]:
@@ -39,7 +34,7 @@ def changed(old: Contents, new: Contents) -> list[str]:
     return [
         f"{name}: {difference}"
         for name, content in old.items()
-        for difference in (differences(name, content, new[name], RENAMED) if name in new else ["not made"])
+        for difference in (differences(name, content, new[name], renamed(name)) if name in new else ["not made"])
     ]
 
 

@@ -16,13 +16,16 @@ import orjson
 import pytest
 from scipy import stats
 
-from harness.benchmarks.dailymobility import page as mobility
+from harness.benchmarks import reports
+from harness.benchmarks.cards import Cards
 from harness.benchmarks.dailymobility.synth import files
-from harness.benchmarks.streamprofile import page as profile
-from harness.benchmarks.streamprofile import scores
+from harness.benchmarks.derived import Scorer
+from harness.benchmarks.overview import page
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
+from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.errors import BadInput, MachineError
+from harness.errors import MachineError
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.report import pages
 from harness.report.pages import Source, Wish, write_all, write_page
@@ -36,13 +39,9 @@ from tests.report.test_html import Parsed
 from tests.support.scripted import completion, serving
 
 USERS = 12
+SCORER = Scorer(StreamProfile(), "weibo")
+CARDS = Cards(report([user(a_step(1))]), StreamProfile(), posts=False)
 PAGE = "recency/eval_report_weibo.html"
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +98,7 @@ def test_bands_are_the_t_intervals_of_the_users_values() -> None:
         user(a_step(1, Precision=value), *([a_step(2, 0.5, Precision=value)] * (i < 2)))
         for i, value in enumerate(values)
     ]
-    first, second = report(users).data["learning_curve"]
+    first, second = report(users).details["learning_curve"]
     expected = stats.t.interval(0.95, 8, np.mean(values), stats.sem(values))
     assert first["ci95"]["Precision"] == pytest.approx(expected)
     assert first["ci95"]["Recall_Novelty"] is None
@@ -108,35 +107,36 @@ def test_bands_are_the_t_intervals_of_the_users_values() -> None:
 
 def test_bands_stay_within_what_a_share_can_be() -> None:
     """Two users at 0 and 1 have an interval wider than that."""
-    curve = report([user(a_step(1, Precision=0.0)), user(a_step(1, Precision=1.0))]).data["learning_curve"]
+    curve = report([user(a_step(1, Precision=0.0)), user(a_step(1, Precision=1.0))]).details["learning_curve"]
     assert curve[0]["ci95"]["Precision"] == [0.0, 1.0]
 
 
 def test_bands_and_distributions_do_not_depend_on_how_users_were_grouped() -> None:
     """Merged one by one, or in any tree, they are the same to the last bit."""
     rng = np.random.default_rng(2)
-    shards = [scores.score([user(a_step(1, *map(float, rng.random(2)), Recall=float(rng.random())))]) for _ in range(7)]
-    one = reduce(scores.merge, shards)
-    other = scores.merge(reduce(scores.merge, shards[:3]), reduce(scores.merge, shards[3:]))
-    assert one.spread == other.spread
-    assert one.curves == other.curves
-    assert [point.intervals() for point in one.curves.values()] == [
-        point.intervals() for point in other.curves.values()
+    merge, drawn = SCORER.merge, [(rng.random(2).tolist(), float(rng.random())) for _ in range(7)]
+    shards = [SCORER.score([user(a_step(1, *values, Recall=recall))]) for values, recall in drawn]
+    one = reduce(merge, shards)
+    other = merge(reduce(merge, shards[:3]), reduce(merge, shards[3:]))
+    assert one.spread.tolist() == other.spread.tolist()
+    assert one.tally.curves == other.tally.curves
+    assert [point.intervals() for point in one.tally.curves.values()] == [
+        point.intervals() for point in other.tally.curves.values()
     ]
 
 
 def test_distribution_counts_every_user_with_a_value_once() -> None:
     """The last bin holds its upper end; a user without a value is in none."""
     users = [user(a_step(1, Recall=value)) for value in (0.0, 0.049, 0.05, 1.0)] + [user(unscored(1))]
-    found = report(users).data["distribution"]
-    assert found["Recall"] == [2, 1, *[0] * 16, 0, 1]
+    found = report(users).distribution
+    assert found["Recall"] == (2, 1, *[0] * 16, 0, 1)
     assert sum(found["F1^NS"]) == 0
 
 
 def test_a_condensed_score_keeps_its_distribution_and_its_size() -> None:
     """The live display's scores do not grow with users."""
-    shard = scores.score([user(a_step(1, Recall=0.5)), user(a_step(1, Recall=0.5))])
-    assert shard.condensed().spread == {("Recall", 10): 2}
+    shard = SCORER.score([user(a_step(1, Recall=0.5)), user(a_step(1, Recall=0.5))])
+    assert SCORER.condense(shard).spread[METRICS.index("Recall")].tolist() == [*[0] * 10, 2, *[0] * 9]
 
 
 # Pages of reports
@@ -144,23 +144,23 @@ def test_a_condensed_score_keeps_its_distribution_and_its_size() -> None:
 
 def test_page_is_made_of_the_json_report_alone() -> None:
     """What was written and read again gives the same page."""
-    data = report([user(a_step(1, 0.5, 0.5), a_step(2, 0.1, 0.9))], facts(2, failed=1)).data
-    found = profile.page(data)
-    assert found == profile.page(orjson.loads(orjson.dumps(data)))
+    data = report([user(a_step(1, 0.5, 0.5), a_step(2, 0.1, 0.9))], facts(2, failed=1))
+    found = page(data)
+    assert found == page(reports.read(reports.encoded(data)))
     assert found.warning == "INCOMPLETE: 1 of 2 users are scored, 1 failed"
-    assert found.tiles[0].name == "F1^NS"
+    assert [tile.name for tile in found.tiles] == ["Recall", "F1^NS", "users scored"]
     assert {block.kind for block in found.blocks if isinstance(block, Chart)} == {"curve", "intervals", "histogram"}
 
 
 def test_page_of_nobody_is_a_page() -> None:
     """A run that was stopped before anybody was done has a report too."""
-    assert profile.page(report([], facts(3)).data).warning.startswith("INCOMPLETE: 0 of 3")
+    assert page(report([], facts(3))).warning.startswith("INCOMPLETE: 0 of 3")
 
 
 def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
     """Histograms have one edge more than values; bounds are as many as values, or none."""
-    for name, module in (("recency/eval_report_weibo", profile), ("commuter/eval_report_beijing", mobility)):
-        found = module.page(orjson.loads((made / f"{name}.json").read_bytes()))
+    for name in ("recency/eval_report_weibo", "commuter/eval_report_beijing"):
+        found = page(reports.read((made / f"{name}.json").read_bytes()))
         charts = [block for block in found.blocks if isinstance(block, Chart)]
         assert len(charts) >= 6
         for chart in charts:
@@ -171,8 +171,8 @@ def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
 
 def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made: Path) -> None:
     """Generated and real: each slot of a ribbon and each histogram is whole."""
-    data = orjson.loads((made / "commuter/eval_report_beijing.json").read_bytes())
-    for chart in (block for block in mobility.page(data).blocks if isinstance(block, Chart)):
+    data = reports.read((made / "commuter/eval_report_beijing.json").read_bytes())
+    for chart in (block for block in page(data).blocks if isinstance(block, Chart)):
         if chart.kind == "ribbon":
             assert [sum(shares) for shares in zip(*(one.values for one in chart.series), strict=True)] == [
                 pytest.approx(1)
@@ -220,7 +220,7 @@ def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
         data = orjson.loads(line)
         assert f'"{data["username"]}"' not in text
         assert all(orjson.dumps(step["posts_text"]).decode() not in text for step in data["prediction_tasks"])
-    assert "Posts are left out, but personas, reasoning and replies may quote them." in text
+    assert "Posts are left out, but other texts may quote them." in text
 
 
 def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_name_is_replaced_where_it_is_one(name: object, text: str, shown: str)
     """Not within longer words of Latin letters; one character names nobody, and is a word like any other."""
     data = {**a_user("valid"), "username": name}
     data["steps"][0]["reasoning"] = text
-    card = profile.UserCards({}, posts=False).card(data, None, [])
+    card = CARDS.card(data, None, [])
     assert [block.text for block in card.blocks if isinstance(block, Quote) and block.label == "Reasoning"] == [shown]
 
 
@@ -303,7 +303,7 @@ def a_user(*outcomes: str) -> dict[str, Any]:
 def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
     """Three that cannot be read are one invalid answer of a run that asks twice again; a cut one is final."""
     bad, cut = Completion("好的"), Completion("{", finish_reason="length")
-    card = profile.UserCards({"parse_retries": 2}, posts=False)
+    card = CARDS
     replies = [bad, bad, bad, bad, valid("猫"), cut, valid("狗")]
     shown = replies_shown(card.card(a_user("no_json", "valid", "length", "valid"), None, replies))
     assert shown == [["好的"] * 3, ["好的", valid("猫").text], ["{"], [valid("狗").text]]
@@ -312,13 +312,13 @@ def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
 
 def test_replies_whose_steps_cannot_be_told_stand_together() -> None:
     """After other settings were allowed there may be replies that nothing asked for in the end."""
-    card = profile.UserCards({"parse_retries": 2}, posts=False).card(a_user("valid"), None, [valid("猫"), valid("狗")])
+    card = CARDS.card(a_user("valid"), None, [valid("猫"), valid("狗")])
     assert replies_shown(card) == [[], [valid("猫").text, valid("狗").text]]
 
 
 def test_card_without_its_task_tells_hits_from_errors() -> None:
     """Finer kinds need the tasks file."""
-    card = profile.UserCards({}, posts=True).card(a_user("valid"), None, [])
+    card = CARDS.card(a_user("valid"), None, [])
     tags = [block.tags for block in card.blocks if isinstance(block, Tags)]
     assert tags == [(("猫", "hit"),), ()]
 
@@ -351,7 +351,7 @@ def records(folder: Path, number: int, text: str = "近") -> RunFiles:
 
 def source(files: RunFiles, number: int) -> Source:
     users = [Record(f"u{at}", a_user("valid")) for at in range(number)]
-    return Source(files, report(users, facts(number)).data, seed=7)
+    return Source(files, report(users, facts(number)), seed=7)
 
 
 def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path
     assert first == keys(write_page(found, Wish()))
     assert first == sorted(first, key=lambda key: int(key[1:]))
     assert "A sample of 50 of the 300 users, drawn with seed 7" in found.files.report("html").read_text()
-    other = Source(found.files, found.data, seed=8)
+    other = Source(found.files, found.report, seed=8)
     assert keys(write_page(other, Wish())) != first
 
 
@@ -684,7 +684,7 @@ def test_report_does_without_tasks_that_have_gone(
     assert again(own, "--name", "recency", "--tasks-dir", str(tmp_path / "nowhere")) == 0
     assert "without its tasks" in "".join(capsys.readouterr())
     found = read(own / PAGE)
-    assert "not told by its kind" in " ".join(found.texts)
+    assert "The tasks were not at hand" in " ".join(found.texts)
     kinds = {
         kind
         for card in found.data(class_="card")
@@ -725,7 +725,7 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
     """In pictures too, where nobody looks at the table; a whole run beside it is not marked."""
     part = own / "part"
     part.mkdir()
-    data = report([user(a_step(1, 0.5, 0.5))], facts(2)).data
+    data = orjson.loads(reports.encoded(report([user(a_step(1, 0.5, 0.5))], facts(2))))
     (part / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
     assert again(own) == 0
     found = read(own / "index.html")
@@ -812,12 +812,14 @@ def test_report_says_in_a_sentence_what_is_wrong(
     assert told in "".join(capsys.readouterr())
 
 
-def test_report_of_an_earlier_version_is_refused_by_name(tmp_path: Path) -> None:
+def test_report_of_another_version_is_refused_by_name(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It lacks what pages are drawn from."""
-    data = report([user(a_step(1, 0.5, 0.5))]).data
-    del data["distribution"]
-    with pytest.raises(BadInput, match=r"eval_report_weibo\.json is not a report that this version reads.*reeval"):
-        write_page(Source(RunFiles(tmp_path, "weibo"), data, 1), Wish())
+    path = own / "recency/eval_report_weibo.json"
+    data = orjson.loads(path.read_bytes())
+    del data["coverage"]
+    path.write_bytes(orjson.dumps(data))
+    assert again(own, "--name", "recency") == 2
+    assert "eval_report_weibo.json is not a report that this version reads" in capsys.readouterr().err
 
 
 def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, tmp_path: Path) -> None:

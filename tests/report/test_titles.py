@@ -5,13 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-import orjson
 import pytest
+from msgspec.structs import replace
 
-from harness.benchmarks.dailymobility import page as mobility
-from harness.benchmarks.streamprofile import page as profile
+from harness.benchmarks import reports as typed
+from harness.benchmarks.overview import page
+from harness.benchmarks.reports import Report
 from harness.cli import main
-from harness.model import JSON
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +27,19 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     )
 
 
-def _read(path: Path) -> JSON:
-    data: JSON = orjson.loads(path.read_bytes())
-    return data
+def _read(path: Path) -> Report:
+    return typed.read(path.read_bytes())
 
 
 def test_page_is_headed_by_its_runs_name_before_the_model(reports: Namespace) -> None:
     """Four runs of one model are told apart by their tabs."""
-    page = profile.page({**reports.profile, "name": "recency-甲"})
-    assert page.title.startswith("recency-甲: baseline/recency · StreamProfileBench, ")
-    page = mobility.page({**reports.mobility, "name": "commuter-甲"})
-    assert page.title == "commuter-甲: baseline/commuter · DailyMobility (beijing)"
+    found = page(replace(reports.profile, name="recency-甲"))
+    assert found.title == "recency-甲: baseline/recency · streamprofile (weibo)"
+    found = page(replace(reports.mobility, name="commuter-甲"))
+    assert found.title == "commuter-甲: baseline/commuter · dailymobility (beijing)"
 
 
 def test_page_of_a_run_that_is_called_as_its_model_says_it_once(reports: Namespace) -> None:
     """A run without a name of its own has the last part of the model's."""
-    assert profile.page(reports.profile).title.startswith("baseline/recency · StreamProfileBench, ")
-    assert mobility.page(reports.mobility).title == "baseline/commuter · DailyMobility (beijing)"
-    assert mobility.page({**reports.mobility, "model": "/models/commuter/"}).title.startswith("/models/commuter/ · ")
+    assert page(reports.profile).title == "baseline/recency · streamprofile (weibo)"
+    assert page(replace(reports.mobility, model="/models/commuter/")).title.startswith("/models/commuter/ · ")

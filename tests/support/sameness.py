@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -33,6 +34,35 @@ ROW = re.compile(r"^ +\S|\S {2,}\S|^\||&")
 CSV_KEYS = ("benchmark", "metric", "run", "platform")
 
 
+NAMES = (
+    *("Precision", "Recall", "Recall_Novelty", "Recall_Stability", "F1^NS"),
+    *("Error_Peer", "Error_Viral", "Error_Decay", "Error_Random"),
+)
+DETAILS = (
+    *("cold_start", "persona_augmented", "delta", "learning_curve", "cohort", "cohort_curve", "ceiling"),
+    *("protocols", "without_bias", "per_slot", "histograms", "day", "valid_days", "beside_truth", "ground_truth"),
+)
+DIAGNOSTICS = (
+    *("unscored_steps", "users_without_scored_step", "repaired_steps", "release_code_left_out", "out_of_pool"),
+    *("wrong_number", "at_asked", "errors_over_valid", "modes", "repaired_users", "warned_users", "warnings"),
+)
+FORMAT_2: Renamed = {
+    **{name: f"details/{name}" for name in DETAILS},
+    **{f"diagnostics/{name}": f"details/{name}" for name in DIAGNOSTICS},
+    **{f"fwt/{name}": f"secondary/FWT {name}" for name in NAMES},
+    **{f"metrics/{name}": f"secondary/{name}" for name in ("JSD_per_slot", "Score (asbench)", "Score (agentsociety2)")},
+    "release_code/F1^NS": "secondary/F1^NS (release code)/value",
+    "coverage/scored_steps": "details/scored_steps",
+    "diagnostics/steps": "diagnostics/answers",
+    "diagnostics/valid_days": "diagnostics/valid_answers",
+}
+"""Paths of reports of format 1 in those of format 2."""
+
+
+STATS: Renamed = {"*/percent": "*/value", "F1^NS (release code)/*/*/users": "newly counted"}
+"""Paths of tables in those of today. How many users the release code's F1^NS covers was null."""
+
+
 def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = None) -> list[str]:
     """Return what is missing from the new document or different in it, a sentence each. Additions are no difference."""
     if name.endswith((".jsonl", "generated_beijing.json")):
@@ -43,7 +73,7 @@ def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = Non
         return _values(orjson.loads(old), orjson.loads(new), renamed or {})
     if name.endswith(".csv"):
         return _values(_table(old), _table(new), renamed or {})
-    return _texts(old.decode(), new.decode())
+    return _texts(old.decode(), new.decode(), rows_may_move="eval_report" in name)
 
 
 def _bytes(old: bytes, new: bytes) -> list[str]:
@@ -138,15 +168,39 @@ def _cell(text: str) -> str | float:
 # Documents for people
 
 
-def _texts(old: str, new: str) -> list[str]:
-    """Compare numbers of tables in their order, those of sentences in any order."""
-    found = _in_order(_numbers(old, rows=True), _numbers(new, rows=True))
+def _texts(old: str, new: str, *, rows_may_move: bool) -> list[str]:
+    """Compare numbers of tables in their order (in that of each row alone, if rows may move), those of sentences in any
+    order."""
+    if rows_may_move:
+        found = _rows(_numbers_by_row(old), _numbers_by_row(new))
+    else:
+        found = _in_order(_numbers(old, rows=True), _numbers(new, rows=True))
     lost = _lost(_numbers(old, rows=False), _numbers(new, rows=False))
     return found + [f"no sentence has the number {number} any more" for number in lost]
 
 
 def _numbers(text: str, *, rows: bool) -> list[str]:
     return [number for line in text.splitlines() if bool(ROW.search(line)) == rows for number in NUMBER.findall(line)]
+
+
+def _numbers_by_row(text: str) -> list[list[str]]:
+    """Return the numbers of each row of a table but its head, which a rule follows."""
+    lines = [*text.splitlines(), ""]
+    rows = (line for line, below in pairwise(lines) if ROW.search(line) and not re.fullmatch(r"[- ]+", below))
+    found = map(NUMBER.findall, rows)
+    return sorted((numbers for numbers in found if numbers), key=len, reverse=True)
+
+
+def _rows(old: list[list[str]], new: list[list[str]]) -> list[str]:
+    """Report each row whose numbers are not together in a row of their own, in order."""
+    left, found = list(new), []
+    for row in old:
+        at = next((number for number, one in enumerate(left) if not _in_order(row, one)), None)
+        if at is None:
+            found.append(f"no row of a table has {', '.join(row)} any more")
+        else:
+            del left[at]
+    return found
 
 
 def _lost(old: list[str], new: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""JSON reports as the tables of `stats` take them (docs/design.md, sections 8 and 9)."""
+"""Reports as the tables of `stats` take them (docs/design.md, sections 5, 8 and 9)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from harness import defaults
 from harness.benchmark import Metric
-from harness.benchmarks.derived import upgraded
+from harness.benchmarks import reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.overview import NONE_OF_OURS
+from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Report
 from harness.errors import BadInput, shown
 from harness.model import JSON
 
-FORMATS = (1,)
-"""Of the reports that can be read, whatever their benchmark."""
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
 DEFAULTS = {"temperature": defaults.TEMPERATURE, "top_p": None, "seed": None, "max_tokens": None}
 """Sampling that needs no word."""
 LONGEST = 60
 """Characters of `extra_body` that are shown."""
-LARGEST = 1e150
-"""Beyond it sums and percents have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +45,22 @@ class Declared:
     headline: tuple[str, ...]
     subsets: tuple[str, ...]
     invalid_as: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What tables need of `run` in a report. All of it is unknown for results of the authors' runner."""
+
+    ratio: Number = 1.0
+    users_in_tasks: Count | None = None
+    tasks_sha256: str | None = None
+    files: dict[str, str] = {}
+    created: str | None = None
+    harness: str | None = None
+    temperature: int | Number | None = None
+    top_p: int | Number | None = None
+    seed: int | Number | None = None
+    max_tokens: int | Number | None = None
+    extra_body: JSON | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,79 +131,63 @@ class Scored:
 
 
 def read(path: Path) -> Scored:
-    """The report in a file `<run>/eval_report_<subset>.json`.
+    """Return the report in a file `<run>/eval_report_<subset>.json`. Raise `BadInput` for any other file."""
+    return checked(loaded(path), path)
 
-    Raises `BadInput` for a file that is no such report.
-    """
+
+def loaded(path: Path) -> Report:
+    """Return the report in a file. Raise `BadInput`."""
     try:
-        data: Any = orjson.loads(content(path, DOCUMENT_MOST))
-    except (OSError, ValueError):
-        raise BadInput(NONE_OF_OURS) from None
-    return checked(data, path)
+        return reports.read(content(path, DOCUMENT_MOST))
+    except OSError:
+        raise BadInput(NOT_A_REPORT) from None
 
 
-def checked(data: Any, path: Path) -> Scored:
-    """What a report says. Raises `BadInput` where it is none, or not the one that its file's name says."""
+def checked(report: Report, path: Path) -> Scored:
+    """Return a report for tables. Raise `BadInput` if it is not the one that its file's name says."""
+    if report.subset not in report.subsets:
+        raise BadInput(f"a report of {shown(report.benchmark)} on {shown(report.subset)}, which it does not have")
+    if path.name != f"eval_report_{report.subset}.json":
+        raise BadInput(f"not the report that its name says but one of the subset {shown(report.subset)}")
     try:
-        if data["format"] not in FORMATS:
-            odd = shown(data["format"])
-            raise BadInput(f"a report of format {odd}, not {FORMATS[-1]}: regenerate it with `reeval`")
-        found = _scored(data, path)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise BadInput(NONE_OF_OURS) from None
-    if found.subset not in found.declared.subsets:
-        raise BadInput(f"a report of {shown(found.benchmark)} on {shown(found.subset)}, which it does not have")
-    if path.name != f"eval_report_{found.subset}.json":
-        raise BadInput(f"not the report that its name says but one of the subset {shown(found.subset)}")
-    return found
-
-
-def _scored(found: JSON, path: Path) -> Scored:
-    data = upgraded(found)
-    coverage, run = data["coverage"], data.get("run", {})
-    ratio = _number(run.get("ratio", 1.0))
-    usage = data.get("usage", {})
-    valid, invalid = _answers(data.get("diagnostics", {}))
+        run, coverage, of = msgspec.convert(report.run, Run), report.coverage, report.diagnostics
+    except msgspec.ValidationError:
+        raise BadInput(NOT_A_REPORT) from None
+    invalid = sum(of.invalid.values())
     return Scored(
-        benchmark=_text(data["benchmark"]),
+        benchmark=report.benchmark,
         run=path.parent.name.encode("utf-8", "backslashreplace").decode(),  # a folder's name may be no text
-        subset=_text(data["subset"]),
-        model=_text(data["model"]),
-        prompt=_text(data["prompt"]),
-        prompt_version=_text(data["prompt_version"]),
-        declared=declared_of(data),
-        ablations=_ablations(run, data["defaults"]),
+        subset=report.subset,
+        model=report.model,
+        prompt=report.prompt,
+        prompt_version=report.prompt_version,
+        declared=Declared(report.units, report.headline, report.subsets, report.invalid_as),
+        ablations=_ablations(report.run, report.defaults),
         sampling=_sampling(run),
-        ratio=ratio,
-        synthetic=any("synthetic" in str(note) for note in data["notes"]),
-        tasks=_text(run.get("tasks_sha256") or ""),
-        files=tuple(_text(digest) for _, digest in sorted(run.get("files", {}).items())),
-        begun=_text(run.get("created") or ""),
-        harness=_text(run.get("harness") or ""),
-        expected=_count(coverage["expected_users"]),
-        scored=_count(coverage["scored_users"]),
-        failed=_count(coverage["failed_users"]),
-        in_tasks=_count(run.get("users_in_tasks", coverage["expected_users"])),
-        answers=valid + invalid,
+        ratio=run.ratio,
+        synthetic=any("synthetic" in note for note in report.notes),
+        tasks=run.tasks_sha256 or "",
+        files=tuple(digest for _, digest in sorted(run.files.items())),
+        begun=run.created or "",
+        harness=run.harness or "",
+        expected=coverage.expected_users,
+        scored=coverage.scored_users,
+        failed=coverage.failed_users,
+        in_tasks=coverage.expected_users if run.users_in_tasks is None else run.users_in_tasks,
+        answers=of.valid_answers + invalid,
         invalid=invalid,
-        complete=coverage["complete"] is True and ratio == 1.0,
-        usage={name: _count(number) for name, number in usage.items()} if usage.get("requests") else {},
-        values=_values(data),
+        complete=coverage.complete and run.ratio == 1.0,
+        usage=report.usage if report.usage.get("requests") else {},
+        values={
+            name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
+        },
     )
 
 
-def declared_of(data: JSON) -> Declared:
-    """What a report declares. Raise an error of its shape (`KeyError`, `TypeError`, ...) where it does not."""
-    metrics = {_text(name): Metric.of(name, of) for name, of in data["metric_units"].items()}
-    headline = tuple(map(_text, data["headline"]))
-    if not metrics.keys() >= set(headline):
-        raise ValueError(headline)
-    return Declared(
-        metrics,
-        headline,
-        tuple(map(_text, data["subsets"])),
-        _text(data["invalid_as"]),
-    )
+def declared_of(cls: Any) -> Declared:
+    """Return what reports of a benchmark declare."""
+    metrics = {metric.name: metric for metric in (*cls.metrics, *cls.secondary)}
+    return Declared(metrics, cls.main(), tuple(cls.subsets), cls.invalid_as)
 
 
 def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
@@ -199,63 +196,16 @@ def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
     return tuple(f"no {name}" if value is False else f"{name} {_bounded(str(value))}" for name, value in others.items())
 
 
-def _sampling(run: JSON) -> tuple[str, ...]:
-    found = [
-        f"{name} {_parameter(run[name])}"
-        for name, default in DEFAULTS.items()
-        if run.get(name) is not None and run[name] != default
-    ]
-    extra = run.get("extra_body") or {}
-    if not isinstance(extra, dict):
-        raise ValueError(extra)
-    return (*found, *([f"extra_body {_bounded(orjson.dumps(extra).decode())}"] if extra else []))
-
-
-def _parameter(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _sampling(run: Run) -> tuple[str, ...]:
+    named = {name: getattr(run, name) for name in DEFAULTS}
+    found = (
+        f"{name} {f'{value:g}' if isinstance(value, float) else value}"
+        for name, value in named.items()
+        if value not in (None, DEFAULTS[name])
+    )
+    return (*found, *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []))
 
 
 def _bounded(text: str) -> str:
     """Long ones with the beginning of their SHA-256: two that begin alike do not read alike."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({sha256(text.encode()).hexdigest()[:8]})"
-
-
-def _answers(diagnostics: JSON) -> tuple[int, int]:
-    """How many were valid, and how many were not."""
-    return _count(diagnostics.get("valid_answers", 0)), sum(map(_count, diagnostics.get("invalid", {}).values()))
-
-
-def _values(data: JSON) -> dict[str, Value | None]:
-    return {name: _value(entry) for name, entry in {**data["metrics"], **data.get("secondary", {})}.items()}
-
-
-def _value(entry: JSON) -> Value | None:
-    interval = entry.get("ci95")
-    if interval is not None:
-        low, high = interval
-        interval = _number(low), _number(high)
-    return None if entry["value"] is None else Value(_number(entry["value"]), interval, _users(entry))
-
-
-def _users(entry: JSON) -> int | None:
-    return None if entry["users"] is None else _count(entry["users"])
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LARGEST:
-        raise ValueError(value)
-    return float(value)
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(value)
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(value)
-    return value

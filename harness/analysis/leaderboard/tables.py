@@ -14,7 +14,6 @@ from itertools import chain
 from harness.analysis.leaderboard.reports import Declared, Scored, Value, declared_of
 from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.derived import declared
 from harness.model import Published
 from harness.report.grid import Place
 
@@ -53,7 +52,7 @@ def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
 def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
     """Return the layout of the reports of one benchmark, which may be of several of its versions."""
     cls = registry.find(name) if registry.is_shipped(name) else None
-    of = reports or ([declared_of(declared(cls))] if cls else [])
+    of = reports or ([declared_of(cls)] if cls else [])
     metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
@@ -155,17 +154,15 @@ def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricT
 
 
 def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
-    found = {report.subset: _figure(report, metric) for report in reports}
-    figures = {subset: found.get(subset) for subset in layout.subsets}
+    figures: dict[str, Figure | None] = dict.fromkeys(layout.subsets)
+    for report in reports:
+        if (value := report.values.get(metric)) is not None:
+            prompt = (report.prompt, report.prompt_version, report.tasks, *report.files)
+            alike = prompt if report.is_prompt_known else None
+            figures[report.subset] = Figure(value, report.complete, alike, report)
     if len(layout.subsets) > 1:
         figures[AVERAGE] = _average(list(figures.values()))
     return Row(name, figures, tuple(reports))
-
-
-def _figure(report: Scored, metric: str) -> Figure | None:
-    value = report.values.get(metric)
-    alike = (report.prompt, report.prompt_version, report.tasks, *report.files) if report.is_prompt_known else None
-    return None if value is None else Figure(value, report.complete, alike, report)
 
 
 def _average(figures: Sequence[Figure | None]) -> Figure | None:

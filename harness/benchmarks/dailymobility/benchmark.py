@@ -8,21 +8,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import orjson
+
 from harness.benchmark import VALID, Benchmark, Metric, Task
-from harness.benchmarks.dailymobility import groundtruth, page, plan, scores, synth, task
+from harness.benchmarks.dailymobility import agents, cards, groundtruth, plan, scores, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
-from harness.benchmarks.dailymobility.scorer import MobilityScorer
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
+from harness.benchmarks.reports import Scored
 from harness.benchmarks.settings import checked
 from harness.benchmarks.template import Unplayed
 from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, BadInput, shown
-from harness.model import JSON, Cards, Completion, Page, Request
+from harness.model import JSON, Block, Completion, Request
 
 FOLDER = "dailymobility"
 """Below the tasks folder: the data as published."""
@@ -116,7 +118,7 @@ class AgentMode:
             return completion
 
         try:
-            rows = await self._runner.play(resident, counted)
+            rows = await agents.play(self._runner, resident, counted)
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
@@ -167,10 +169,13 @@ class DailyMobility(Benchmark):
     )
     metrics = (Metric(SCORE), *(Metric(f"JSD_{metric}", better="lower") for metric in METRICS))
     secondary = (
-        Metric("JSD_per_slot", better="lower"),
+        Metric(summary.PER_SLOT, better="lower"),
         *(Metric(f"{SCORE} ({protocol})") for protocol in ("asbench", "agentsociety2")),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
+    live = (SCORE, summary.PER_SLOT)
+    outcome_field = "invalid"
+    card_columns = cards.COLUMNS
     user = "resident"
     language = "zh"
     key_field = "id"
@@ -196,9 +201,12 @@ class DailyMobility(Benchmark):
             return cls.Settings(prompt=files.get("prompt"))
         return cls.Settings(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
 
+    _city_or_none: City | None = None
+    """None where nothing is prepared."""
+
     def prepare(self) -> None:
         folder = self.folder / FOLDER
-        self.city = load_city(folder / "beijing.pb")
+        self.city = self._city_or_none = load_city(folder / "beijing.pb")
         self._truth = groundtruth.load(folder)
         self.truth_sha256 = self._truth.sha256
         self._mode = self._made_mode()
@@ -275,13 +283,47 @@ class DailyMobility(Benchmark):
         return " ".join([*([SYNTHETIC] if task.synthetic else []), *([SIMULATED] if simulated else [])])
 
     def statistics(self, records: Sequence[JSON]) -> Any:
-        return scores.counts_by_bin(records, self._truth)
+        return scores.tallied(records, self._truth)[0]
+
+    def tallied(self, records: Sequence[JSON]) -> tuple[Any, scores.Tally]:
+        return scores.tallied(records, self._truth)
+
+    def condense(self, tally: scores.Tally) -> scores.Tally:
+        return tally.condensed()
+
+    def further_figures(self, tally: scores.Tally) -> Mapping[str, float | None]:
+        return summary.further_figures(tally)
+
+    def intervals(self, scored: Scored) -> Mapping[str, tuple[float, float] | None]:
+        of = scored.tally.estimates
+        return {
+            metric.name: of[name].interval for metric, name in zip(self.metrics, (scores.FINAL, *METRICS), strict=True)
+        }
+
+    def details(self, scored: Scored) -> JSON:
+        return summary.details(scored)
+
+    def sections(self, scored: Scored) -> Iterable[Block]:
+        assert scored.report is not None
+        return summary.sections(scored.report)
+
+    def report_files(self, scored: Scored) -> Mapping[str, bytes]:
+        columns = scored.tally.columns()
+        if columns is None:
+            return {}
+        return {f"generated_{scored.subset}.json": orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"}
+
+    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block]:
+        return cards.card(record, task, replies, self._city_or_none)
+
+    def card_figures(self, record: JSON) -> Sequence[str]:
+        return cards.figures(record)
+
+    def together(self, records: Sequence[JSON]) -> Iterable[Block]:
+        return cards.together(records, self._city_or_none)
 
     def figures(self, totals: Any) -> Any:
         return scores.figures(self._truth.histograms, totals)
-
-    def scorer(self, subset: str) -> MobilityScorer:
-        return MobilityScorer(subset, self._truth, self.version)
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
@@ -289,20 +331,11 @@ class DailyMobility(Benchmark):
 
     @classmethod
     def upgraded(cls, data: JSON) -> JSON:
-        of = data["diagnostics"]
-        return {"diagnostics": {**of, "valid_answers": of["valid_days"]}}
+        return summary.upgraded(data)
 
     @classmethod
     def runs_code(cls, identity: JSON) -> bool:
         return bool(identity.get("mode") == AgentMode.name)
-
-    @classmethod
-    def page(cls, data: JSON) -> Page:
-        return page.page(data)
-
-    @classmethod
-    def cards(cls, benchmark: Benchmark | None, run: JSON, posts: bool) -> Cards:
-        return page.UserCards(benchmark.city if isinstance(benchmark, cls) else None)
 
     def _measured(self, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
         centroids = [(aoi.x, aoi.y) for aoi in map(self.city.aois.__getitem__, places)]

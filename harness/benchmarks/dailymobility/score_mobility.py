@@ -20,7 +20,7 @@ from harness.benchmarks.dailymobility.summary import (
     SEED,
     about_protocols,
     ceiling_data,
-    ceiling_told,
+    ceiling_text,
     jsd,
     protocol_table,
     undefined,
@@ -95,7 +95,7 @@ def _blocks(data: JSON) -> Iterator[Block]:
         f"Divergence per slot, averaged over the day: {jsd(data['JSD_per_slot'])} "
         f"(resampled ground truth: {jsd(data['ceiling']['JSD_per_slot'])})."
     )
-    yield Paragraph(ceiling_told(data["ceiling"]))
+    yield Paragraph(ceiling_text(data["ceiling"]))
     yield from map(Paragraph, about_protocols())
 
 

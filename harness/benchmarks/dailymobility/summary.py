@@ -1,7 +1,7 @@
-"""From merged scores to the report: `data` is the JSON report, and `blocks` says the same for people.
+"""What a report of DailyMobility has of its own: `details`, and the sections that are made of them.
 
-Source: docs/design.md, section 9. In `metrics` values are fractions, in `protocols` final scores are from 0 to 100 as
-the benchmark has them; undefined ones are null. Blocks are made from `data` alone.
+Source: docs/design.md, section 9. In `protocols` final scores are from 0 to 100 as the benchmark has them; other values
+are fractions, undefined ones null.
 """
 
 from __future__ import annotations
@@ -9,164 +9,101 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
-import orjson
 
-from harness.benchmarks import invalid, spent
-from harness.benchmarks.dailymobility.day import INTENTIONS
+from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
+    BINS,
     CAVEATS,
     HEADLINE,
     LOCATIONS,
     METRICS,
+    PROPORTIONS,
     PROTOCOLS,
     RADIUS,
     Numbers,
     Whole,
     aligned_histograms,
-    all_protocols,
-    per_slot,
 )
-from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, Estimate, ShardScores, estimates
-from harness.model import JSON, Block, Heading, Paragraph, Report, RunFacts, Table
+from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, Tally, by_metric
+from harness.benchmarks.overview import ends, numbers
+from harness.benchmarks.reports import Report, Scored
+from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.scoring.bootstrap import RESAMPLES
 
-FORMAT = 1
 SEED = 20_250
+HOURS = tuple(slot / 2 for slot in range(SLOTS))
+SIDES = {"ground_truth": "ground truth", "scored": "scored"}
+COARSER = 5
+"""Bins of the aligned protocol that a bar of a picture stands for."""
+PER_SLOT = "JSD_per_slot"
 
 
-def summarise(scores: ShardScores, truth: GroundTruth, run: RunFacts, prompt_version: str) -> Report:
-    """The report of one subset; `scores` may stand for no resident at all."""
-    data = report_data(scores, truth, run, prompt_version)
-    lists = data["lists"]
-    files = {lists: orjson.dumps(scores.lists(), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"} if lists else {}
-    headline = "; ".join(filter(None, (_headline(data["protocols"]), _invalid(data))))
-    return Report(data, tuple(report_blocks(data)), headline, files)
+def further_figures(tally: Tally) -> dict[str, float | None]:
+    """Return the figures that need more than sums by bin; of a condensed tally without the other protocols."""
+    finals = {name: of.final for name, of in tally.protocols.items() if name != HEADLINE} if tally.radii else {}
+    others = {f"Score ({name})": None if final is None else final / 100 for name, final in finals.items()}
+    return {PER_SLOT: float(tally.per_slot.mean()), **others}
 
 
-def _invalid(data: JSON) -> str:
-    of = data["diagnostics"]
-    return invalid.sentence(of["invalid"], of["valid_days"] + sum(of["invalid"].values()), "days")
-
-
-def _headline(protocols: Mapping[str, JSON]) -> str:
-    return ", ".join(f"{name} {points(of[FINAL])}" for name, of in protocols.items())
-
-
-def report_data(scores: ShardScores, truth: GroundTruth, run: RunFacts, prompt_version: str) -> JSON:
-    """The JSON report."""
-    users = scores.residents
-    outcomes = all_protocols(truth.sample, scores.sample)
-    slots = per_slot(truth.slots, scores.slots)
-    found = estimates(scores, truth)
-    finals = {name: outcome.final for name, outcome in outcomes.items()}
+def details(scored: Scored) -> JSON:
+    """Return the benchmark's own part of the JSON report."""
+    tally: Tally = scored.tally
+    truth, counts, corrected = tally.truth, tally.counts, tally.estimates[FINAL].corrected
+    histograms = {"ground_truth": truth.histograms, "scored": by_metric(tally.all_days)}
     return {
-        "format": FORMAT,
-        "benchmark": "dailymobility",
-        "prompt_version": prompt_version,
-        "prompt": run.prompt,
-        "subset": run.subset,
-        "model": run.model,
-        "name": run.name,
-        "coverage": {
-            "expected_users": run.expected_users,
-            "scored_users": users,
-            "failed_users": run.failed_users,
-            "complete": users == run.expected_users,
+        "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
+        "without_bias": None if corrected is None else {"value": corrected[0], "ci95": corrected[1]},
+        "per_slot": tally.per_slot.tolist(),
+        "histograms": {
+            "reach_m": truth.support.reach,
+            **{side: {metric: _shares(of[metric]) for metric in METRICS} for side, of in histograms.items()},
         },
-        "protocols": {name: outcome.as_json() for name, outcome in outcomes.items()},
-        "metrics": {
-            "Score": _metric(found.get(FINAL), users),
-            **{f"JSD_{metric}": _metric(found.get(metric), users) for metric in METRICS},
-            "JSD_per_slot": {"value": _mean(slots), "ci95": None, "users": users},
-            **{
-                f"Score ({name})": {"value": None if final is None else final / 100, "ci95": None, "users": users}
-                for name, final in finals.items()
-                if name != HEADLINE
-            },
+        "day": {
+            side: [_shares(slot) for slot in of]
+            for side, of in (("ground_truth", truth.slots), ("scored", tally.slots))
         },
-        "without_bias": _without_bias(found.get(FINAL)),
-        "per_slot": None if slots is None else slots.tolist(),
-        "histograms": _histograms(scores, truth),
-        "day": {name: _of_slots(side) for name, side in (("ground_truth", truth.slots), ("scored", scores.slots))},
-        "ceiling": ceiling_data(truth.ceiling(users, np.random.default_rng(SEED)) if users else None, users),
+        "ceiling": ceiling_data(truth.ceiling(scored.users, np.random.default_rng(SEED)), scored.users),
         "valid_days": {
-            "users": users - scores.invalid.total(),
-            HEADLINE: aligned_histograms(truth.histograms, scores.valid_days).as_json(),
+            "users": counts["valid"],
+            HEADLINE: aligned_histograms(truth.histograms, by_metric(tally.valid_days)).as_json(),
         },
-        "beside_truth": _beside_truth(scores, truth),
-        "lists": f"generated_{run.subset}.json" if users and scores.kept else None,
+        "beside_truth": _beside_truth(tally, truth),
+        "lists": None if tally.lists is None else f"generated_{scored.subset}.json",
         "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
-        "diagnostics": _diagnostics(scores),
-        "schedule": run.schedule,
-        "run": run.run,
-        "usage": {name: scores.counts[name] for name in spent.USAGE},
-        "notes": list(run.notes),
+        "modes": dict(sorted(tally.modes.items())),
+        "repaired_users": counts["repaired"],
+        "warned_users": counts["warned"],
+        "warnings": dict(sorted(tally.warnings.items())),
     }
-
-
-def _metric(estimate: Estimate | None, users: int) -> JSON:
-    interval = estimate.interval if estimate else None
-    return {
-        "value": estimate.value if estimate else None,
-        "ci95": list(interval) if interval else None,
-        "users": users,
-    }
-
-
-def _histograms(scores: ShardScores, truth: GroundTruth) -> JSON:
-    """Shares by bin of the aligned protocol, of both sides; the radius has equal bins up to `reach_m`, and beyond."""
-    sides = {"ground_truth": truth.histograms, "scored": scores.all_days}
-    found = {name: {metric: _shares(counts[metric]) for metric in METRICS} for name, counts in sides.items()}
-    return {"reach_m": truth.support.reach, **found}
 
 
 def _shares(counts: Whole) -> list[float]:
     return (counts / max(1, counts.sum())).tolist()  # type: ignore[no-any-return]
 
 
-def _of_slots(slots: Whole) -> list[list[float]]:
-    """Of each slot, the share of residents with each intention: 48 x 7."""
-    return [_shares(slot) for slot in slots]
-
-
-def _mean(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None) -> float | None:
-    return None if values is None else float(values.mean())
-
-
-def _without_bias(estimate: Estimate | None) -> JSON | None:
-    """The score, as a fraction, that unlimited residents would have."""
-    if estimate is None or estimate.corrected is None:
-        return None
-    value, interval = estimate.corrected
-    return {"value": value, "ci95": list(interval)}
-
-
-def ceiling_data(ceiling: Ceiling | None, residents: int) -> JSON | None:
-    """What the ground truth itself would score; shared with `score-mobility`."""
-    if ceiling is None:
-        return None
+def ceiling_data(ceiling: Ceiling, residents: int) -> JSON:
+    """Return what the ground truth itself would score; shared with `score-mobility`."""
     return {
         "residents": residents,
         FINAL: ceiling.score,
         "range95": list(ceiling.score_range),
-        "JSD_per_slot": ceiling.slots,
-        "JSD_per_slot_range95": list(ceiling.slots_range),
+        PER_SLOT: ceiling.slots,
+        f"{PER_SLOT}_range95": list(ceiling.slots_range),
         "resamples": RESAMPLES,
         "seed": SEED,
     }
 
 
-def _beside_truth(scores: ShardScores, truth: GroundTruth) -> JSON | None:
-    """What a reader wants to see of both sides."""
-    if not scores.residents:
-        return None
-    columns = truth.lists.columns
+def _beside_truth(tally: Tally, truth: GroundTruth) -> JSON:
+    """Return what a reader wants to see of both sides: the ground truth, then what is scored."""
+    radii = truth.lists.columns[RADIUS], tally.all_radii
     return {
-        "median_gyration_radius_m": [float(np.median(columns[RADIUS])), float(np.median(scores.all_radii))],
-        "mean_daily_location_number": [_mean_of(side[LOCATIONS]) for side in (truth.sample, scores.sample)],
+        "median_gyration_radius_m": [float(np.median(of)) for of in radii],
+        "mean_daily_location_number": [_mean_of(side[LOCATIONS]) for side in (truth.sample, tally.sample)],
         "intention_shares": {
-            name: [_share(truth.slots, number), _share(scores.slots, number)] for number, name in INTENTIONS.items()
+            name: [float(slots[:, number - 1].sum() / slots.sum()) for slots in (truth.slots, tally.slots)]
+            for number, name in INTENTIONS.items()
         },
     }
 
@@ -175,110 +112,64 @@ def _mean_of(numbers: Numbers) -> float:
     return float(numbers.values @ numbers.counts / numbers.counts.sum())
 
 
-def _share(slots: Whole, number: int) -> float:
-    return float(slots[:, number - 1].sum() / slots.sum())
-
-
-def _diagnostics(scores: ShardScores) -> JSON:
+def upgraded(data: JSON) -> JSON:
+    """Return a JSON report of format 1 with its secondary metrics apart, and with answers counted under that name."""
+    metrics, of = dict(data["metrics"]), data["diagnostics"]
+    if "valid_days" in of:
+        answers = of["valid_days"] + sum(of["invalid"].values())
+        data = {**data, "diagnostics": {**of, "valid_answers": of["valid_days"], "answers": answers}}
+    names = [name for name in (PER_SLOT, *(f"Score ({name})" for name in PROTOCOLS)) if name in metrics]
     return {
-        "modes": dict(sorted(scores.modes.items())),
-        "valid_days": scores.residents - scores.invalid.total(),
-        "valid_answers": scores.residents - scores.invalid.total(),
-        "invalid": dict(sorted(scores.invalid.items())),
-        "repaired_users": scores.counts["repaired"],
-        "repaired": dict(sorted(scores.repaired.items())),
-        "warned_users": scores.counts["warned"],
-        "warnings": dict(sorted(scores.warnings.items())),
+        **data,
+        "secondary": {**data["secondary"], **{name: metrics.pop(name) for name in names}},
+        "metrics": metrics,
     }
 
 
-def report_blocks(data: JSON) -> Iterator[Block]:
-    """The report for people, in order."""
-    yield Heading(f"DailyMobility ({data['subset']}): {data['model']}")
-    yield Paragraph(f"Model {data['model']}, run {data['name']}, subset {data['subset']}.")
-    yield from map(Paragraph, data["notes"])
-    yield from coverage(data)
-    yield from about_run(data)
-    yield Heading("Scores")
-    yield protocol_table(data["protocols"])
-    yield from map(Paragraph, undefined(data["protocols"]))
-    yield from trust(data)
-    yield from valid_days(data)
+# Blocks
+
+
+def sections(report: Report) -> Iterator[Block]:
+    of = report.details
+    yield Heading("Protocols")
+    yield protocol_table(of["protocols"])
+    yield from map(Paragraph, undefined(of["protocols"]))
+    yield from _trust(report)
+    yield from _valid_days(report)
     yield from map(Paragraph, about_protocols())
-    yield from beside(data["beside_truth"])
-    yield from checks(data)
-    yield from usage(data)
-
-
-def coverage(data: JSON) -> Iterator[Block]:
-    """Who is scored, and how many of their days are invalid."""
-    yield from _covered(data)
-    if words := _invalid(data):
-        yield Paragraph(f"{words}: scored as a day at home with the intention other.")
-
-
-def _covered(data: JSON) -> Iterator[Block]:
-    of, run = data["coverage"], data["run"]
-    users = f"{of['scored_users']} of {of['expected_users']} residents are scored"
-    share = run.get("ratio", 1.0)
-    of_all = (
-        ""
-        if share == 1.0
-        else (
-            f" This is a share of {share:g} of the {run['users_in_tasks']} residents in the tasks file, drawn with "
-            f"seed {run['sample_seed']}."
-        )
+    yield from _about_run(of)
+    yield Heading("The day, by time")
+    for side, name in SIDES.items():
+        yield ribbon(f"What residents do, {name}: share of them with each intention", "% of residents", of["day"][side])
+    title, series = (
+        "Divergence of the intentions at each half hour (0 is best)",
+        (Series("JSD", tuple(of["per_slot"])),),
     )
-    if of["complete"]:
-        yield Heading(f"Coverage: complete{'' if share == 1.0 else f' (of a share of {share:g})'}")
-        yield Paragraph(f"{users}.{of_all}")
-        return
-    missing = of["expected_users"] - of["scored_users"]
-    yield Heading(f"INCOMPLETE: {of['scored_users']} of {of['expected_users']} residents")
+    yield Chart("curve", title, HOURS, "hour", "JSD", series, percent=False)
+    yield from _beside(of["beside_truth"])
+    yield from _histograms(of["histograms"])
+    yield Heading("Diagnostics of days")
+    yield numbers(
+        ("residents with a repaired answer", of["repaired_users"]),
+        ("residents with a warning", of["warned_users"]),
+        *((f"- {kind}", number) for kind, number in of["warnings"].items()),
+    )
     yield Paragraph(
-        f"{users}; {missing} are missing, of whom {of['failed_users']} failed.{of_all} Every figure below is over the "
-        "scored residents only. Divergences compare whole distributions and are larger the fewer residents there are, "
-        "so no lowest or highest value can be given for the missing: the scores change once they are there."
+        f"The four lists are in {of['lists']}, residents in the order of the results file."
+        if of["lists"]
+        else "The four lists are not written, since there are very many residents."
     )
 
 
-SETTINGS = (
-    "structured",
-    "parse_retries",
-    "simulator",
-    "agent_seed",
-    "map_sha256",
-    "temperature",
-    "top_p",
-    "seed",
-    "max_tokens",
-    "extra_body",
-)
-
-
-def about_run(data: JSON) -> Iterator[Block]:
-    run, modes, truth = data["run"], data["diagnostics"]["modes"], data["ground_truth"]
-    yield Heading("What was run")
+def _about_run(of: JSON) -> Iterator[Block]:
+    truth = of["ground_truth"]
     labels = {
         "plan": "plan mode, in which a plain model gives the whole day at once (no mode of asbench, so no published "
         "score compares)",
         "agent": "agent mode, in which an agent file lives the day step by step",
     }
-    yield Paragraph(
-        "; ".join(f"{users} residents in {labels.get(mode, mode)}" for mode, users in modes.items()) + "."
-        if modes
-        else "Nobody was scored."
-    )
-    own = f"This harness's own prompt (prompt version {data['prompt_version']})"
-    whose = own if data["prompt"] == "own" else f"The user's own: {data['prompt']}"
-    yield Paragraph(f"{whose}. Ground truth: {truth['residents']} residents, SHA-256 {truth['sha256'][:16]}…")
-    if run:
-        settings = ", ".join(f"{name} {value}" for name, value in run.items() if name in SETTINGS)
-        yield Paragraph(
-            f"Settings: {settings}. Tasks: {run['tasks']}, {run['users_in_tasks']} residents, SHA-256 "
-            f"{run['tasks_sha256'][:16]}… Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
-            f"{run['created']}."
-        )
+    modes = "; ".join(f"{users} residents in {labels.get(mode, mode)}" for mode, users in of["modes"].items())
+    yield Paragraph(f"{modes}. Ground truth: {truth['residents']} residents, SHA-256 {truth['sha256'][:16]}…")
 
 
 def protocol_table(protocols: Mapping[str, JSON]) -> Table:
@@ -306,19 +197,23 @@ def about_protocols() -> Iterator[str]:
     yield from CAVEATS
 
 
-def trust(data: JSON) -> Iterator[Block]:
-    of, ceiling, unlimited = data["metrics"], data["ceiling"], data["without_bias"]
-    if ceiling is None:
-        return
-    rows = [("final_score", percent(of["Score"]["value"]), span(of["Score"]["ci95"], percent))]
-    rows += [(f"jsd_{name}", jsd(of[f"JSD_{name}"]["value"]), span(of[f"JSD_{name}"]["ci95"], jsd)) for name in METRICS]
+def _trust(report: Report) -> Iterator[Block]:
+    of, ceiling, unlimited = report.metrics, report.details["ceiling"], report.details["without_bias"]
+    divergences = {name: of[f"JSD_{name}"] for name in METRICS}
+    rows = [(FINAL, percent(of["Score"].value), span(of["Score"].ci95, percent))]
+    rows += [(f"jsd_{name}", jsd(one.value), span(one.ci95, jsd)) for name, one in divergences.items()]
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
     yield Table(("", "value", "95 % interval"), tuple(rows))
+    names = tuple(name.replace("_", " ") for name in METRICS)
+    bounds = ends([one.ci95 for one in divergences.values()])
+    series = Series("JSD", tuple(one.value for one in divergences.values()), *bounds)
+    title = "Divergences from the ground truth, with 95 % intervals (0 is best)"
+    yield Chart("intervals", title, names, "JSD", "", (series,), percent=False)
     yield Paragraph(
         "The interval is for the mean over other residents, just as many, by the jackknife: it covers the choice of "
         "residents, not the model's own variation, nor that the ground truth is itself of few residents."
     )
-    yield Paragraph(ceiling_told(ceiling))
+    yield Paragraph(ceiling_text(ceiling))
     if unlimited:
         yield Paragraph(
             f"With unlimited residents the score would be about {percent(unlimited['value'])}, 95 % interval "
@@ -326,17 +221,17 @@ def trust(data: JSON) -> Iterator[Block]:
         )
     else:
         yield Paragraph(
-            "Divergences of few residents are too large on average; by how much cannot be told from fewer than "
-            f"{CORRECTED_FROM} of them."
+            "Divergences of few residents are too large on average; fewer than "
+            f"{CORRECTED_FROM} of them do not show by how much."
         )
     yield Paragraph(
-        f"Divergence per slot, averaged over the day: {jsd(of['JSD_per_slot']['value'])} (0 is best, 1 worst; "
-        f"resampled ground truth: {jsd(ceiling['JSD_per_slot'])})."
+        f"Divergence per slot, averaged over the day: {jsd(report.secondary[PER_SLOT].value)} (0 is best, 1 worst; "
+        f"resampled ground truth: {jsd(ceiling[PER_SLOT])})."
     )
 
 
-def ceiling_told(ceiling: JSON) -> str:
-    """The ceiling in a sentence."""
+def ceiling_text(ceiling: JSON) -> str:
+    """Return the ceiling in a sentence."""
     return (
         f"Ceiling ({HEADLINE}): {ceiling['residents']} residents drawn from the ground truth itself score "
         f"{points(ceiling[FINAL])} on average, 95 % of the draws in {span(ceiling['range95'], points)} "
@@ -344,59 +239,54 @@ def ceiling_told(ceiling: JSON) -> str:
     )
 
 
-def valid_days(data: JSON) -> Iterator[Block]:
-    invalid = data["coverage"]["scored_users"] - data["valid_days"]["users"]
-    if invalid:
+def _valid_days(report: Report) -> Iterator[Block]:
+    of = report.details["valid_days"]
+    if invalid := report.coverage.scored_users - of["users"]:
         yield Paragraph(
             f"{invalid} of the days are invalid answers and count as stayed home with the intention other. Over the "
-            f"{data['valid_days']['users']} valid days alone the final score ({HEADLINE}) is "
-            f"{points(data['valid_days'][HEADLINE][FINAL])}."
+            f"{of['users']} valid days alone the final score ({HEADLINE}) is {points(of[HEADLINE][FINAL])}."
         )
 
 
-def beside(of: JSON | None) -> Iterator[Block]:
-    if of is None:
-        return
+def _beside(of: JSON) -> Iterator[Block]:
     radius, locations = of["median_gyration_radius_m"], of["mean_daily_location_number"]
-    yield Heading("Beside the ground truth")
+    yield Heading("Compared with the ground truth")
     yield Table(
         ("", "ground truth", "scored"),
         (
             ("median gyration radius, m", *(f"{value:.0f}" for value in radius)),
             ("mean daily locations", *(f"{value:.2f}" for value in locations)),
-            *(
-                (f"time of {name}, %", *(percent(value) for value in shares))
-                for name, shares in of["intention_shares"].items()
-            ),
+            *((f"time of {name}, %", *map(percent, shares)) for name, shares in of["intention_shares"].items()),
         ),
     )
 
 
-def checks(data: JSON) -> Iterator[Block]:
-    of = data["diagnostics"]
-    counted = [
-        ("valid days", of["valid_days"]),
-        ("invalid days", sum(of["invalid"].values())),
-        *((f"- {kind}", number) for kind, number in of["invalid"].items()),
-        ("residents with a repaired answer", of["repaired_users"]),
-        *((f"- {kind}", number) for kind, number in of["repaired"].items()),
-        ("residents with a warning", of["warned_users"]),
-        *((f"- {kind}", number) for kind, number in of["warnings"].items()),
-    ]
-    yield Heading("Diagnostics")
-    yield Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
+def ribbon(title: str, label: str, slots: Sequence[Sequence[float]]) -> Chart:
+    series = tuple(Series(name, tuple(slot[number - 1] for slot in slots)) for number, name in INTENTIONS.items())
+    return Chart("ribbon", title, HOURS, "hour", label, series)
 
 
-def usage(data: JSON) -> Iterator[Block]:
-    yield Paragraph(
-        f"The four lists stand in {data['lists']}, residents in the order of the results file."
-        if data["lists"]
-        else "The four lists are not written: there are no residents, or very many."
-    )
-    yield Heading("Usage")
-    yield Paragraph(spent.tokens(data["usage"]))
-    if session := spent.session(data["schedule"], "resident"):
-        yield Paragraph(session)
+def _histograms(of: JSON) -> Iterator[Chart]:
+    """Both sides in the bins of the aligned protocol, some of them put together."""
+    width = of["reach_m"] * COARSER / BINS / 1000
+    edges = tuple(round(number * width, 6) for number in range(BINS // COARSER + 2))
+    title = f"Radius of gyration: the last bar is all beyond {of['reach_m'] / 1000:.1f} km"
+    yield _both(title, edges, "km", {side: _coarser(of[side][RADIUS]) for side in SIDES})
+    counts = {side: of[side][LOCATIONS] for side in SIDES}
+    numbers = tuple(number - 0.5 for number in range(len(counts["scored"]) + 1))
+    yield _both("Places in a day: the last bar is all beyond 10", numbers, "places", counts)
+    shares = {side: _coarser(of[side][PROPORTIONS]) for side in SIDES}
+    tenths = tuple(number * COARSER / BINS for number in range(BINS // COARSER + 1))
+    yield _both("Shares of the day that an intention takes, all seven pooled", tenths, "share of the day", shares)
+
+
+def _coarser(shares: Sequence[float]) -> list[float]:
+    return [sum(shares[at : at + COARSER]) for at in range(0, len(shares), COARSER)]
+
+
+def _both(title: str, edges: tuple[float, ...], label: str, sides: dict[str, list[float]]) -> Chart:
+    series = tuple(Series(SIDES[side], tuple(shares)) for side, shares in sides.items())
+    return Chart("histogram", title, edges, label, "%", series)
 
 
 def points(value: float | None) -> str:

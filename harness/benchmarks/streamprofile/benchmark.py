@@ -10,21 +10,21 @@ from typing import Any, ClassVar
 
 from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
 from harness.benchmarks.records import read_of
+from harness.benchmarks.reports import Scored
 from harness.benchmarks.settings import checked
-from harness.benchmarks.streamprofile import authors, page, scores, summary
+from harness.benchmarks.streamprofile import authors, cards, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read
-from harness.benchmarks.streamprofile.scorer import ProfileScorer
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, shown
-from harness.model import JSON, Cards, Page, Published
+from harness.model import JSON, Block, Completion, Published
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
@@ -48,8 +48,12 @@ class StepAnswer:
     repairs: tuple[str, ...]
 
 
-def _metric(name: str, prefix: str = "") -> Metric:
-    return Metric(f"{prefix}{name}", better="lower" if name in ERRORS else "higher")
+def _metric(name: str) -> Metric:
+    return Metric(name, better="lower" if name in ERRORS else "higher")
+
+
+def _transfer(name: str) -> Metric:
+    return Metric(f"FWT {name}", better="lower" if name in ERRORS else "higher", bounds=(-1, 1))
 
 
 class StreamProfile(Benchmark):
@@ -59,10 +63,12 @@ class StreamProfile(Benchmark):
     task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
     metrics = tuple(map(_metric, NAMES))
-    secondary = (Metric(f"{F1} (release code)"), *(_metric(name, "FWT ") for name in NAMES))
+    secondary = (Metric(summary.RELEASE), *map(_transfer, NAMES))
     headline = ("Recall", F1)
     language = "zh"
     invalid_as = "Invalid answers count as empty"
+    private = "Posts"
+    card_columns = cards.COLUMNS
 
     @dataclass(frozen=True)
     class Settings:
@@ -171,11 +177,30 @@ class StreamProfile(Benchmark):
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (step["outcome"] for step in record["steps"])
 
-    def statistics(self, records: Sequence[JSON]) -> Any:
-        return scores.statistics(records)
+    def repairs(self, record: JSON) -> Iterable[str]:
+        return (name for step in record["steps"] for name in step["repairs"])
 
-    def scorer(self, subset: str) -> ProfileScorer:
-        return ProfileScorer(subset, self.version)
+    def values(self, records: Sequence[JSON]) -> Any:
+        return scores.tallied(records)[0]
+
+    def tallied(self, records: Sequence[JSON]) -> tuple[Any, scores.Tally]:
+        return scores.tallied(records)
+
+    def details(self, scored: Scored) -> JSON:
+        return summary.details(scored)
+
+    def sections(self, scored: Scored) -> Iterable[Block]:
+        assert scored.report is not None
+        return summary.sections(scored.report)
+
+    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block]:
+        return cards.card(record, task, replies, self.asking.parse_retries)
+
+    def card_figures(self, record: JSON) -> Sequence[str]:
+        return cards.figures(record)
+
+    def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
+        return cards.example(record, replies, kind, self.asking.parse_retries)
 
     @classmethod
     def synthesise(
@@ -185,7 +210,7 @@ class StreamProfile(Benchmark):
 
     @classmethod
     def upgraded(cls, data: JSON) -> JSON:
-        return {"secondary": summary.secondary(data)}
+        return summary.upgraded(data)
 
     @classmethod
     def published(cls) -> Published:
@@ -194,14 +219,6 @@ class StreamProfile(Benchmark):
     @classmethod
     def importer(cls) -> Importer:
         return authors
-
-    @classmethod
-    def page(cls, data: JSON) -> Page:
-        return page.page(data)
-
-    @classmethod
-    def cards(cls, benchmark: Benchmark | None, run: JSON, posts: bool) -> Cards:
-        return page.UserCards(run, posts)
 
 
 def _check_steps(task: Task, data: JSON) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
@@ -15,13 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.benchmarks.dailymobility import scores
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.lists import read
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
-from harness.benchmarks.dailymobility.scorer import MobilityScorer
-from harness.benchmarks.dailymobility.scores import FINAL, Estimate, estimates
-from harness.model import JSON, Heading, Paragraph, Record, Report, RunFacts, Table
-from harness.report.text import render
+from harness.benchmarks.dailymobility.scores import FINAL, Estimate
+from harness.benchmarks.derived import Scorer, Totals
+from harness.benchmarks.overview import blocks, headline
+from harness.benchmarks.reports import encoded
+from harness.model import JSON, Block, Heading, Paragraph, Record, RunFacts, Table
+from harness.report.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES
 from harness.scoring.divergence import Array
 
@@ -77,7 +82,9 @@ def a_truth(seed: int = 9, residents: int = 100) -> GroundTruth:
 
 
 TRUTH = a_truth()
-SCORER = MobilityScorer("beijing", TRUTH, "1")
+BENCHMARK = DailyMobility(folder=None)
+BENCHMARK._truth = TRUTH
+SCORER = Scorer(BENCHMARK, "beijing")
 
 
 def facts(expected: int, failed: int = 0, **more: Any) -> RunFacts:
@@ -85,12 +92,29 @@ def facts(expected: int, failed: int = 0, **more: Any) -> RunFacts:
     return RunFacts(expected_users=expected, failed_users=failed, **fields)
 
 
-def report(records: Sequence[Record], run: RunFacts | None = None, scorer: MobilityScorer = SCORER) -> Report:
-    return scorer.summarise(scorer.score(records), run or facts(len(records)))
+@dataclass(frozen=True)
+class Made:
+    """A report: `data` has its own values and secondary metrics beside the others."""
+
+    data: JSON
+    blocks: tuple[Block, ...]
+    headline: str
+    files: Mapping[str, bytes]
+
+
+def made(scores: Totals, run: RunFacts) -> Made:
+    found, files = SCORER.report(scores, run)
+    data: JSON = orjson.loads(encoded(found))
+    data = {**data["details"], **data, "metrics": {**data["metrics"], **data["secondary"]}}
+    return Made(data, tuple(blocks(found)), headline(found), files)
+
+
+def report(records: Sequence[Record], run: RunFacts | None = None) -> Made:
+    return made(SCORER.score(records), run or facts(len(records)))
 
 
 def text(records: Sequence[Record], run: RunFacts | None = None) -> str:
-    return " ".join(render(report(records, run)).split())
+    return " ".join(rendered(report(records, run).blocks).split())
 
 
 def lists_of(records: Sequence[Record]) -> Lists:
@@ -112,7 +136,7 @@ def test_records_score_as_their_plain_lists_do() -> None:
     """Tallies, merged from shards, lose nothing: all three protocols to the last bit."""
     records = some_days(300)
     merged = SCORER.merge(SCORER.score(records[:256]), SCORER.score(records[256:]))
-    found = SCORER.summarise(merged, facts(300)).data["protocols"]
+    found = made(merged, facts(300)).data["protocols"]
     assert found == {
         name: outcome.as_json() for name, outcome in all_protocols(TRUTH.sample, lists_of(records).sample).items()
     }
@@ -129,7 +153,7 @@ def test_neither_order_nor_grouping_changes_a_figure(order: list[int], cuts: lis
     shards = [SCORER.score(moved[start:end]) for start, end in pairwise([0, *sorted(cuts), 40])]
     at = min(first, len(shards))
     parts = [reduce(SCORER.merge, part) for part in (shards[:at], shards[at:]) if part]
-    assert SCORER.summarise(reduce(SCORER.merge, parts), facts(40)).data == report(FORTY).data
+    assert made(reduce(SCORER.merge, parts), facts(40)).data == report(FORTY).data
 
 
 def test_the_live_figures_are_those_of_the_report() -> None:
@@ -165,7 +189,8 @@ def without(records: Sequence[Record]) -> Iterator[dict[str, float]]:
 
 
 def figures(records: Sequence[Record]) -> dict[str, Estimate]:
-    return estimates(SCORER.score(records), TRUTH)
+    estimates: dict[str, Estimate] = SCORER.score(records).tally.estimates
+    return estimates
 
 
 def test_intervals_are_those_of_the_jackknife() -> None:
@@ -276,7 +301,7 @@ def test_the_report_has_the_three_protocols_with_the_keys_that_are_promised() ->
         "Score (asbench)",
         "Score (agentsociety2)",
     ]
-    assert data["metrics"]["Score"]["value"] == data["protocols"]["aligned"]["final_score"] / 100
+    assert data["metrics"]["Score"]["value"] == pytest.approx(data["protocols"]["aligned"]["final_score"] / 100)
 
 
 def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() -> None:
@@ -287,7 +312,7 @@ def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() ->
     assert found.data["protocols"]["aligned"]["final_score"] is not None
     assert found.data["metrics"]["Score (agentsociety2)"]["value"] is None
     assert "agentsociety2 is not defined here: gyration_radius: every value lies outside" in text(far)
-    assert "agentsociety2 n/a" in found.headline
+    assert "Score (agentsociety2) n/a" in found.headline
 
 
 def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
@@ -304,7 +329,7 @@ def test_coverage_comes_first_and_tells_of_a_share() -> None:
     run |= {"endpoint": "embedded", "harness": "1", "created": "2025-07-01", "structured": "json_object"}
     found = report(some_days(3), facts(3, run=run))
     headings = [block.text for block in found.blocks if isinstance(block, Heading)]
-    assert headings[:2] == ["DailyMobility (beijing): 通义", "Coverage: complete (of a share of 0.5)"]
+    assert headings[:2] == ["dailymobility (beijing): 通义", "Coverage: complete (of a share of 0.5)"]
     assert "a share of 0.5 of the 6 residents in the tasks file, drawn with seed 3" in text(
         some_days(3), facts(3, run=run)
     )
@@ -342,7 +367,7 @@ def test_invalid_days_stand_beside_the_score() -> None:
     """In the one line that a run ends with, and under the coverage; nothing is said where there is none."""
     day = a_day(np.random.default_rng(1))
     found = report([home(invalid="length"), day])
-    said = "1 of 2 days is invalid (length 1)"
+    said = "1 of 2 answers is invalid (length 1)"
     assert found.headline.endswith(f"; {said}")
     assert any(isinstance(block, Paragraph) and block.text.startswith(said) for block in found.blocks)
     assert "invalid" not in report([day]).headline
@@ -358,16 +383,15 @@ def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
         a_day(rng, repairs=["fence", "json"], warnings=["AOI 500000123 is unknown", "AOI 500000124 is unknown"]),
         a_day(rng, mode="agent", warnings=["step 40 took 12.5 s"]),
     ]
-    assert report(days).data["diagnostics"] == {
-        "modes": {"agent": 1, "plan": 4},
-        "valid_days": 2,
+    data = report(days).data
+    assert data["diagnostics"] == {
+        "answers": 5,
         "valid_answers": 2,
         "invalid": {"length": 1, "no_json": 2},
-        "repaired_users": 1,
         "repaired": {"fence": 1, "json": 1},
-        "warned_users": 2,
-        "warnings": {"AOI # is unknown": 2, "step # took # s": 1},
     }
+    assert (data["modes"], data["repaired_users"], data["warned_users"]) == ({"agent": 1, "plan": 4}, 1, 2)
+    assert data["warnings"] == {"AOI # is unknown": 2, "step # took # s": 1}
 
 
 def test_both_sides_are_shown() -> None:
@@ -398,30 +422,31 @@ def test_the_four_lists_are_written_and_score_the_same(tmp_path: Path) -> None:
     } == found.data["protocols"]
 
 
-def test_very_many_residents_are_scored_the_same_without_lists() -> None:
+def test_very_many_residents_are_scored_the_same_without_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit the lists are dropped, however shards are merged, and no figure changes."""
     records = some_days(30)
-    few = MobilityScorer("beijing", TRUTH, "1", lists_limit=20)
-    a, b, c = (few.score(records[start : start + 10]) for start in (0, 10, 20))
-    for merged in (few.merge(few.merge(a, b), c), few.merge(a, few.merge(b, c))):
-        found = few.summarise(merged, facts(30))
+    whole = report(records).data
+    monkeypatch.setattr(scores, "LISTS_LIMIT", 20)
+    a, b, c = (SCORER.score(records[start : start + 10]) for start in (0, 10, 20))
+    for merged in (SCORER.merge(SCORER.merge(a, b), c), SCORER.merge(a, SCORER.merge(b, c))):
+        found = made(merged, facts(30))
         assert (found.files, found.data["lists"]) == ({}, None)
-        assert {**found.data, "lists": "generated_beijing.json"} == report(records).data
+        for part in ("metrics", "protocols", "histograms", "without_bias", "valid_days", "beside_truth"):
+            assert found.data[part] == whole[part]
 
 
 def test_a_report_of_nobody_is_a_report() -> None:
     """Every failure at once: nothing is scored, and nothing is invented."""
     found = report([], facts(2, 2))
-    assert found.data["ceiling"] is None and found.data["per_slot"] is None and found.files == {}
-    assert found.headline == "aligned n/a, asbench n/a, agentsociety2 n/a"
-    assert "Nobody was scored." in [block.text for block in found.blocks if isinstance(block, Paragraph)]
+    assert found.data["details"] == {} and found.files == {}
+    assert found.headline == "Score n/a, Score (asbench) n/a, Score (agentsociety2) n/a"
     orjson.dumps(found.data)
 
 
 def test_tables_are_as_wide_as_their_heads() -> None:
     """Every row has a cell for every column."""
     tables = [block for block in report(some_days(12)).blocks if isinstance(block, Table)]
-    assert len(tables) == 4
+    assert len(tables) == 6
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
 
 

@@ -1,32 +1,33 @@
-"""What a run cost and how long it took, in the words of a report."""
+"""What a run cost and how long it took, for reports."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from harness.benchmarks.records import count
 from harness.model import JSON
 
 USAGE = ("prompt_tokens", "completion_tokens", "requests", "untold")
-"""What is counted of each user, by the names that records have; a record without `untold` has none."""
+"""What is counted of each user, by the names in records; a record without `untold` has none."""
 
 
 def counted(record: JSON) -> dict[str, int]:
-    """What a user's record says of it. Raises `ValueError` for what is no count."""
+    """Return a user's usage. Raise `ValueError` for what is no count."""
     usage = record.get("usage") or {}
     return {name: count(usage.get(name)) for name in USAGE}
 
 
-def tokens(usage: JSON) -> str:
+def tokens(usage: Mapping[str, int]) -> str:
     counts = (
         f"{usage['requests']} requests, {usage['prompt_tokens']} prompt tokens, "
         f"{usage['completion_tokens']} completion tokens"
     )
-    if not usage["untold"]:
-        return f"{counts}."
-    return f"{counts}, without those of {usage['untold']} requests for which the endpoint told none."
+    missing = usage["untold"]
+    return f"{counts}, without those of {missing} requests whose usage was not reported." if missing else f"{counts}."
 
 
 def session(took: JSON | None, user: str) -> str | None:
-    """How close the last session came to its bound (docs/design.md, section 4); None where nothing was played.
+    """Return how close the last session came to its bound (docs/design.md, section 4); None if nothing was played.
 
     `user` is the benchmark's word for who has a chain of requests.
     """

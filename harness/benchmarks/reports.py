@@ -1,0 +1,236 @@
+"""The JSON report of a run on one subset, as types (docs/design.md, section 5).
+
+The field names are written here and nowhere else. Values are in their metric's unit, undefined ones null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import orjson
+from msgspec import Meta, Struct
+
+from harness.benchmark import Benchmark, Metric
+from harness.benchmarks import registry
+from harness.benchmarks import settings as own_settings
+from harness.errors import BadInput, shown
+from harness.model import JSON, Block, Chart, Table
+from harness.scoring.bootstrap import Array
+
+FORMAT = 2
+NOT_A_REPORT = "not a report that this version reads: regenerate it with `reeval`"
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Number = Annotated[float, Meta(gt=-1e150, lt=1e150)]
+"""Beyond these bounds sums and percents overflow."""
+Interval = tuple[Number, Number]
+
+
+class Coverage(Struct, frozen=True):
+    expected_users: Count
+    scored_users: Count
+    failed_users: Count
+    complete: bool
+
+
+class Value(Struct, frozen=True):
+    """A figure over the `users` that have it, with its 95 % interval if there is one."""
+
+    value: Number | None
+    ci95: Interval | None = None
+    users: Count | None = None
+
+
+class Diagnostics(Struct, frozen=True):
+    """`invalid` counts answers by kind; `repaired` counts repairs by kind."""
+
+    answers: Count = 0
+    valid_answers: Count = 0
+    invalid: dict[str, Count] = {}
+    repaired: dict[str, Count] = {}
+
+
+class Bootstrap(Struct, frozen=True):
+    method: str
+    resamples: Count
+    seed: Count
+
+
+class Unit(Struct, frozen=True):
+    """A metric as a report declares it."""
+
+    better: str
+    unit: str | None
+    bounds: tuple[Number | None, Number | None]
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """`metric_units` to `defaults` declare the benchmark, so that readers of a report do not need its code.
+
+    `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
+    in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `run` is what was run, empty for
+    results of another program.
+    """
+
+    format: int = FORMAT
+    benchmark: str
+    metric_units: dict[str, Unit]
+    headline: tuple[str, ...]
+    subsets: tuple[str, ...]
+    user: str
+    invalid_as: str
+    defaults: JSON
+    prompt_version: str
+    prompt: str
+    subset: str
+    model: str
+    name: str
+    coverage: Coverage
+    metrics: dict[str, Value]
+    secondary: dict[str, Value] = {}
+    bounds: dict[str, tuple[Number | None, Number | None]] | None = None
+    distribution: dict[str, tuple[Count, ...]] = {}
+    details: JSON = {}
+    sections: tuple[Block, ...] = ()
+    diagnostics: Diagnostics = Diagnostics()
+    schedule: JSON | None = None
+    run: JSON = {}
+    usage: dict[str, Count] = {}
+    bootstrap: Bootstrap | None = None
+    notes: tuple[str, ...]
+
+    @property
+    def units(self) -> dict[str, Metric]:
+        """Return the declared metrics by name. Raise `ValueError` for one that cannot be."""
+        return {
+            name: Metric(name, better=of.better, unit=of.unit, bounds=of.bounds)  # type: ignore[arg-type]  # checked there
+            for name, of in self.metric_units.items()
+        }
+
+    @property
+    def values(self) -> dict[str, Value]:
+        return {**self.metrics, **self.secondary}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """What `details` and `sections` are given, of one user or more.
+
+    `figures` are by metric, `totals` the sums of `statistics` (K), `rows` those of every user (users x K) in the order
+    of the tasks file, None above 50,000 users. `tally` is the sum of the benchmark's tallies. `draws` are the totals of
+    resamples (2,000 x K), and `units` how many of what is resampled (users, or blocks of them) have each value; both
+    are empty for a benchmark with intervals of its own. `report` is the report without `sections`.
+    """
+
+    subset: str
+    users: int
+    figures: Mapping[str, float | None]
+    totals: Array
+    rows: Array | None
+    tally: Any
+    draws: Array
+    units: Array
+    report: Report | None = None
+
+
+def declared(benchmark: type[Benchmark]) -> JSON:
+    """Return what a report declares of its benchmark."""
+    return {
+        "metric_units": {metric.name: metric.data for metric in (*benchmark.metrics, *benchmark.secondary)},
+        "headline": list(benchmark.main()),
+        "subsets": list(benchmark.subsets),
+        "user": benchmark.user,
+        "invalid_as": benchmark.invalid_as,
+        "defaults": own_settings.defaults(benchmark.Settings),
+    }
+
+
+def encoded(report: Report) -> bytes:
+    """Return the content of a report's file."""
+    return orjson.dumps(msgspec.to_builtins(report), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def read(content: bytes) -> Report:
+    """Return the report in a file's content, of this format or the one before. Raise `BadInput`."""
+    try:
+        data = msgspec.json.decode(content)
+        found = data["format"]
+        if type(found) is not int or found not in (1, FORMAT):
+            raise BadInput(f"a report of format {shown(found)}, not {FORMAT}: regenerate it with `reeval`")
+        made = _upgraded(data) if found == 1 else msgspec.convert(data, Report)
+        if not made.units.keys() >= {*made.headline, *made.values}:
+            raise ValueError("a value of no declared metric")
+    except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        raise BadInput(NOT_A_REPORT) from None
+    return made
+
+
+def _upgraded(data: JSON) -> Report:
+    """Return a report of format 1 as one of this format."""
+    fields, of = Report.__struct_fields__, data.get("diagnostics", {})
+    own = {name: value for name, value in data.items() if name not in fields}
+    made = {
+        "secondary": {},
+        **data,
+        "format": FORMAT,
+        "details": {name: value for name, value in of.items() if name not in Diagnostics.__struct_fields__} | own,
+        "diagnostics": {**of, "answers": of.get("valid_answers", 0) + sum(of.get("invalid", {}).values())},
+        "sections": [{"block": block["kind"], **block} for block in data.get("sections", ())],
+    }
+    if not registry.is_shipped(data["benchmark"]):
+        return msgspec.convert(made, Report)
+    cls, nothing = registry.find(data["benchmark"]), np.empty(0)
+    report = msgspec.convert(cls.upgraded({**declared(cls), **made}), Report)
+    scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, nothing, report)
+    sections = cls(folder=None).sections(scored) if report.coverage.scored_users else ()
+    return msgspec.structs.replace(report, sections=tuple(sections))
+
+
+def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
+    """Return a benchmark's blocks as a report keeps them. Raise `TypeError` for anything else."""
+    return tuple(map(_checked, blocks))
+
+
+def _checked(block: object) -> Block:
+    if not isinstance(block, Block):
+        raise TypeError(f"expected a block of a report, got {type(block).__name__}")
+    try:
+        plain = msgspec.to_builtins(block)
+        made: Block = msgspec.convert(plain, Block)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"{type(block).__name__}: {error}") from None
+    if not _is_finite(plain):
+        raise TypeError(f"{type(block).__name__} has a number that is not finite")
+    if isinstance(made, Table) and any(len(row) != len(made.columns) for row in made.rows):
+        raise TypeError(f"a Table of {len(made.columns)} columns has a row of another length")
+    if isinstance(made, Chart):
+        wanted = len(made.x) - (made.kind == "histogram")
+        for series in made.series:
+            if any(
+                len(of) != wanted for of in (series.values, series.low or series.values, series.high or series.values)
+            ):
+                raise TypeError(f"Chart {made.title}: the series {series.name} has not {wanted} values")
+    return made
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
+    """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty if none is."""
+    total = sum(invalid.values())
+    if not total:
+        return ""
+    ranked = sorted(invalid.items(), key=lambda item: (-item[1], item[0]))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
+    return f"{total} of {answers} answers {'is' if total == 1 else 'are'} invalid ({kinds})"
