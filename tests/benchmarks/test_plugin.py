@@ -587,7 +587,7 @@ STATIC = {
     "a setting that a report has otherwise": (
         "scale: float = 1.0",
         "tasks: float = 1.0",
-        "reports have something else",
+        "reports use this name",
     ),
 }
 
