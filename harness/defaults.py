@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 TASKS_FOLDER, RESULTS_FOLDER = Path("tasks"), Path("results")
 INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.html"
-"""What the results folder holds of its own, next to the folders of runs."""
+"""In the results folder, next to the folders of runs."""
 OWN_ENDINGS = re.compile(r"\.(?:(?:new|lock|torn)\Z|before-)")
-"""How the names of files end that are about to take a place, or that have left it; so do those of the results folder's
-own files."""
+"""Endings of files that are about to replace another, or were replaced; the results folder's own files have them,
+too."""
 SAMPLE_FOLDER = Path(__file__).resolve().parent.parent / "tasks" / "sample"
 """The synthetic tasks that ship with a checkout."""
 
@@ -24,7 +25,7 @@ TEMPERATURE = 0.0
 SAMPLE_SEED = 42
 DURABILITY = "process"
 STALL_SECONDS = 120.0
-"""Between two pieces of a streamed reply; a model that thinks streams its thoughts, or the server sends keep-alives."""
+"""Between two pieces of a streamed reply; a thinking model streams its thoughts, or the server sends keep-alives."""
 
 AUTO = "auto"
 STREAMS = (AUTO, "on", "off")
@@ -32,27 +33,26 @@ STREAM = AUTO
 RETRIES_MOST = 1000
 CONCURRENCY_MOST, SECONDS_MOST = 100_000, 365 * 24 * 3600.0
 BITS_64 = 2**63
-"""Beyond this and below its negative, no JSON parser can be trusted with a whole number."""
+"""No JSON parser can be trusted with a whole number from this, or below its negative."""
 
 GRACE_SECONDS = 10.0
-"""How long requests on the wire may still answer after the run was asked to stop."""
+"""How long requests in flight may still be answered after a signal asked the run to stop."""
 
 SHARD_USERS = 256
 BYTES_PER_STEP = 6 * 1024
-"""What a step takes on the disk, about: responses and results together."""
+"""Approximate disk space of a step: responses and results together."""
 
 BASELINE_PREFIX = "baseline/"
 EMBEDDED = "embedded"
-"""What files name as the endpoint of baselines that the harness serves to itself."""
+"""The endpoint, in files, of baselines that the harness serves to itself."""
 
 OPENAI_URL = "https://api.openai.com/v1"
 
-
 AUTO_START, AUTO_FLOOR, AUTO_CEILING = 16, 1, 1024
-"""Requests at once that `--concurrency auto` begins with, and between which it stays."""
+"""Requests in flight that `--concurrency auto` starts with, and its lowest and highest limit."""
 
 OTHER_FILES = 64
-"""Open files that a run needs in addition to its connections, about."""
+"""Open files that a run needs in addition to its connections, approximately."""
 
 MAX_OUTAGE_SECONDS = 15 * 60.0
 
@@ -62,11 +62,11 @@ GC_THRESHOLD = (50_000, 50, 50)
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What may change between a run and its resume. Times in seconds.
+    """Options that may change between a run and its resume. Times in seconds.
 
-    `concurrency` is None where it is to be found out, beginning with `start`, between `floor` and `ceiling`.
-    `rpm` and `tpm` are requests and tokens a minute, None for no limit. `stream` is `on`, `off`, or `auto`: where an
-    endpoint answers in streams only.
+    `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
+    tokens a minute, None for no limit. `stream` is `on`, `off`, or `auto`: only for an endpoint that answers in streams
+    only.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -84,18 +84,13 @@ class Tuning:
 
     @property
     def most(self) -> int:
-        """Requests that can be on the wire at once."""
+        """Return how many requests can be in flight at once."""
         return self.ceiling if self.concurrency is None else self.concurrency
 
     def combined(self, other: Tuning) -> Tuning:
-        """Both on one account: the lower of each limit that shares its slots."""
-        numbers = [each.concurrency for each in (self, other) if each.concurrency is not None]
-        return replace(
-            self,
-            concurrency=min(numbers, default=None),
-            start=min(self.start, other.start),
-            floor=min(self.floor, other.floor),
-            ceiling=min(self.ceiling, other.ceiling),
-            rpm=min([each.rpm for each in (self, other) if each.rpm is not None], default=None),
-            tpm=min([each.tpm for each in (self, other) if each.tpm is not None], default=None),
-        )
+        """Return this tuning with the lower one of each limit of an account that two runs share."""
+        least: dict[str, Any] = {}
+        for limit in ("concurrency", "start", "floor", "ceiling", "rpm", "tpm"):
+            both = getattr(self, limit), getattr(other, limit)
+            least[limit] = min((number for number in both if number is not None), default=None)
+        return replace(self, **least)

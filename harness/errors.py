@@ -1,16 +1,17 @@
 """Every error that the harness raises on purpose.
 
-HarnessError                 what a user is shown in one sentence; `exit_code` is the process's
+HarnessError                 one sentence for the user, and the `exit_code` of the process
 ├── BadInput            2    arguments, tasks, prompt or results that cannot be used
-├── MachineError        4    this machine: disk, permissions, a run that another process holds
-├── EndpointStopped     3    the endpoint will not serve this run at all: key, model, quota, address
+├── MachineError        4    this machine: disk, permissions, a run that is locked by another process
+├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
 ├── RunStopped      130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
-├── AgentFailed              code that a benchmark was given failed for one user, who becomes a failure
-└── CallError                one request, seen by the engine only
-    ├── TransportFault       no whole reply came; worth another try
-    ├── Rejected             the endpoint refuses this very request; no other try would help
-    └── GaveUp               the tries are used up; the user becomes a failure
+└── OfKind                   with the `kind` that files and displays have
+    ├── AgentFailed          a user's file (an agent) failed for one user, who becomes a failure
+    └── CallError            one request, for the engine only
+        ├── TransportFault   no whole reply came; worth another try
+        ├── Rejected         the endpoint refuses this very request; no other try would help
+        └── GaveUp           the tries are used up; the user becomes a failure
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-def shown(value: object) -> str:
-    """A value in a sentence: on one line, of bearable length, however long or deep it is and whatever it holds."""
-    return _SHOWN.repr(value)
-
-
 class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Python may refuse to write the digits of a large one."""
         return "a number beyond 64 bits" if x.bit_length() > 64 else super().repr_int(x, level)
+
+
+def shown(value: object) -> str:
+    """Return a value on one line of limited length, however long or deep it is."""
+    return _SHOWN.repr(value)
 
 
 _SHOWN = _Short()
@@ -57,11 +58,8 @@ class RunStopped(HarnessError):
         self.exit_code = exit_code
 
 
-class AgentFailed(HarnessError):
-    """The code of a file that the user gave to a benchmark, as an agent, failed or was stopped.
-
-    `kind` is the failure's name in files and displays (`agent_error`, `agent_blocked`, ...).
-    """
+class OfKind(HarnessError):
+    """`kind` is the failure's name in files and displays (`http_503`, `timeout`, `agent_error`, ...)."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -69,20 +67,19 @@ class AgentFailed(HarnessError):
         self.detail = detail
 
 
-class CallError(HarnessError):
-    """`kind` is the failure's name in files and displays (`http_503`, `timeout`, ...)."""
+class AgentFailed(OfKind):
+    """The code of an agent file that the user gave to a benchmark failed or was stopped."""
 
-    def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(f"{kind}: {detail}")
-        self.kind = kind
-        self.detail = detail
+
+class CallError(OfKind):
+    pass
 
 
 class TransportFault(CallError):
-    """`retry_after` is what the endpoint asked to wait, in seconds.
+    """`retry_after` is the wait that the endpoint requests, in seconds.
 
-    `unreachable` says that the address itself does not answer (refused, unknown, 404), which before
-    any success means a wrong address rather than a busy server.
+    `unreachable`: the address itself does not answer (refused, unknown, 404). Before any success that means a wrong
+    address, not a busy server.
     """
 
     def __init__(self, kind: str, detail: str, *, retry_after: float | None = None, unreachable: bool = False) -> None:
@@ -104,7 +101,7 @@ class GaveUp(CallError):
 class BenchmarkError(HarnessError):
     """The code of a benchmark broke its contract or failed: which one, for which user, where in its file.
 
-    While a user is played it gives this user up, whose failure has this `kind` and `detail`.
+    A user that is played becomes a failure with this `kind` and `detail`.
     """
 
     exit_code = 2
@@ -116,8 +113,8 @@ class BenchmarkError(HarnessError):
 
 
 class InvalidReply(Exception):
-    """A reply that cannot be used. `kind` is what it is counted under, `why` is for the model when it is asked again;
-    a `final` one is not asked for again. A benchmark raises it while it reads a reply."""
+    """A reply that cannot be used, raised by a benchmark that reads it. It is counted by `kind`; `why` is the reason in
+    the note that asks the model again, which a `final` one does not."""
 
     def __init__(self, kind: str, why: str = "", *, final: bool = False) -> None:
         super().__init__(f"{kind}: {why}" if why else kind)
@@ -127,10 +124,7 @@ class InvalidReply(Exception):
 
 
 class FieldError(ValueError):
-    """A field of a task line that cannot be used; the harness adds file and line.
-
-    `field` is its path (`steps[2].pool`), `expected` and `got` are in words.
-    """
+    """A field of a task line that cannot be used, by its path (`steps[2].pool`); the harness adds file and line."""
 
     def __init__(self, field: str, expected: str, got: str = "") -> None:
         super().__init__(f"field {field}: expected {expected}{f', got {got}' if got else ''}")
@@ -138,7 +132,7 @@ class FieldError(ValueError):
 
 @contextmanager
 def memory_for(doing: str, remedy: str) -> Iterator[None]:
-    """Dispatch running out of memory, also within a library, into the sentence of a `MachineError`."""
+    """Raise `MachineError` if memory runs out, also within a library."""
     try:
         yield
     except (MemoryError, OSError, ValueError, RuntimeError, ImportError) as error:
@@ -148,11 +142,11 @@ def memory_for(doing: str, remedy: str) -> Iterator[None]:
 
 
 NO_MEMORY = ("Not enough memory", "Cannot allocate memory", "can't start new thread", "failed to map segment")
-"""Words of libraries that report it by errors of other classes: orjson, the system, threading, the dynamic linker."""
+"""In errors of other classes than `MemoryError`: orjson, the system, threading, the dynamic linker."""
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that this process has no memory left."""
+    """Return whether an error means that this process has no memory left."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 

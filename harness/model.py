@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat call as a benchmark asks for it; model and sampling parameters are the run's."""
+    """One chat call of a benchmark; model and sampling parameters are the run's."""
 
     messages: tuple[Message, ...]
     json_object: bool = True
@@ -38,13 +38,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What an endpoint answered to one request.
+    """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's own word, in OpenAI's where it means the same, except for three of ours:
-    `content_filter` (its input filter) and `context_length` (prompt or body too long) stand for a request that it would
-    not take, and `only_thinking` for a reply cut off before its answer began, all its tokens gone into thoughts.
-    Token counts are `None` where the endpoint reports none. `reasoning` is what a thinking model thought, where the
-    endpoint hands it out apart from the text.
+    `finish_reason` is the endpoint's own word, or OpenAI's for the same, except for three of ours: `content_filter`
+    (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
+    reply that was cut off before its answer began. Token counts are None if the endpoint reports none. `reasoning` is
+    the thoughts of a model, if the endpoint returns them apart from the text.
     """
 
     text: str
@@ -76,21 +75,21 @@ class Reply:
 
 
 LARGEST_COUNT = 2**40
-"""Tokens; no reply has that many, and sums of what is below stay far inside the 64 bits that files hold."""
+"""Tokens; no reply has that many, and sums of smaller counts stay far inside the 64 bits that files hold."""
 
 NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
 """Finish reasons of requests that no model may have seen, so that no tokens are missing from the reported usage."""
 
 Ask = Callable[[Request], Awaitable[Completion]]
 Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
-"""Answers the messages of a chat request, contents as strings, by them and a seed alone."""
+"""Answers the messages of a chat request (contents are strings). Only they and the seed decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens and requests that one user's completions cost; retries of failed sends are not in it.
+    """Tokens and requests of one user's completions, without retries of failed sends.
 
-    `untold` are the answered requests for which the endpoint reported no usage.
+    `untold` counts answered requests for which the endpoint reported no usage.
     """
 
     prompt_tokens: int = 0
@@ -108,18 +107,14 @@ class Usage:
 
     @property
     def data(self) -> JSON:
-        """As records have it; `untold` only where there is any."""
-        counts = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "requests": self.requests,
-        }
-        return counts | {"untold": self.untold} if self.untold else counts
+        """Return the usage as records have it; `untold` only if there is any."""
+        counts = asdict(self)
+        return counts if self.untold else {name: count for name, count in counts.items() if name != "untold"}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One completed user: `data` is the object that its line in the results file holds."""
+    """One completed user: `data` is the object of its line in the results file."""
 
     key: str
     data: JSON
@@ -127,7 +122,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A user given up on: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many tries."""
+    """A user that could not be played: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many
+    tries."""
 
     key: str
     boundary: str
@@ -228,7 +224,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says of one report. `warning` is what must be read before any number, empty for nothing."""
+    """The page of one report. `warning` must be read before any number; empty for none."""
 
     title: str
     warning: str
@@ -238,7 +234,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One user of a page's browser: what the list shows of them (`figures`), and what is shown once they are picked."""
+    """One user of a page's browser: `figures` in the list, `blocks` once the user is picked."""
 
     key: str
     figures: tuple[str, ...]
@@ -249,7 +245,7 @@ class Card:
 class RunFacts:
     """What a report says of the run; scorers know only records.
 
-    `run` is what was run, as plain values by name: settings, sampling parameters, tasks file, share, versions, date.
+    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date.
     """
 
     subset: str
@@ -271,10 +267,10 @@ RUN_FACTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Scores that were published: data to be shown with runs, never ranked with them.
+    """Published scores, shown with runs and never ranked with them.
 
-    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value as metrics have it, models in the order of
-    the `source`'s table; `note` is what a reader must know of them.
+    `figures` is metric -> model -> column (a subset, or `Avg.`) -> value in the metric's own unit, models in the order
+    of the `source`'s table; `note` is what a reader must know.
     """
 
     source: str
@@ -299,7 +295,7 @@ class SubsetProgress:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something a user should know of: `age` is the seconds since it last came, `times` how often it has."""
+    """A warning for the user: `age` is the seconds since its last occurrence, `times` the number of occurrences."""
 
     text: str
     age: float
@@ -308,10 +304,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """What a loss of power could take now: users whose records no sync has covered yet, and the seconds since the last.
+    """What a power loss could destroy now: users with records that are not synced yet, and seconds since the last sync.
 
-    `synced` says that the run syncs at all (`--durability power`); without, the seconds are those since it began to
-    save, and when the system writes is its own business. The death of the process takes no record in either.
+    `synced` is whether the run syncs at all (`--durability power`); otherwise the seconds are those since it began to
+    save. The death of the process destroys no record in either case.
     """
 
     users: int = 0
@@ -323,18 +319,16 @@ class AtRisk:
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
-    True concurrency: `requested` is what the user asked for (None for auto), `limit` what is admitted now, `in_flight`
-    what is on the wire, and `held_by` why that is less than would be ready to go. `outage` is its age, 0 without one,
-    `silence` the seconds since the last answer, or since the start; `waiting` how many requests of this run wait for
-    one; `lag` is how late the event loop ran, and `slowest_write` how long the disk took at worst, since the last
-    snapshot.
+    Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
+    more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
+    for none; `silence` the seconds since the last answer or the start; `waiting` the requests of this run that wait for
+    a slot. `lag` is the largest delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
-    `rate` is in steps, `token_rates` are in tokens of prompts and of completions, a second. `eta` is the seconds to go
-    at that rate, or those of the longest user's chain where that takes longer, which `chain_bound` says; None where
-    unknown. `latency` is the median and the 95th percentile of a reply. `faults` are the tries that failed and
-    `failures` the users given up on, by kind, the most frequent first. Tokens are those of this session, and
-    `projected_tokens` what they may come to by its end. `warnings` are the last ones, the newest first. `over` says
-    that the run has ended, one way or another. `others_in_flight` are the requests of other runs on the same slots.
+    `rate` is in steps, `token_rates` in tokens of prompts and of completions, a second. `eta` is the remaining seconds
+    at that rate, or of the longest user's chain if that takes longer (`chain_bound`); None if unknown. `latency` is the
+    median and the 95th percentile of a reply. `faults` are failed tries and `failures` failed users, by kind, the most
+    frequent first. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the
+    last ones, the newest first. `over` is whether the run has ended, in any way.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Text of others, made safe to print: characters that steer a terminal, turn the reading direction or break a line
+"""Make text of others safe to print: characters that control a terminal, change the reading direction or break a line
 become visible escapes, such as \\x1b.
 
 Escaped are controls (C0, DEL, C1), format characters (directions, zero width), halves of surrogate pairs, private and
 unassigned code points, and all ends of lines and paragraphs. Letters, marks, spaces and symbols of any script stay, and
-so does a zero-width joiner within an emoji. Not undone: a text that has a backslash itself looks like an escaped one.
+so does a zero-width joiner within an emoji. This cannot be reversed: a backslash of the text itself stays as it is.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ EMOJI = frozenset({"So", "Sk"})
 
 def on_one_line(text: str) -> str:
     """Return a value (a name, a cell, a sentence) for one line: breaks and tabs are escaped, too."""
-    return _escaped(text, _for_people)
+    return _escaped(text, lambda character: character.encode("unicode_escape").decode())
 
 
 def in_lines(text: str) -> str:
-    """Return a text of several lines, whose line feeds stay."""
+    """Return a text of several lines with its line feeds."""
     return "\n".join(map(on_one_line, text.split("\n")))
 
 
 def as_json(value: Any) -> str:
-    """Return indented JSON, in which these characters are JSON's own escapes: parsed, it is the value itself."""
+    """Return indented JSON with JSON's own escapes of these characters: parsed, it is the value itself."""
     lines = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode().split("\n")
-    return "\n".join(_escaped(line, _for_json) for line in lines)
+    return "\n".join(_escaped(line, lambda character: json.dumps(character)[1:-1]) for line in lines)
 
 
 def _escaped(text: str, escape: Callable[[str], str]) -> str:
@@ -45,17 +45,8 @@ def _escaped(text: str, escape: Callable[[str], str]) -> str:
 
 
 def _steers(text: str, at: int) -> bool:
-    return category(text[at]) in STEERING and not (text[at] == JOINER and _joins_emoji(text, at))
-
-
-def _joins_emoji(text: str, at: int) -> bool:
-    before, after = text[max(0, at - 1) : at], text[at + 1 : at + 2]
-    return bool(before and after) and category(after) in EMOJI and (before == EMOJI_STYLE or category(before) in EMOJI)
-
-
-def _for_people(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
-def _for_json(character: str) -> str:
-    return json.dumps(character)[1:-1]
+    if text[at] == JOINER and 0 < at < len(text) - 1:
+        before, after = text[at - 1], text[at + 1]
+        if category(after) in EMOJI and (before == EMOJI_STYLE or category(before) in EMOJI):
+            return False
+    return category(text[at]) in STEERING

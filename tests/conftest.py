@@ -1,8 +1,23 @@
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
+
+VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
+VARIABLES += (*CA_VARIABLES, CA_FOLDERS)
+
+# Processes that tests start would compile the package each time, and every session the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+hypothesis.settings.register_profile("tests", deadline=None)  # an example takes as long as this machine is busy
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session")
@@ -12,8 +27,21 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs of tests, in processes of their own too, are sealed with a secret that is not the user's."""
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No variable of the user's reaches a test, and the secret that seals runs is not the user's either."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "request_method"):
+            patch.delenv(name, raising=False)
+            patch.delenv(name.upper(), raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_sync() -> Iterator[None]:
+    """No test loses power: tests of what is synced, and when, look at a disk of their own (tests/support/disks.py)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
         yield

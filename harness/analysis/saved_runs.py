@@ -21,7 +21,7 @@ from harness.store.manifest import Manifest, differences
 from harness.store.run import RunFiles, shown
 
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
-"""How runs asked whose manifest does not say it."""
+"""Defaults of runs from before these settings were recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class SavedRun:
     @property
     def expected_users(self) -> int:
         """Return how many users the run selected; before it has counted them, what its share comes to."""
-        selected: int | None = self.manifest.counts.get("users")
-        return selected or round(self.manifest.selection["ratio"] * self.manifest.tasks["users"])
+        manifest = self.manifest
+        return manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
 
     @property
     def is_own(self) -> bool:
@@ -75,29 +75,27 @@ class SavedRun:
     @property
     def _digests(self) -> dict[str, str]:
         """SHA-256 by name of the kept files of benchmark, prompt or agent."""
-        found: dict[str, str] = self.manifest.identity["files"]
-        return found
+        return self.manifest.identity["files"]
 
     @property
     def _prompt_files(self) -> list[str]:
-        """The names of the kept files of prompt or agent, the main one first."""
+        """Return the names of the kept files of prompt or agent, the main one first."""
         return [name for name in self._digests if not name.startswith(registry.KEPT)]
 
     @property
     def _kept(self) -> list[Path]:
-        """The copies of prompt or agent in the run's folder, the main file's first."""
+        """Return the copies of prompt or agent in the run's folder, the main file's first."""
         return [path for path in map(self.files.folder.joinpath, self._prompt_files) if path.is_file()]
 
     @property
     def _benchmark_copy(self) -> Path | None:
-        """The folder's copy of the benchmark's file, None for a shipped one."""
+        """Return the folder's copy of the benchmark's file, None for a shipped one."""
         return next((self.files.folder / name for name in self._digests if name.startswith(registry.KEPT)), None)
 
     @property
     def _sources(self) -> dict[str, str]:
-        """The files that settings of a plug-in named, by field; none in manifests of before they were recorded."""
-        found: dict[str, str] = self.manifest.provenance.get("sources", {})
-        return found
+        """Return the files that settings of a plug-in named, by field; none if the manifest is older than this."""
+        return self.manifest.provenance.get("sources", {})
 
     def _checked(self, copy: Path) -> bytes:
         """Return the content of a copy. Raise `BadInput` if it has changed."""
@@ -124,7 +122,7 @@ class SavedRun:
 
     @property
     def changed(self) -> list[str]:
-        """The files of prompt or agent, as identity names them, that are no longer what the run was given.
+        """Return the files of prompt or agent, as identity names them, that have changed since the run was made.
 
         None of a run that is not this user's own, since its manifest names no file of theirs.
         """
@@ -144,7 +142,7 @@ class SavedRun:
 
     @property
     def changed_benchmark(self) -> list[str]:
-        """The benchmark's file, as identity names it, if it is no longer what the run was given; as `changed`."""
+        """Return the benchmark's file, as identity names it, if it has changed since the run was made."""
         named, copy = self.manifest.provenance.get("benchmark"), self._benchmark_copy
         if not named or ":" in named or copy is None or self.named or not self.is_own or _same(copy, Path(named)):
             return []
@@ -190,16 +188,14 @@ class SavedRun:
             raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {shown(name)}")
         else:
             self._check_trust()
-            found, what = self._kept_class(copy), f"its copy {copy.name}"
+            spec, what = self.manifest.provenance.get("benchmark") or copy.name, f"its copy {copy.name}"
+            if ":" in spec and self.is_own:
+                found = registry.find(spec)
+            else:
+                found = registry.of_file(spec, copy.name.removeprefix(registry.KEPT), self._checked(copy))
         if found.name != name:
             raise BadInput(f"{self.name} is a run of {name}, and {what} is {found.name}")
         return found
-
-    def _kept_class(self, copy: Path) -> type[Benchmark]:
-        spec = self.manifest.provenance.get("benchmark") or copy.name
-        if ":" in spec and self.is_own:
-            return registry.find(spec)
-        return registry.of_file(spec, copy.name.removeprefix(registry.KEPT), self._checked(copy))
 
     def benchmark(self, folder: Path | None, *, allowed: frozenset[str] = frozenset(), play: bool = True) -> Benchmark:
         """Return the benchmark with the settings of this run; its tasks may be in another folder.
@@ -274,7 +270,7 @@ class SavedRun:
 
 
 def _asking(identity: JSON) -> Asking:
-    """Return how an earlier run asked. Raise `BadInput`."""
+    """Return how an earlier run sent its requests. Raise `BadInput`."""
     made = ASKED | {name: settings.checked(identity, name, type(ASKED[name])) for name in ASKED if name in identity}
     if not 0 <= made["parse_retries"] <= RETRIES_MOST:  # each is paid for
         raise BadInput(

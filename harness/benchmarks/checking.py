@@ -49,10 +49,10 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Played:
-    """One user with one model: the task, the requests in order, the completions by request, and the record."""
+    """One user with one model: the task, the record, and the completions in the order of their requests, by request and
+    number of the same request before."""
 
     task: Task
-    requests: Sequence[Request]
     saved: Mapping[tuple[Request, int], Completion]
     data: JSON
 
@@ -88,14 +88,13 @@ class Subject:
         return [Record(one.task.key, orjson.loads(orjson.dumps(one.data))) for one in self.played]
 
     def play(self, task: Task, model: Model) -> Played:
-        requests: list[Request] = []
         saved: dict[tuple[Request, int], Completion] = {}
-        played = asyncio.run(self.engine.play(self.benchmark, task, _answering(model, requests, saved)))
-        return Played(task, requests, saved, self.engine.recorded(self.benchmark, task, played))
+        played = asyncio.run(self.engine.play(self.benchmark, task, _answering(model, saved)))
+        return Played(task, saved, self.engine.recorded(self.benchmark, task, played))
 
-    def requests(self, line: bytes, number: int) -> dict[str, Sequence[Request]]:
+    def requests(self, line: bytes, number: int) -> dict[str, list[tuple[Request, int]]]:
         """Return the requests for the user of a line, by model."""
-        return {name: self.play(self.parse(line, number), model).requests for name, model in self.models.items()}
+        return {name: list(self.play(self.parse(line, number), model).saved) for name, model in self.models.items()}
 
     def at_once(self, numbers: Sequence[int], model: Model) -> list[JSON]:
         """Return the records of users of some lines, played at the same time by another instance, then measured."""
@@ -104,7 +103,7 @@ class Subject:
         users = [tasks.parse(benchmark, self.lines[at], Where(self.file, at + 1), self.subset) for at in numbers]
 
         async def every() -> list[Any]:
-            plays = (self.engine.play(benchmark, task, _answering(model, [], {})) for task in users)
+            plays = (self.engine.play(benchmark, task, _answering(model, {})) for task in users)
             return await asyncio.gather(*plays)
 
         return [self.engine.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
@@ -127,13 +126,12 @@ class Subject:
         return data
 
 
-def _answering(model: Model, requests: list[Request], saved: dict[tuple[Request, int], Completion]) -> Ask:
-    """Return the `ask` of one user; it adds to `requests` and `saved`."""
+def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> Ask:
+    """Return the `ask` of one user; it adds to `saved`."""
     reply, times = model(), Counter[Request]()
 
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
-        requests.append(request)
         text = reply(request)
         tokens = sum(len(one.content) for one in request.messages) // 2, len(text) // 2
         made = saved[request, times[request]] = Completion(text, prompt_tokens=tokens[0], completion_tokens=tokens[1])
@@ -222,26 +220,14 @@ def no_answer(subject: Subject) -> Iterator[str]:
 def bad_lines(subject: Subject) -> Iterator[str]:
     """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
     for number, line in enumerate(subject.decoded[:FEW], 1):
-        read = _fields_read(subject, line)
+        subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
         for path in line_changes.paths(line):
             wrong = _refusal(subject, number, line_changes.without(line, path))
             name = path[0]
-            if len(path) == 1 and name in read and wrong is not None and f"field {name}" not in wrong:
+            if len(path) == 1 and name in watched.read and wrong is not None and f"field {name}" not in wrong:
                 yield f"line {number} without {name}: the error does not name the field: {wrong}"
             for value in line_changes.OTHER_TYPES:
                 _refusal(subject, number, line_changes.replaced(line, path, value))
-
-
-def _fields_read(subject: Subject, line: JSON) -> set[str]:
-    read: set[str] = set()
-
-    class Watched(tasks.Line):
-        def __getitem__(self, name: str) -> Any:
-            read.add(name)
-            return super().__getitem__(name)
-
-    subject.benchmark.parse(Watched(line), subject.subset)
-    return read
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:

@@ -1,10 +1,12 @@
-"""Changed copies of task lines: what `check-benchmark` shows a benchmark besides the lines that are there."""
+"""Make changed copies of task lines, with which `check-benchmark` tests a benchmark."""
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from harness.model import JSON
@@ -15,11 +17,11 @@ Path = tuple[str | int, ...]
 OTHER_TYPES: tuple[Any, ...] = (None, 7, -1.5, True, "x", "", [], [None], {}, {"x": 1})
 OF_A_KIND = 3
 VALUES_MOST = 8
-"""Values of one field, from all lines, that another one's is replaced by."""
+"""Values of a field, from all lines, that replace that of one line."""
 
 
 def paths(line: JSON) -> Iterator[Path]:
-    """Every field of a line; of those of the same meaning, as the entries of a list, a few."""
+    """Yield the path of every field of a line; of those of the same meaning, as the entries of a list, a few."""
     found = Counter[Path]()
     for path in _paths(line, ()):
         found[kinds(path)] += 1
@@ -28,29 +30,28 @@ def paths(line: JSON) -> Iterator[Path]:
 
 
 def _paths(value: Any, above: Path) -> Iterator[Path]:
-    if isinstance(value, dict):
-        inner: list[tuple[str | int, Any]] = list(value.items())
-    else:
-        entries = list(enumerate(value)) if isinstance(value, list) else []
-        inner = [*entries[:2], *entries[2:][-1:]]
-    for step, one in inner:
+    entries = list(enumerate(value)) if isinstance(value, list) else []
+    for step, one in value.items() if isinstance(value, dict) else [*entries[:2], *entries[2:][-1:]]:
         yield (*above, step)
         yield from _paths(one, (*above, step))
 
 
 def shown(path: Path) -> str:
-    """A path as error messages have it: `steps[2].pool`."""
+    """Return a path in the form of error messages: `steps[2].pool`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
+def kinds(path: Path) -> Path:
+    """Return a path without places in lists: fields of the same meaning have the same one."""
+    return tuple("[]" if isinstance(step, int) else step for step in path)
+
+
 def at(line: Any, path: Path) -> Any:
-    for step in path:
-        line = line[step]
-    return line
+    return reduce(getitem, path, line)
 
 
 def without(line: JSON, path: Path) -> JSON:
-    """The line without a field or an entry."""
+    """Return the line without a field or an entry."""
     made = copy.deepcopy(line)
     del at(made, path[:-1])[path[-1]]
     return made
@@ -62,13 +63,8 @@ def replaced(line: JSON, path: Path, value: Any) -> JSON:
     return made
 
 
-def kinds(path: Path) -> Path:
-    """A path without places in lists: what fields of the same meaning have in common."""
-    return tuple("[]" if isinstance(step, int) else step for step in path)
-
-
 def pools(lines: Sequence[JSON]) -> Mapping[Path, list[Any]]:
-    """Values that fields of the same meaning have in these lines."""
+    """Return some values of each field in these lines, by `kinds`."""
     found: dict[Path, list[Any]] = {}
     for line in lines:
         for path in paths(line):
@@ -79,11 +75,10 @@ def pools(lines: Sequence[JSON]) -> Mapping[Path, list[Any]]:
 
 
 def others(line: JSON, pools: Mapping[Path, list[Any]]) -> Iterator[tuple[Path, list[JSON]]]:
-    """Each text or number, and copies of the line that have another one there which fits."""
+    """Yield the path of each text or number, with copies of the line that have another fitting value there."""
     for path in paths(line):
         now = at(line, path)
-        if isinstance(now, list | dict):
-            continue
-        values = [value for value in pools.get(kinds(path), ()) if value != now]
-        values += [now + 1, now - 1] if isinstance(now, int | float) and not isinstance(now, bool) else []
-        yield path, [replaced(line, path, value) for value in values]
+        if not isinstance(now, list | dict):
+            values = [value for value in pools.get(kinds(path), ()) if value != now]
+            values += [now + 1, now - 1] if isinstance(now, int | float) and not isinstance(now, bool) else []
+            yield path, [replaced(line, path, value) for value in values]

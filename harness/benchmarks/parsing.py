@@ -22,7 +22,7 @@ _THINKING, _THOUGHT = "<think>", "</think>"
 """Some servers return the end of the thoughts without their beginning, which was in the prompt."""
 
 _MOST_THOUGHTS = 16
-"""Ends of thoughts that are tried, besides the last: each takes time that grows with what follows."""
+"""Ends of thoughts that are tried, in addition to the last: each takes time that grows with what follows."""
 
 _OBJECT = re.compile(r'\{\s*"')
 _MOST_OPENERS = 64
@@ -70,13 +70,27 @@ def checked_text(completion: Completion) -> str:
 
 
 def _decode(text: str, repairs: list[str]) -> Any:
-    """Return the JSON value in a text, by the mildest means that finds one; None if there is none."""
-    stripped = text.strip()
+    """Return the JSON value in a text, by the mildest means that finds one; None if there is none.
+
+    They are: as it is; without thoughts; out of the first fence that contains an object; without the text around the
+    outermost braces (an array is the answer, whatever it contains); with repaired syntax.
+    """
+    bare = text.strip()
     try:
-        return orjson.loads(stripped)
+        return orjson.loads(bare)
     except ValueError:
-        bare = _unwrapped(stripped, repairs)
-    start, end = _span(bare)
+        pass
+    if (answer := _after_thinking(bare)) is not None:
+        repairs.append("thinking")
+        bare = answer
+    if fence := next((found for found in _FENCE.finditer(bare) if "{" in found[1]), None):
+        repairs.append("fence")
+        bare = fence[1].strip()
+    start, end = 0, len(bare)
+    if not bare.startswith("["):
+        opened = None if bare.startswith("{") else _OBJECT.search(bare)
+        start, closed = opened.start() if opened else max(0, bare.find("{")), bare.rfind("}") + 1
+        end = closed if closed > start else end
     if (start, end) != (0, len(bare)):
         repairs.append("prose")
     try:
@@ -85,18 +99,6 @@ def _decode(text: str, repairs: list[str]) -> Any:
         pass
     cut_off = '"' in bare[end:]  # what follows the last brace is no prose, but the rest of an object that has no end
     return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
-
-
-def _unwrapped(text: str, repairs: list[str]) -> str:
-    """Return a text without the thoughts before it, and out of the first fence that contains an object."""
-    if (answer := _after_thinking(text)) is not None:
-        repairs.append("thinking")
-        text = answer
-    fence = next((found for found in _FENCE.finditer(text) if "{" in found[1]), None)
-    if fence is None:
-        return text
-    repairs.append("fence")
-    return fence[1].strip()
 
 
 def _after_thinking(text: str) -> str | None:
@@ -116,22 +118,12 @@ def _after_thinking(text: str) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    """Whether a text is an object or array, bare or in a fence, and nothing else."""
+    """Return whether a text is an object or array, bare or in a fence, and nothing else."""
     fence = _FENCE.fullmatch(text)
     try:
         return type(orjson.loads(fence[1] if fence else text)) in (dict, list)
     except ValueError:
         return False
-
-
-def _span(text: str) -> tuple[int, int]:
-    """Return the range of the outermost braces. An array is the answer, whatever it contains."""
-    if text.startswith("["):
-        return 0, len(text)
-    opened = None if text.startswith("{") else _OBJECT.search(text)
-    start = opened.start() if opened else max(0, text.find("{"))
-    end = text.rfind("}") + 1
-    return start, end if end > start else len(text)
 
 
 def _repaired(text: str, repairs: list[str]) -> Any:

@@ -61,7 +61,7 @@ def is_shipped(name: str) -> bool:
 
 
 def find(spec: str) -> type[Benchmark]:
-    """Return the class of a benchmark. Raise `BadInput` where there is none, or where it declares too little."""
+    """Return the class of a benchmark. Raise `BadInput` if there is none, or if it declares too little."""
     if is_shipped(spec):
         module, name = SHIPPED[spec.lower()]
         return getattr(import_module(module), name)  # type: ignore[no-any-return]
@@ -92,7 +92,7 @@ def baselines() -> dict[str, Baseline]:
 
 
 def reader(text: str) -> str | None:
-    """Return the baseline that can answer a prompt which is for another model, None where none can."""
+    """Return the baseline that can answer a prompt which is for another model, None if none can."""
     found = (
         import_module(module).reader(text) for module in reversed(BASELINES)
     )  # the first takes any list for a pool
@@ -139,9 +139,7 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
 
 def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
-    return next(
-        chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_methods(cls), _bad_settings(cls)), None
-    )
+    return next(chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_code(cls)), None)
 
 
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
@@ -152,7 +150,7 @@ def _bad_words(cls: Any) -> Iterator[str]:
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {shown(name)}"
     if is_shipped(name) and find(name) is not cls:
-        yield f"name: {name} is a benchmark that ships: call it otherwise"
+        yield f"name: {name} is a benchmark that ships: rename this one"
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
             yield f"{field}: expected text, got {shown(value)}"
@@ -204,12 +202,9 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
 
 
-def _bad_methods(cls: Any) -> Iterator[str]:
+def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]:
         yield f"{', '.join(missing)}: has to be written"
-
-
-def _bad_settings(cls: Any) -> Iterator[str]:
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
@@ -219,6 +214,6 @@ def _bad_settings(cls: Any) -> Iterator[str]:
         yield f"Settings: {described(error)}"
     for name, kind in kinds.items():
         if name in RUN_FACTS:
-            yield f"Settings.{name}: reports have something else under this name: call it otherwise"
+            yield f"Settings.{name}: reports use this name for something else: rename it"
         if kind is Path and name.partition("_")[0] in RESERVED:
-            yield f"Settings.{name}: the run's folder has other files whose names begin like this: call it otherwise"
+            yield f"Settings.{name}: names of other files in the run's folder begin like this: rename it"

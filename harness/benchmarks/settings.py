@@ -1,8 +1,8 @@
-"""A benchmark's settings: one dataclass is the flags of `run`, a part of what a run is, and what `resume` reads back.
+"""A benchmark's settings: one dataclass defines flags of `run`, a part of the identity, and what `resume` reads back.
 
 Fields may be `bool`, `int`, `float`, `str`, a `Literal` of texts, or `Path | None` for a file. `history_length` becomes
-`--history-length`, a `bool` that is true by default `--no-NAME`; `metadata={"help": ...}` explains a flag. A field
-whose default is None may be `int | None` and the like.
+`--history-length`, a `bool` that is true by default `--no-NAME`; `metadata={"help": ...}` explains a flag. With None as
+its default, a field may be `int | None` and the like.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def add_flags(parser: argparse.ArgumentParser, cls: type, title: str) -> None:
             group.add_argument(flag(field), help="; ".join(filter(None, words)).replace("%", "%%") or None, **shape)
         except argparse.ArgumentError:
             raise BadSettings(
-                f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command itself: call it otherwise"
+                f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command itself: rename it"
             ) from None
 
 

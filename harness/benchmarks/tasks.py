@@ -32,12 +32,18 @@ TYPES = {
 
 
 class Line(dict[str, Any]):
-    """A decoded line that remembers which field was read last, so that an error can name it."""
+    """A decoded line that remembers which field was read last, so that an error can name it. `read` are those that were
+    read without a default."""
 
     last: str | None = None
 
+    def __init__(self, line: JSON) -> None:
+        super().__init__(line)
+        self.read: set[str] = set()
+
     def __getitem__(self, name: str) -> Any:
         self.last = name
+        self.read.add(name)
         return super().__getitem__(name)
 
     def pop(self, name: str, *default: Any) -> Any:

@@ -50,10 +50,14 @@ class Template:
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Return the messages, filled with the value of each place."""
-        user = Message("user", _fill(self._user, values))
-        if not self._system:
-            return (user,)
-        return self._fixed or Message("system", _fill(self._system, values)), user
+
+        def filled(role: str, parts: tuple[str, ...]) -> Message:
+            texts = list(parts)
+            texts[1::2] = [values[name] for name in parts[1::2]]
+            return Message(role, "".join(texts))
+
+        user = filled("user", self._user)
+        return (self._fixed or filled("system", self._system), user) if self._system else (user,)
 
 
 class Unplayed:
@@ -100,9 +104,3 @@ def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
         if name not in known:
             raise BadInput(f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}")
     return parts
-
-
-def _fill(parts: tuple[str, ...], values: Mapping[str, str]) -> str:
-    filled = list(parts)
-    filled[1::2] = [values[name] for name in parts[1::2]]
-    return "".join(filled)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Any
 
 from harness.errors import BadInput, BenchmarkError, HarnessError
 
@@ -16,19 +16,11 @@ LONGEST = 300
 """Characters of an error in a sentence."""
 
 
-class Named(Protocol):
-    """A benchmark, or its class."""
-
-    @property
-    def name(self) -> str: ...
-
-
 @contextmanager
-def guarded(benchmark: Named, about: str, *through: type[Exception]) -> Iterator[None]:
-    """Turn an exception of a benchmark's code into `BenchmarkError`.
+def guarded(benchmark: Any, about: str, *through: type[Exception]) -> Iterator[None]:
+    """Turn an exception of the code of a benchmark (or its class) into `BenchmarkError`.
 
-    `about` says what was being done ("user 17, measure"). The harness's own errors and those of the kinds in
-    `through` pass.
+    `about` is what was being done ("user 17, measure"). The harness's own errors and those in `through` pass.
     """
     try:
         yield
@@ -64,11 +56,9 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {words[:LONGEST]}' if words else ''}"
 
 
-def place(error: BaseException, benchmark: Named | None = None) -> str:
-    """Return the innermost line of a plug-in's own file, else the innermost outside of the harness, else the innermost.
-
-    Code that ships runs files of others: their lines are the ones of interest.
-    """
+def place(error: BaseException, benchmark: Any = None) -> str:
+    """Return the innermost line of a plug-in's own file, else the innermost outside of the harness (which runs files
+    of others), else the innermost."""
     frames = [(frame.f_code.co_filename, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]
     cls = benchmark if isinstance(benchmark, type) else type(benchmark)
     ours = str(Path(__file__).parents[1])

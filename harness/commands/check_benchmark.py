@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -35,31 +36,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    absent = {subset: _absent(cls, subset, folder) for subset in cls.subsets}
+    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in cls.subsets}
+    absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name their folder with --tasks-dir")
-    code = 0
+    say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"
         if missing:
-            _say(f"{label}: not checked: {missing} does not exist")
+            say(f"{label}: not checked: {missing} does not exist")
             continue
         subject = subject_of(cls, subset, folder, models)
         for name, wrong in checking.results(subject):
-            _say(f"{label}: {name}: {wrong or 'OK'}")
+            say(f"{label}: {name}: {wrong or 'OK'}")
             code = 1 if wrong else code
         if unmade := checking.unmade(subject):
-            _say(f"{label}: note: {unmade}")
+            say(f"{label}: note: {unmade}")
     return code
-
-
-def _say(words: str) -> None:
-    console().print(words, highlight=False, soft_wrap=True, markup=False)
-
-
-def _absent(cls: type[Benchmark], subset: str, folder: Path) -> Path | None:
-    """Return the first missing file of a subset."""
-    return next((folder / name for name in cls.files_needed(subset) if not (folder / name).exists()), None)
 
 
 def _replies(path: Path) -> list[str]:

@@ -6,14 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple
 
-from harness.analysis.comparison import runs
-from harness.analysis.comparison.figures import FOR_EACH_TEST, SEED, Stratum, compared, correct, most_different
+from harness.analysis.comparison import figures, runs, verdicts, warnings
 from harness.analysis.comparison.runs import Side, Subset
-from harness.analysis.comparison.verdicts import verdicts
-from harness.analysis.comparison.warnings import coverage, warnings
 from harness.benchmarks.derived import Figures
 from harness.config import options
 from harness.errors import BadInput
@@ -46,7 +42,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.out is not None:
         xlsx.write(args.out, compare.sheets(data))
     if args.html is not None:
-        _write_page(args.html, data)
+        from harness.report import html  # its template engine, which the other formats need not wait for
+
+        title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
+        atomic.make_folder(args.html.parent)
+        atomic.write(args.html, html.page(title, list(compare.blocks(data))).encode("utf-8", "replace"))
     if args.json:
         show_json(data)
     else:
@@ -54,14 +54,6 @@ def execute(args: argparse.Namespace) -> int:
         whole = text.rendered(list(compare.blocks(data)), min(screen.width, WIDTH_MOST))
         screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     return 0
-
-
-def _write_page(path: Path, data: JSON) -> None:
-    from harness.report import html  # its template engine, which the other formats need not wait for
-
-    title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
-    atomic.make_folder(path.parent)
-    atomic.write(path, html.page(title, list(compare.blocks(data))).encode("utf-8", "replace"))
 
 
 class _Pair(NamedTuple):
@@ -79,28 +71,26 @@ def _data(args: argparse.Namespace) -> JSON:
     found = {run: runs.subsets(run, folder, args) for run, folder in folders.items()}
     for run, subsets in found.items():
         if not subsets:
-            raise BadInput(f"{folders[run]} holds no run{_for(args.platform)}")
+            wanted = f" for {', '.join(args.platform)}" if args.platform else ""
+            raise BadInput(f"{folders[run]} holds no run{wanted}")
     pairs = _pairs(found, args)
-    permutations = max(args.resamples, FOR_EACH_TEST * sum(len(pair.a) * len(pair.figures.names) for pair in pairs))
+    tests = sum(len(pair.a) * len(pair.figures.names) for pair in pairs)
+    permutations = max(args.resamples, figures.FOR_EACH_TEST * tests)
     reports = [_report(pair, args.resamples, permutations) for pair in pairs]
     if not any(pair["figures"] for pair in reports):
         raise BadInput(" ".join(dict.fromkeys(words for pair in reports for words in pair["left_out"])))
     for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
-        correct([pair["figures"] for pair in reports if pair["benchmark"] == benchmark])
+        figures.correct([pair["figures"] for pair in reports if pair["benchmark"] == benchmark])
     for one, pair in zip(reports, pairs, strict=True):
-        one["verdicts"] = verdicts(one["figures"], one, pair.figures)
+        one["verdicts"] = verdicts.verdicts(one["figures"], one, pair.figures)
     return {
         "format": FORMAT,
         "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
         "resamples": args.resamples,
         "permutations": permutations,
-        "seed": SEED,
+        "seed": figures.SEED,
         "pairs": reports,
     }
-
-
-def _for(platforms: Sequence[str] | None) -> str:
-    return f" for {', '.join(platforms)}" if platforms else ""
 
 
 def _run(run: str, subsets: Sequence[Subset]) -> JSON:
@@ -119,8 +109,8 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    figures = {name: runs.figures(of, args.tasks_dir) for name, of in by_subset.items() if len(of) > 1}
-    read = cache(lambda run, subset: runs.read(found[run][subset], figures[subset]))
+    measured = {name: runs.figures(of, args.tasks_dir) for name, of in by_subset.items() if len(of) > 1}
+    read = cache(lambda run, subset: runs.read(found[run][subset], measured[subset]))
     pairs = []
     for a, b in combinations(found, 2):
         alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
@@ -129,37 +119,32 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
             groups.setdefault(found[a][name].benchmark, []).append(name)
         for names in map(sorted, groups.values()):
             side_a, side_b = ([read(run, name) for name in names] for run in (a, b))
-            pairs.append(_Pair(side_a, side_b, figures[names[0]], alone))
+            pairs.append(_Pair(side_a, side_b, measured[names[0]], alone))
     if not pairs:
-        has = [
-            f"{run} has {', '.join(f'{of.name} ({of.benchmark})' for of in of_run.values())}"
-            for run, of_run in found.items()
-        ]
-        raise BadInput(f"the runs have no platform in common: {'; '.join(has)}")
+        has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
+        which = "; ".join(f"{run} has {names}" for run, names in has.items())
+        raise BadInput(f"the runs have no platform in common: {which}")
     return pairs
 
 
 def _report(pair: _Pair, resamples: int, permutations: int) -> JSON:
     """Return everything about two runs except what depends on the other pairs: corrected p-values and verdicts."""
     a, b = pair.a[0].of, pair.b[0].of
-    strata = [Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)]
+    strata = [figures.Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)]
     there = [stratum for stratum in strata if stratum.users]
+    alone = [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]
     return {
         "a": a.run,
         "b": b.run,
         "benchmark": a.benchmark,
         "main": list(pair.figures.main),
         "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
-        "coverage": [coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
-        "left_out": [*_nobody(pair), *_alone(pair.alone)],
-        "warnings": warnings(pair.a, pair.b),
-        "figures": compared(there, pair.figures, resamples, permutations) if there else [],
-        "most_different": most_different(there, pair.figures),
+        "coverage": [warnings.coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
+        "left_out": [*_nobody(pair), *alone],
+        "warnings": warnings.warnings(pair.a, pair.b),
+        "figures": figures.compared(there, pair.figures, resamples, permutations) if there else [],
+        "most_different": figures.most_different(there, pair.figures),
     }
-
-
-def _alone(subsets: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"Only {run} has {', '.join(names)}: left out." for run, names in subsets.items() if names]
 
 
 def _nobody(pair: _Pair) -> list[str]:

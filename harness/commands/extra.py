@@ -1,8 +1,8 @@
 """Commands that only one benchmark has: its module adds the arguments and returns what is shown.
 
-`harness.benchmarks.registry.COMMANDS` names the modules. `add_arguments(parser, folder)` of one gets the type of an
-argument that names a folder. `execute(args)` returns the data that `--json` prints, and blocks for people; `warnings`
-among the data are sentences that people are shown, too.
+`harness.benchmarks.registry.COMMANDS` names the modules. A module has `add_arguments(parser, folder)`, `folder` being
+the type of an argument that names one, and `execute(args)`, which returns the data that `--json` prints, and blocks for
+people. Sentences under `warnings` in the data are printed with the blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any
 
 from rich import table
-from rich.console import Console
 
 from harness.benchmarks import registry
 from harness.config import options
@@ -44,23 +43,18 @@ class Extra:
 def _show(blocks: Sequence[Block], warnings: Sequence[str]) -> None:
     screen = console()
     for block in blocks:
-        _show_block(block, screen)
+        match block:
+            case Table():
+                for part in ("", _table(block), ""):
+                    screen.print(part)
+            case Verbatim(text):
+                screen.print(text, soft_wrap=True)
+            case Paragraph(text):
+                screen.print(text)
+            case _:
+                raise TypeError(f"a command shows tables, paragraphs and verbatim text, got {type(block).__name__}")
     for warning in warnings:
         screen.print(f"warning: {warning}", style="yellow")
-
-
-def _show_block(block: Block, screen: Console) -> None:
-    match block:
-        case Table():
-            screen.print()
-            screen.print(_table(block))
-            screen.print()
-        case Verbatim(text):
-            screen.print(text, soft_wrap=True)
-        case Paragraph(text):
-            screen.print(text)
-        case _:
-            raise TypeError(f"a command shows tables, paragraphs and verbatim text, got {type(block).__name__}")
 
 
 def _table(of: Table) -> table.Table:

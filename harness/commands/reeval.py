@@ -33,7 +33,6 @@ from harness.engine.run import Run
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
-from harness.report.pages import Source, Wish
 from harness.store.lock import RunLock
 from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
@@ -103,7 +102,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         write_report(run.files, report, more)
         _show(run.files, report, notes, screen)
         if args.html:
-            _write_page(Source(run.files, report, selection["sample_seed"], benchmark, index))
+            _write_page(pages.Source(run.files, report, selection["sample_seed"], benchmark, index))
     return 1 if manifest.state == INCOMPLETE else 0
 
 
@@ -175,7 +174,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
             write_report(files, report, more)
             _show(files, report, notes, screen)
             if args.html:
-                _write_page(Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
+                _write_page(pages.Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
 
@@ -230,8 +229,8 @@ class _Theirs:
         return (*self.importer.notes(self.outcomes), *excluded)
 
 
-def _write_page(source: Source) -> None:
-    pages.attempt(partial(pages.write_page, source, Wish()), f"{source.files.folder.name}, {source.files.subset}")
+def _write_page(source: pages.Source) -> None:
+    pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{source.files.folder.name}, {source.files.subset}")
 
 
 def _show(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:

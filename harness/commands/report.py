@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from harness import defaults
@@ -26,7 +25,6 @@ from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.model import Block, Chart, Heading, Paragraph, Series, Table
 from harness.report import pages
-from harness.report.pages import SAMPLE, Source, Wish
 from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -43,13 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_earlier(parser)
     words = "show users' posts too: private data, share with care"
     options.add(parser, "--with-posts", words, action="store_true")
-    words = f"users to show one by one (default: {SAMPLE}); `all` writes a second page with every user"
+    words = f"users to show one by one (default: {pages.SAMPLE}); `all` writes a second page with every user"
     options.add(parser, "--users N", words, type=users)
     words = "where to write the page (default: with the report)"
     options.add(parser, "--out FILE.html", words, type=options.file_of(".html"))
 
 
-def users(text: str) -> Any:
+def users(text: str) -> int | str:
     return text if text == ALL else options.whole(0, 1_000_000)(text)
 
 
@@ -111,15 +109,15 @@ def _shown(name: str) -> str:
 def _write(files: RunFiles, args: argparse.Namespace) -> None:
     report, manifest = _read(files)[0], load(files.manifest)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
-    wish = Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
+    wish = pages.Wish(pages.SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
         try:
             benchmark, index = _opened(files, manifest, args)
             held.callback(index.close)
-            source = Source(files, report, seed, benchmark, index)
+            source = pages.Source(files, report, seed, benchmark, index)
         except HarnessError as error:
             tell(f"{_label(files)}: without its tasks ({error})")
-            source = Source(files, report, seed)
+            source = pages.Source(files, report, seed)
         made = [pages.write_page(source, wish, args.out)]
         if args.users == ALL:
             made.append(pages.write_all(source, wish, args.out and args.out.with_name(files.all_users.name)))

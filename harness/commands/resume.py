@@ -13,10 +13,8 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.config import address, models, options, providers
-from harness.config.origin import SHARED, UNKNOWN
+from harness.config import address, models, options, origin, providers
 from harness.config.plan import Plan, sampling_again
-from harness.config.providers import Provider
 from harness.endpoint.connect import usable
 from harness.engine.session import launch
 from harness.errors import BadInput
@@ -47,31 +45,28 @@ def execute(args: argparse.Namespace) -> int:
             f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
         )
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
-    code = max(skipped, failed)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    return max(code, launch(plans, screen, html=args.html)) if plans else code
+    return max(skipped, failed, launch(plans, screen, html=args.html) if plans else 0)
 
 
 def _together(run: SavedRun) -> bytes:
     """Return a key: runs of one folder with the same configuration and endpoint share a schedule."""
-    manifest = run.manifest
-    where = {name: manifest.provenance.get(name) for name in SHARED}
-    return orjson.dumps([run.name, manifest.identity, where, manifest.selection])
+    where = {name: run.manifest.provenance.get(name) for name in origin.SHARED}
+    return orjson.dumps([run.name, run.manifest.identity, where, run.manifest.selection])
 
 
 def _planned(group: list[SavedRun], args: argparse.Namespace, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
-    own = all(run.is_own for run in group)
+    first, own = group[0], all(run.is_own for run in group)
     if not own and not args.name:
-        raise BadInput(f"{UNKNOWN}: resume it by name: --name {shlex.quote(group[0].name)}")
-    allowed = frozenset(args.allow)
-    if changed := [name for name in (*group[0].changed, *group[0].changed_benchmark) if name not in allowed]:
-        words = f"{group[0].name}: {', '.join(changed)} was changed or deleted since the run began: resuming with the "
+        raise BadInput(f"{origin.UNKNOWN}: resume it by name: --name {shlex.quote(first.name)}")
+    if changed := [name for name in (*first.changed, *first.changed_benchmark) if name not in args.allow]:
+        words = f"{first.name}: {', '.join(changed)} was changed or deleted since the run began: resuming with the "
         words += f"run's own copy (--allow {changed[0]} uses the current file)"
         screen.print(words, highlight=False, soft_wrap=True)
-    if not own and group[0].manifest.provenance.get("ca_file") and not args.ca_file:
-        screen.print(f"{group[0].name}: certificates named in its manifest are not trusted: give yours with --ca-file")
+    if not own and first.manifest.provenance.get("ca_file") and not args.ca_file:
+        screen.print(f"{first.name}: certificates named in its manifest are not trusted: give yours with --ca-file")
     made = _plan(group, args, own)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
     return made
@@ -122,7 +117,7 @@ def _lower(tuning: JSON, found: address.Found | None) -> JSON:
     return kept
 
 
-def _provider(run: str, provenance: JSON, args: argparse.Namespace) -> Provider | None:
+def _provider(run: str, provenance: JSON, args: argparse.Namespace) -> providers.Provider | None:
     """Return the provider of a run, from the current providers file.
 
     A file named only in the run's folder is not read: a folder from another user could redirect keys.

@@ -15,7 +15,7 @@ from harness.config.options import add as add_option
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
-from harness.serve.shapes import NAMES
+from harness.serve.imitate import NAMES
 from harness.ui.streams import show
 
 
@@ -45,24 +45,15 @@ def execute(args: argparse.Namespace) -> int:
 
 def options(args: argparse.Namespace) -> Options:
     """Return the endpoint's options. Raise `BadInput`."""
-    return Options(
-        latency=args.latency,
-        jitter=args.jitter,
-        faults=_fault_plan(args),
-        max_concurrency=args.max_concurrency,
-        seed=args.seed,
-        imitate=args.imitate,
-        key=key_in(args.api_key_file) if args.api_key_file is not None else None,
-    )
-
-
-def _fault_plan(args: argparse.Namespace) -> FaultPlan | None:
-    if args.fault_rate is None:
-        if args.faults is not None:
-            raise BadInput("--faults needs --fault-rate, the part of the requests that fail")
-        return None
-    names = args.faults.split(",") if args.faults is not None else ["transport"]
-    return FaultPlan(args.fault_rate, tuple([name.strip() for name in names]), args.seed)
+    faults = None
+    if args.fault_rate is not None:
+        names = args.faults.split(",") if args.faults is not None else ["transport"]
+        faults = FaultPlan(args.fault_rate, tuple([name.strip() for name in names]), args.seed)
+    elif args.faults is not None:
+        raise BadInput("--faults needs --fault-rate, the part of the requests that fail")
+    key = key_in(args.api_key_file) if args.api_key_file is not None else None
+    plain = {name: getattr(args, name) for name in ("latency", "jitter", "max_concurrency", "seed", "imitate")}
+    return Options(faults=faults, key=key, **plain)
 
 
 async def _serve(wanted: Options, host: str, port: int) -> None:

@@ -12,11 +12,9 @@ from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.leaderboard import formats
-from harness.analysis.leaderboard.footnotes import left_out, notes
+from harness.analysis.leaderboard import footnotes, formats, tables, workbooks
 from harness.analysis.leaderboard.reports import Scored, read
-from harness.analysis.leaderboard.tables import MetricTable, tables
-from harness.analysis.leaderboard.workbooks import workbooks
+from harness.analysis.leaderboard.tables import MetricTable
 from harness.config import options
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
@@ -57,11 +55,11 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     reports, code = selection.each(_of(paths, args), read, str)
-    left = left_out(reports, paths, args.results_dir, args.runs)
+    left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))
-    found, missing = tables(covered, with_published=args.published), left.sentences()
+    found, missing = tables.tables(covered, with_published=args.published), left.sentences()
     chosen = found if args.json and not args.metric else _chosen(found, args.metric)
     out = args.out
     if out is None and args.format == "table" and not args.runs:
@@ -107,7 +105,7 @@ def _write_all(
     try:
         if not is_named:
             atomic.check_folder(out)
-        for name, sheets in workbooks(found, reports, missing):
+        for name, sheets in workbooks.workbooks(found, reports, missing):
             xlsx.write(out / f"{name}.xlsx", sheets)
     except MachineError as error:
         return error
@@ -137,7 +135,7 @@ def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | Non
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
-    for line in [*formats.about(chosen), *notes(chosen, show_ranks=screen.is_terminal), *missing]:
+    for line in [*formats.about(chosen), *footnotes.notes(chosen, show_ranks=screen.is_terminal), *missing]:
         screen.print(line, soft_wrap=True)
     if out is not None:
         screen.print(f"every metric: {out}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`synth`: schema-true synthetic tasks of any size, of a benchmark that can make them."""
+"""`synth`: write synthetic tasks of any size, of a benchmark that can make them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _made(cls: type[Benchmark], args: argparse.Namespace, subsets: list[str]) -> dict[str, Iterable[bytes]]:
-    """File below the folder -> its content in pieces; empty where the benchmark wrote its files itself."""
+    """Return the content of each file, by path below the folder; nothing if the benchmark wrote its files itself."""
     if not any("synthesise" in vars(one) for one in cls.__mro__ if one is not Benchmark):
         raise BadInput(f"{cls.name} makes no synthetic tasks: its class has no `synthesise`")
     make: Any = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
@@ -75,7 +75,7 @@ def _wrong(cls: type[Benchmark], words: str) -> BenchmarkError:
 
 
 def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces of a file, which may be made as they are written."""
+    """Yield the pieces of a file, which may be generated as they are written."""
     with guarded(cls, f"synthesise: {name}"):
         for piece in lines:
             if not isinstance(piece, bytes):
@@ -84,7 +84,7 @@ def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator
 
 
 def _free(paths: Iterable[Path]) -> None:
-    """Refuses to take the place of tasks that are there, which may be real ones."""
+    """Raise `BadInput` for a file that exists: real tasks must not be overwritten."""
     for path in paths:
         if os.path.lexists(path):
             raise BadInput(f"{path} already exists: give a folder without tasks with --out, or move it away")
@@ -94,4 +94,4 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot make {folder}: {error.strerror}") from None
+        raise BadInput(f"cannot create {folder}: {error.strerror}") from None

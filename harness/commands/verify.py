@@ -15,10 +15,7 @@ from pathlib import Path
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.verification import replayed
-from harness.analysis.verification.checksums import ALONE, LinesCheck, Replies
-from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player
+from harness.analysis.verification import checksums, proof, replayed
 from harness.benchmark import Benchmark
 from harness.config import options
 from harness.config.plan import sampling_again
@@ -29,14 +26,12 @@ from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
 from harness.store.manifest import RUNNING, load
 from harness.store.tasks import TaskIndex
+from harness.ui import streams
 from harness.ui.console import console
-from harness.ui.streams import show_json, tell
 from harness.ui.words import plural
 
-DIED = "died"
 SHOWN = 5
 """Most findings printed for a run; the JSON has all."""
-
 NOT_WRITABLE = "cannot be written"
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
@@ -57,10 +52,10 @@ def execute(args: argparse.Namespace) -> int:
         raise selection.nothing_found(args)
     proofs, failed = selection.each(found, lambda run: _prove(run, args), lambda run: run.label)
     if args.json:
-        show_json(proofs)
+        streams.show_json(proofs)
     else:
         _show(proofs)
-    return max(skipped, failed, *(1 for proof in proofs if proof["findings"]))
+    return max(skipped, failed, *(bool(made["findings"]) for made in proofs))
 
 
 def _prove(run: SavedRun, args: argparse.Namespace) -> JSON:
@@ -74,14 +69,13 @@ def _prove(run: SavedRun, args: argparse.Namespace) -> JSON:
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
-        proof = _of_lines(now, beat) if tasks is None else _whole(now, tasks, args, beat)
-    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **proof}
-
-
-def _of_lines(run: SavedRun, beat: Callable[[], None]) -> JSON:
-    check = LinesCheck(run.files, run.manifest, beat)
-    findings = list(check.findings())
-    return {"users": None, "records": check.records, "findings": findings, "notes": [ALONE]}
+        if tasks is not None:
+            made = _whole(now, tasks, args, beat)
+        else:
+            check = checksums.LinesCheck(now, beat)
+            findings = list(check.findings())
+            made = {"users": None, "records": check.records, "findings": findings, "notes": [checksums.ALONE]}
+    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
 def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[[], None]) -> JSON:
@@ -91,9 +85,8 @@ def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
     with closing(_index(benchmark, run.files.subset, tasks, args.results_dir)) as index, asyncio.Runner() as loop:
-        replies = Replies(run.files.responses, index.find, beat)
-        player = Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
-        check = Check(run.files, manifest, benchmark, index, replies, player, beat)
+        player = replayed.Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
     users, records = int(check.expected.sum()), int(check.done.sum())
     notes = [*filter(None, [unplayed]), *check.notes]
@@ -108,7 +101,7 @@ def _locked(run: SavedRun) -> Iterator[Callable[[], None]]:
     """
     lock, why = _lock(run.files)
     if lock is None:
-        tell(f"{run.name}, {run.files.subset}: read without a lock: the folder {why}")
+        streams.tell(f"{run.name}, {run.files.subset}: read without a lock: the folder {why}")
         yield lambda: None
         return
     try:
@@ -119,10 +112,9 @@ def _locked(run: SavedRun) -> Iterator[Callable[[], None]]:
 
 def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
     """Return a run's lock, or why it cannot be locked. Raise `MachineError` if another process holds it."""
-    why = _untouchable(files.folder)
-    if why and held(files.lock, time.time):
-        raise MachineError(f"{files.folder} is in use by another process: wait for it, or end it and try again")
-    if why:
+    if why := _untouchable(files.folder):
+        if held(files.lock, time.time):
+            raise MachineError(f"{files.folder} is in use by another process: wait for it, or end it and try again")
         return None, why
     try:
         return RunLock(files.lock, time.time), ""
@@ -159,14 +151,13 @@ def _is_read_only(error: MachineError) -> bool:
 
 def _show(proofs: list[JSON]) -> None:
     screen = console()
-    for proof in proofs:
-        findings = proof["findings"]
-        sound = "sound lines" if proof["users"] is None else "sound"
-        verdict = plural(len(findings), "finding") if findings else sound
-        users = f"{proof['records']}{'' if proof['users'] is None else ' of {users}'.format(**proof)} users"
-        state = DIED if proof["state"] == RUNNING else proof["state"]  # nobody plays it while it is locked
-        summary = f"{proof['name']}, {proof['subset']}: {users}, {state}: {verdict}"
-        more = [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
-        notes = [f"  note: {note}" for note in proof["notes"]]
-        for words in (summary, *(f"  {finding}" for finding in findings[:SHOWN]), *more, *notes):
-            screen.print(words, soft_wrap=True)
+    for made in proofs:
+        findings, users = made["findings"], made["users"]
+        verdict = plural(len(findings), "finding") if findings else "sound lines" if users is None else "sound"
+        state = "died" if made["state"] == RUNNING else made["state"]  # nobody plays it while it is locked
+        of = "" if users is None else f" of {users}"
+        lines = [f"{made['name']}, {made['subset']}: {made['records']}{of} users, {state}: {verdict}"]
+        lines += [f"  {finding}" for finding in findings[:SHOWN]]
+        lines += [f"  and {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
+        for line in (*lines, *(f"  note: {note}" for note in made["notes"])):
+            screen.print(line, soft_wrap=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from harness.benchmarks.files import content, handed_over, is_descriptor
+from harness.benchmarks.files import content, is_descriptor
 from harness.config import config_file, providers
 from harness.config.origin import UNKNOWN
 from harness.config.providers import Provider
@@ -175,18 +175,12 @@ class _Earlier:
     run: str
     provider: Provider | None
 
-    @property
-    def was(self) -> list[str]:
-        """The addresses of the run, without credentials and query."""
-        addresses: str = self.provenance["endpoint"]
-        return addresses.split()
-
     def endpoint(self) -> Found:
         """Return the endpoint of this user's own run: the same address and key as before."""
         key, key_from = _explicit_key(self.args), self.provenance["key_from"]
         is_provider_address = self.provider is not None and self.provenance.get("address_from") is None
         if self.provider is None or not is_provider_address:
-            urls = [_whole(url, self.environment) for url in self.was]
+            urls = [_whole(url, self.environment) for url in self.provenance["endpoint"].split()]
             if key == NO_KEY and key_from is not None:
                 key = self._key(key_from, urls)
             return at(urls, key, self.args, self.environment, self.provider)
@@ -221,7 +215,11 @@ class _Earlier:
         for key, base in BASES.items():
             address = _address_of(key, self.environment)
             is_set = self.environment.get(key) or self.environment.get(base)
-            if address and is_set and {public_url(url) for url in self.was} == {public_url(address)}:
+            if (
+                address
+                and is_set
+                and {public_url(url) for url in self.provenance["endpoint"].split()} == {public_url(address)}
+            ):
                 return address
         raise BadInput(
             f"{self.run}: {UNKNOWN}, and none of your variables has its address {self.provenance['endpoint']}: "
@@ -234,7 +232,9 @@ class _Earlier:
         The user's own servers, which need no key, may have moved.
         """
         may_move = self.args.providers or (provider.url_env and not provider.key_required)
-        if not may_move and set(map(_host, found.shown.split())).isdisjoint(map(_host, self.was)):
+        if not may_move and set(map(_host, found.shown.split())).isdisjoint(
+            map(_host, self.provenance["endpoint"].split())
+        ):
             raise BadInput(
                 f"{self.run} ran on {provider.name} at {self.provenance['endpoint']}, and {provider.source} has it at "
                 f"{found.shown}: give its file with --providers, or --provider {provider.name} to continue there"
@@ -298,7 +298,7 @@ def key_in(path: Path) -> str:
 @functools.lru_cache
 def _key_handed_over(path: Path) -> str:
     """Return the key in a pipe, which can be read only once, for all models of a command."""
-    return _key_of_file(path, handed_over)
+    return _key_of_file(path, functools.partial(content, pipe=True))
 
 
 def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> str:

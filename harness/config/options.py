@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness import defaults
 from harness.benchmark import Benchmark
@@ -25,6 +25,7 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
+T = TypeVar("T")
 
 
 def add(parser: argparse._ActionsContainer, spec: str, words: str | None = None, **details: Any) -> None:
@@ -265,11 +266,7 @@ def file_of(*endings: str) -> Callable[[str], Path]:
 
 def folder_name(text: str) -> str:
     """Parse a run's name."""
-    filled(text)
-    try:
-        return run_name(text, "")
-    except BadInput as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _accepted(run_name, filled(text), "")
 
 
 def header(text: str) -> tuple[str, str]:
@@ -277,8 +274,13 @@ def header(text: str) -> tuple[str, str]:
     name, colon, value = (part.strip() for part in text.partition(":"))
     if not colon:  # the text may be the value alone, so it is not shown
         raise argparse.ArgumentTypeError("expected NAME:VALUE")
+    return _accepted(checked_header, name, value)
+
+
+def _accepted(check: Callable[[str, str], T], *words: str) -> T:
+    """Return what a check returns, its `BadInput` as an error of the option."""
     try:
-        return checked_header(name, value)
+        return check(*words)
     except BadInput as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

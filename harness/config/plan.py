@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -113,7 +114,7 @@ class Plan:
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,
             "python": platform.python_version(),
-            "packages": _versions(),
+            "packages": dict(_versions()),
             "git": _commit(),
         }
 
@@ -122,6 +123,7 @@ def sampling_again(manifest: Manifest) -> Sampling:
     return Sampling(model=manifest.identity["model"], **manifest.identity["sampling"])
 
 
+@cache
 def _versions() -> dict[str, str]:
     """Return the versions of those packages that are installed."""
     found = {}
@@ -131,6 +133,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
+@cache
 def _commit() -> str | None:
     """Return the commit of the harness's own checkout, None outside one."""
     root = Path(__file__).resolve().parent.parent.parent

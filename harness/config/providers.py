@@ -1,4 +1,4 @@
-"""The providers file: who serves models, where, with whose key, and which models a queue runs (docs/providers.md).
+"""The providers file: addresses, keys' variables and limits of providers, and queues of models (docs/providers.md).
 
 The user's own file overrides the shipped `providers.toml` in this folder, field by field within a provider. Such a file
 never contains keys: it names the variables that hold them. No message shows its values.
@@ -62,7 +62,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class QueuedModel:
-    """An entry of a queue. `model` is as the command line takes it; None is as the command says."""
+    """An entry of a queue. `model` is as the command line takes it; None leaves a value to the command."""
 
     model: str
     name: str | None = None

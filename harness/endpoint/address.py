@@ -1,4 +1,4 @@
-"""Where requests go: an address with its key, what may be shown of it, and what no message may show."""
+"""Where requests go: an address with its key, the part of it that may be shown, and its secrets, which may not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,32 @@ from harness.errors import BadInput
 SHORTEST_SECRET = 6
 """Characters; shorter keys (`EMPTY`, `none`) are placeholders of local servers, and ordinary words."""
 SHORTEST_PASSWORD = 4
-"""Characters; nobody writes a placeholder for a password, but fewer would take words of a message apart."""
+"""Characters; nobody writes a placeholder for a password, but a shorter one would match within words of a message."""
+LONG_SECRET = 20
+"""Characters from which on a secret without spaces is so random that no part of it is a word by chance."""
+PART = 10
+"""Consecutive characters of such a secret, or of a spelling of it, that count as a part of it."""
+HIDDEN = "***"
+LEVELS = 4
+"""Of nested escapes: JSON in JSON in the address of a page."""
+BLOCK, OVERLAP = 1 << 16, 1 << 13
+"""Characters that are read at a time, and of the next block with them: longer than a long key in any spelling."""
+ESCAPE = re.compile(
+    r"%[0-9a-f]{2}"
+    r"|&#(?:[0-9]{1,9};|1[0-2][0-9]|[3-9][0-9]|x(?:[0-9a-f]{1,8};|[0-9a-f]{2}))|&[a-z][a-z0-9]{1,31};"
+    r"|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[\"'/\\])",
+    re.IGNORECASE | re.ASCII,
+)
+"""One character, as addresses, HTML (by number, in hex, by name) and JSON or Python write it. Without its semicolon,
+HTML's number is taken for that of an ASCII character, so that a following digit is not part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where requests go, and what goes with them. `url` is the base (".../v1").
+    """Where requests go, and what is sent with them. `url` is the base (".../v1").
 
-    `headers` are sent beside the key; key and headers never appear in a representation. `ca_file` holds certificates
-    that are trusted besides the system's. `called` is what files and displays call it, if not by its url.
+    `headers` are sent in addition to the key; neither appears in a representation. `ca_file` holds certificates that
+    are trusted in addition to the system's. `called` is the name in files and displays, if that is not the url.
     """
 
     url: str
@@ -39,12 +56,11 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """The address without credentials, query and fragment."""
         return self.called or public_url(self.url)
 
 
 def public_url(url: str) -> str:
-    """The address without credentials, query and fragment."""
+    """Return the address without credentials, query and fragment."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -57,9 +73,9 @@ def public_url(url: str) -> str:
 
 
 def check(address: Address) -> None:
-    """Raises `BadInput` for an address or key that no request could be sent with."""
+    """Raise `BadInput` for an address or key that no request could be sent with."""
     try:
-        address.url.encode()  # an argument that is no UTF-8 comes with halves of pairs
+        address.url.encode()  # an argument that is not UTF-8 has halves of surrogate pairs
         parts = urlsplit(address.url)
         host, port = (parts.hostname or "").encode("idna"), parts.port
         usable = parts.scheme in ("http", "https") and host and port != 0 and not re.search(r"\s", address.url)
@@ -85,7 +101,8 @@ def check(address: Address) -> None:
 
 
 def secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]:
-    """What no message may show, longest first: key, headers, and of address and proxy what `public_url` leaves out."""
+    """Return what no message may show, longest first: key, headers, and the parts of address and proxy that
+    `public_url` leaves out."""
     found = {address.key or "", *address.headers.values()}
     passwords = set()
     for parts in map(urlsplit, (address.url, proxy or "")):
@@ -98,18 +115,12 @@ def secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]
     return tuple(sorted((one for one in long if one == address.key or one not in public), key=len, reverse=True))
 
 
-LONG_SECRET = 20
-"""Characters from which on a secret without spaces is random enough that a part of it is no word by chance."""
-PART = 10
-"""Characters in a row of such a secret, or of a spelling of it, that are a part of it."""
-
-
 class Scrubber:
-    """Takes secrets out of foreign words: whole, and of long ones every part, in every spelling that endpoints use.
+    """Remove secrets from foreign words: whole, and of long ones every part, in every spelling that endpoints use.
 
-    A part is what is left of a key that was cut short, or that is shown with stars in its middle. Escapes (of
-    addresses, HTML, JSON) are looked through, any number of them, up to `LEVELS` one within another. What stands in
-    `public` is shown all the same. Time and memory grow with the text and with the secrets, each by itself.
+    A part is the rest of a key that was cut short, or that is shown with stars in its middle. Escapes (of addresses,
+    HTML, JSON) are decoded in any number, nested up to `LEVELS`. Parts of `public` are shown all the same. Time and
+    memory are linear in the text, and in the secrets.
     """
 
     def __init__(self, secrets: Iterable[str], public: str = "") -> None:
@@ -125,18 +136,17 @@ class Scrubber:
 
     def __call__(self, text: str) -> str:
         shown, end = [], 0
-        for start, stop in sorted(self._places(text)):
+        places = (  # block by block, which bounds the memory
+            (block + starts[start], block + starts[stop])
+            for block in range(0, len(text), BLOCK)
+            for read, starts in _unescaped(text[block : block + BLOCK + OVERLAP])
+            for start, stop in self._found(read)
+        )
+        for start, stop in sorted(places):
             if start >= end:
                 shown += [text[end:start], HIDDEN]
             end = max(end, stop)
         return "".join([*shown, text[end:]])
-
-    def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where secrets begin and end in a text, block by block, which bounds the memory."""
-        for block in range(0, len(text), BLOCK):
-            for read, starts in _unescaped(text[block : block + BLOCK + OVERLAP]):
-                for start, stop in self._found(read):
-                    yield block + starts[start], block + starts[stop]
 
     def _found(self, text: str) -> Iterator[tuple[int, int]]:
         for secret in self._whole:
@@ -148,25 +158,9 @@ class Scrubber:
                     yield at, at + PART
 
 
-HIDDEN = "***"
-
-LEVELS = 4
-"""Of escapes one within another: JSON in JSON in the address of a page."""
-BLOCK, OVERLAP = 1 << 16, 1 << 13
-"""Characters that are read at a time, and of the next block with them: more than a long key takes in any spelling."""
-
-ESCAPE = re.compile(
-    r"%[0-9a-f]{2}"
-    r"|&#(?:[0-9]{1,9};|1[0-2][0-9]|[3-9][0-9]|x(?:[0-9a-f]{1,8};|[0-9a-f]{2}))|&[a-z][a-z0-9]{1,31};"
-    r"|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[\"'/\\])",
-    re.IGNORECASE | re.ASCII,
-)
-"""One character, as addresses, HTML (by number, in hex, by name) and JSON or Python write it; without its semicolon a
-number of HTML is taken for that of an ASCII character, so that a digit behind it is none of it."""
-
-
 def _unescaped(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """A text as it is, and without one more level of escapes each time; where in it each character and the end were."""
+    """Yield a text as it is, then without one more level of escapes each time, and the original place of each character
+    and of the end."""
     starts: Sequence[int] = range(len(text) + 1)
     yield text, starts
     for _ in range(LEVELS):
@@ -183,7 +177,7 @@ def _unescaped(text: str) -> Iterator[tuple[str, Sequence[int]]]:
 
 
 def _meant(escape: str) -> str | None:
-    """The character of an escape; None where it has none."""
+    """Return the character of an escape, or None."""
     kind, digits = escape[0], escape[1:].rstrip(";")
     if kind == "%":
         return chr(int(digits, 16))
@@ -197,35 +191,25 @@ def _meant(escape: str) -> str | None:
 
 
 def _written(secret: str) -> set[str]:
-    """As it is, as addresses, headers and logs spell it; base64 depends on how many bytes stand before, by threes.
+    """Return a secret as addresses, headers and logs spell it; base64 depends on the number of bytes before, modulo 3.
 
-    `_unescaped` gives each byte of a character that is not ASCII one of its own, as Latin-1 has it.
+    `_unescaped` gives each byte of a non-ASCII character a character of its own, as Latin-1 does.
     """
     raw = secret.encode()
-    return {
-        secret,
-        raw.decode("latin-1"),
-        quote(secret),
-        quote(secret, safe=""),
-        raw.hex(),
-        raw.hex().upper(),
-        *(
-            encode(b"\0" * before + raw).decode()[4:]
-            for before in range(3)
-            for encode in (b64encode, urlsafe_b64encode)
-        ),
-        *(encode(raw).decode() for encode in (b64encode, urlsafe_b64encode)),
-    }
+    encoders = (b64encode, urlsafe_b64encode)
+    found = {secret, raw.decode("latin-1"), quote(secret), quote(secret, safe=""), raw.hex(), raw.hex().upper()}
+    found |= {encode(b"\0" * before + raw).decode()[4:] for before in range(3) for encode in encoders}
+    return found | {encode(raw).decode() for encode in encoders}
 
 
 def _spellings(value: str) -> set[str]:
-    """A part of an address as it was given, as it is sent, and as a server reads it."""
+    """Return a part of an address as it was given, as it is sent, and as a server reads it."""
     return {value, quote(value, safe=string.punctuation), unquote(value), unquote_plus(value)}
 
 
 def basic_token(parts: SplitResult) -> str:
-    """What stands for an address's credentials in a header, without padding. Raises `ValueError` if nothing can."""
+    """Return an address's credentials as a header has them, without padding. Raise `ValueError` if none can."""
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if ":" in user:
-        raise ValueError("a colon ends the user's name")
+        raise ValueError("a colon would end the user's name")
     return b64encode(f"{user}:{password}".encode("latin-1")).decode().rstrip("=")

@@ -1,6 +1,6 @@
-"""A request until it is settled: a slot, a try, and after a failure the others (docs/design.md, section 6).
+"""A request until it is settled: a slot, a try, and after a failure more tries (docs/design.md, section 6).
 
-tenacity comes in only once a first try has failed, so that a success pays nothing for it.
+tenacity is used only once a first try has failed, so that a success pays nothing for it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,15 @@ from harness.model import Completion, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds: the upper bounds of the first and of every later pause between tries."""
-
 PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
-
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
-
 RETRY = retry_if_exception_type(TransportFault)
-"""One for all: it holds a method of its own."""
+"""One for all: it holds a method of its own, a cycle that only the garbage collector frees."""
 
 Warn = Callable[[TransportFault, int], None]
-"""Hears of every failed try of a request and its number."""
+"""Called for every failed try of a request, with its number."""
 
 
 @dataclass(slots=True)
@@ -50,7 +47,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a caller does not do for ever: other tries of one request; seconds without any answer at all."""
+    """Bounds of a caller's patience: retries of one request; seconds without any answer at all."""
 
     max_retries: int
     max_outage: float
@@ -61,7 +58,7 @@ class Caller:
 
     def __init__(
         self,
-        sender: Transport,
+        transport: Transport,
         limiter: Limiter,
         limits: Limits,
         *,
@@ -72,40 +69,41 @@ class Caller:
         self.traffic = Traffic()
         self.limiter = limiter
         self.outage = Outage(clock())
-        self._sender = sender
-        self._limits = limits
+        self.limits = limits
+        self.rng = rng or random.Random()
+        self._transport = transport
         self._clock = clock
         self._sleep = sleep
-        self._rng = rng or random.Random()
         self._unreachable_since: float | None = None
         self._denied_at: float | None = None
         self._naps: set[anyio.CancelScope] = set()
 
     async def complete(self, body: bytes, rank: int, user: str, warn: Warn) -> Reply:
-        """The settled reply to one of a user's requests.
+        """Return the settled reply to one of a user's requests.
 
-        Raises `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
+        Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
         try:
             return await self._try(body, rank, user, 1)
         except TransportFault as fault:
-            return await self._again(body, rank, user, fault, warn)
+            return await self._retry(body, rank, user, fault, warn)
 
     async def _try(self, body: bytes, rank: int, user: str, number: int) -> Reply:
-        limiter, clock, rates = self.limiter, self._clock, self.limiter.rates
+        limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
-        await limiter.acquire(rank, tokens)
+        if not limiter.at_once(tokens):
+            await limiter.acquire(rank, tokens)
         fault, received, start = None, None, clock()
         self.traffic.requests += 1
         try:
-            received = await self._sender.send(body, user)
+            received = await self._transport.send(body, user)
         except TransportFault as error:
             fault = self._failed(error, user, start)
         except Denied as error:
             fault = self._failed(self._denied(error, start), user, start)
         except EndpointStopped:
-            limiter.close()  # before the slot goes to somebody else
+            limiter.close()  # before another request gets the slot
             raise
         finally:
             now = clock()
@@ -118,17 +116,10 @@ class Caller:
         self._succeeded(received.completion, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token)
 
-    async def _again(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
-        """The tries after a failed first one, which stands as the first attempt so that the pauses count right."""
-        record = _Failures(self, self._limits.max_retries)
-        tries = AsyncRetrying(
-            retry=RETRY,
-            stop=record.exhausted,
-            wait=record.wait,
-            sleep=record.pause,
-            reraise=True,
-        )
-        number = 0
+    async def _retry(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
+        """Make the tries after a failed first one, which is the first attempt so that the pauses count right."""
+        record, number = _Failures(self), 0
+        tries = AsyncRetrying(retry=RETRY, stop=record.exhausted, wait=record.wait, sleep=record.pause, reraise=True)
 
         async def attempt() -> Reply:
             nonlocal number
@@ -139,7 +130,7 @@ class Caller:
                 self.traffic.retries += 1
                 return await self._try(body, rank, user, number)
             except TransportFault as fault:
-                record.add(self._clock())
+                record.times.append(self._clock())
                 warn(fault, number)
                 raise
 
@@ -148,15 +139,15 @@ class Caller:
         except TransportFault as last:
             raise GaveUp("persistent_error", f"{last.kind}: {last.detail}", number) from last
         finally:
-            tries.iter_state.reset()  # methods of its own, which would keep it until garbage is looked for
+            tries.iter_state.reset()  # it holds methods of its own, a cycle that only the garbage collector frees
 
-    async def pause(self, seconds: float, *, asked: bool) -> None:
-        """Between two tries; the end of an outage ends it, unless the endpoint `asked` for it."""
+    async def pause(self, seconds: float, *, requested: bool) -> None:
+        """Sleep between two tries; the end of an outage ends it, unless the endpoint `requested` the pause."""
         if self._unreachable_since is not None:
             seconds = min(seconds, WAIT_FOR_AN_ADDRESS)
         self.traffic.backing_off += 1
         nap = anyio.CancelScope()
-        if not asked:
+        if not requested:
             self._naps.add(nap)
         try:
             with nap:
@@ -171,27 +162,28 @@ class Caller:
             self.limiter.recover()
             for nap in self._naps:
                 nap.cancel()  # those pauses were drawn for an endpoint that was down
-        self.traffic.successes += 1
-        self.traffic.prompt_tokens += completion.prompt_tokens or 0
-        self.traffic.completion_tokens += completion.completion_tokens or 0
+        traffic = self.traffic
+        traffic.successes += 1
+        traffic.prompt_tokens += completion.prompt_tokens or 0
+        traffic.completion_tokens += completion.completion_tokens or 0
 
     def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
-        """Draws the conclusions from a failed try, before its slot goes to somebody else; returns the fault."""
+        """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
         now = self._clock()
         self._judge_address(fault, start)
         if not self.outage.failed(now, user):
             return fault
-        lasted = self.outage.lasted(now)
-        if lasted >= self._limits.max_outage:
+        lasted = now - self.outage.last_success
+        if lasted >= self.limits.max_outage:
+            duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
             self._stop(
-                f"the endpoint has not answered for {_in_words(lasted)} ({fault.kind}: {fault.detail}): "
-                "resume when it is back"
+                f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
             )
         self.limiter.probe(self.outage.next_probe(now))
         return fault
 
     def _denied(self, error: Denied, start: float) -> TransportFault:
-        """401, 403 or an empty account after successes: passing, unless a try begun after the first says so too."""
+        """Take 401, 403 or an empty account after successes as passing, until a try begun later is denied too."""
         if not self.traffic.successes or (self._denied_at is not None and start >= self._denied_at):
             self.limiter.close()
             raise error
@@ -200,21 +192,19 @@ class Caller:
         return TransportFault("denied", str(error))
 
     def _judge_address(self, fault: TransportFault, start: float) -> None:
-        """Stops the run when nothing has ever succeeded and the address itself does not answer.
+        """Stop the run when nothing has ever succeeded and the address itself does not answer.
 
-        A fault of any other kind shows that somebody is there: the patience begins anew.
+        A fault of any other kind shows that a server is there, and resets the patience.
         """
         if self.traffic.successes or not fault.unreachable:
             self._unreachable_since = None
             return
         if self._unreachable_since is None:
             self._unreachable_since = start
-        if fault.kind == "http_404" or self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
-            self._wrong_address(fault)
-
-    def _wrong_address(self, fault: TransportFault) -> NoReturn:
-        hint = "; does the address need a /v1 at its end?" if fault.kind == "http_404" else ""
-        self._stop(f"the endpoint has never answered: {fault.detail}{hint}")
+        unknown_path = fault.kind == "http_404"
+        if unknown_path or self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
+            hint = "; does the address need a /v1 at its end?" if unknown_path else ""
+            self._stop(f"the endpoint has never answered: {fault.detail}{hint}")
 
     def _stop(self, why: str) -> NoReturn:
         self.limiter.close()
@@ -222,56 +212,45 @@ class Caller:
 
 
 class _Failures:
-    """The failed tries of one request: when they were, and which of them count."""
+    """The failed tries of one request: their `times`, and how many of them count."""
 
-    def __init__(self, caller: Caller, max_retries: int) -> None:
+    def __init__(self, caller: Caller) -> None:
+        self.times: list[float] = []
         self._caller = caller
-        self._max_retries = max_retries
-        self._times: list[float] = []
-        self._asked: float | None = None
-
-    def add(self, time: float) -> None:
-        self._times.append(time)
+        self._requested: float | None = None
 
     def exhausted(self, state: RetryCallState) -> bool:
-        """Whether the tries outside outages are used up; while nobody succeeds, one may be about to be declared."""
+        """Return whether the tries outside outages are used up, and no outage may be about to be declared."""
         outage = self._caller.outage
-        if self._counted() <= self._max_retries:
-            return False
-        return outage.silent or outage.last_success > self._times[0]
+        used_up = self._counted() > self._caller.limits.max_retries
+        return used_up and (outage.silent or outage.last_success > self.times[0])
 
     def wait(self, state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None
         if fault is not None:
-            fault.__traceback__ = None  # its frames hold it, and with it the whole user, until garbage is looked for
-        self._asked = fault.retry_after if isinstance(fault, TransportFault) else None
-        return full_jitter(self._counted(), self._asked, self._caller._rng)
+            fault.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
+        self._requested = fault.retry_after if isinstance(fault, TransportFault) else None
+        return full_jitter(self._counted(), self._requested, self._caller.rng)
 
     async def pause(self, seconds: float) -> None:
-        await self._caller.pause(seconds, asked=bool(self._asked))
+        await self._caller.pause(seconds, requested=bool(self._requested))
 
     def _counted(self) -> int:
-        return sum(not self._caller.outage.covers(time) for time in self._times)
+        return sum(not self._caller.outage.covers(time) for time in self.times)
 
 
-def full_jitter(failures: int, asked: float | None, rng: random.Random) -> float:
-    """Seconds to the next try: drawn evenly up to 0.5 s, doubled with each failure after the first, at most 60 s.
+def full_jitter(failures: int, requested: float | None, rng: random.Random) -> float:
+    """Draw the seconds to the next try: even up to 0.5 s, doubled with each failure after the first, at most 60 s.
 
-    Never less than the endpoint asked for, if it did (docs/design.md, section 6).
+    Never less than the endpoint requested (docs/design.md, section 6).
     """
     wait = rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
-    return wait if asked is None else max(wait, asked + wait * 0.1)  # all that were told the same time spread out
-
-
-def _in_words(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
+    return wait if requested is None else max(wait, requested + wait * 0.1)  # requests with the same time spread out
 
 
 def _used(received: Received | None) -> tuple[float | None, float | None]:
-    """Tokens of a try and of its completion; none of a failed one; unknown where no usage is told."""
+    """Return the tokens of a try and of its completion: 0 of a failed try; None if no usage is reported."""
     if received is None:
         return 0.0, None
-    completion = received.completion
-    if completion.prompt_tokens is None or completion.completion_tokens is None:
-        return None, None
-    return float(completion.prompt_tokens + completion.completion_tokens), float(completion.completion_tokens)
+    prompt, completion = received.completion.prompt_tokens, received.completion.completion_tokens
+    return (None, None) if prompt is None or completion is None else (float(prompt + completion), float(completion))

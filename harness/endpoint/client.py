@@ -1,7 +1,7 @@
-"""One endpoint over HTTP: the only file that speaks it, and the one place where aiohttp's errors are mapped.
+"""One endpoint over HTTP: the only file that uses aiohttp's client, and the one place that maps its errors.
 
-Requests are bytes, replies are read whole before anything is made of them, streamed or not, and redirects are not
-followed, so that a key goes only to the address it was given for.
+Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
+a key goes only to the address it was given for.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from harness.endpoint import replies
 from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
+from harness.endpoint.error_phrases import one_line
 from harness.endpoint.pool import Reusing, hung_up
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
@@ -34,26 +35,26 @@ from harness.model import Completion
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
 CROSSING_SECONDS = 0.25
-"""The longest that a request and the end of its idle connection can be under way at once: a packet's way, with room.
-A server that hangs up later has had the request."""
+"""The longest that a request and the end of its idle connection can cross on their way: a packet's way, with room.
+A server that hangs up later has received the request."""
 LONGEST_STREAM = 10.0
-"""Times the time-out: what a stream may take that never pauses for long."""
+"""Bound of a stream that never pauses for long, in time-outs."""
 LINGER_SECONDS = 0.1
-"""How long after its [DONE] a stream's end is waited for, so that the connection can serve again."""
+"""How long a stream's end is awaited after its [DONE], so that the connection can serve again."""
 PROXY_WANTS_CREDENTIALS = 407
 ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replies.ONLY_THINKING, "context_length"})
-"""Finish reasons that are words of this program, and so no secret, even where a key is one of them."""
+"""Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
 LARGEST_REPLY = 2**26
-"""Bytes, decompressed: far above any completion, and what memory bears for some replies at once."""
+"""Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
 
 
 class Client:
     """An aiohttp session for one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
 
-    `timeout` bounds a request. Of a reply that streams it bounds the time until the first byte; after that only `stall`
-    counts, the time without a single byte, since a long thought that streams is not dead. Ten times `timeout` is the
-    end of any stream that keeps on coming. `beside` is a client of the same server, open already, whose connections
-    this one uses, too. `on_exhausted` is called with the seconds that a used-up quota takes to reset.
+    `timeout` bounds a request; if its reply streams, the time until the first byte. From then on only `stall` counts,
+    the time without a single byte, since a long thought that streams is not dead; `LONGEST_STREAM` bounds the whole.
+    `shares_with` is an open client of the same server, for its connections. `on_exhausted` is called with
+    the seconds until a used-up quota resets.
     """
 
     _session: aiohttp.ClientSession
@@ -67,7 +68,7 @@ class Client:
         connections: int,
         stall: float = STALL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        beside: Client | None = None,
+        shares_with: Client | None = None,
         on_exhausted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         check(address)
@@ -78,18 +79,14 @@ class Client:
         self._way = connection(address, connections)
         self._proxy = self._way.proxy
         self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
-        self._interruptions: tuple[type[BaseException], ...] = (
-            TransportFault,
-            asyncio.CancelledError,
-            *self._errors,
-        )
-        self._address = address
+        self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self._errors)
+        self._shown = address.shown
         self._without_secrets = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
-        # A session's own headers cost less, but aiohttp shows them to a proxy, too: with one they go with each request.
+        # A session's own headers cost less, but aiohttp also sends them to a proxy: with one they go with each request.
         self._of_session = headers if self._proxy is None else None
         self._of_request = None if self._proxy is None else headers
         self._timeout = timeout
@@ -99,14 +96,14 @@ class Client:
         self._patience = min(CONNECT_SECONDS, timeout)
         self._on_exhausted = on_exhausted
         self._connections = connections
-        self._beside = beside
+        self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        self._connector = self._beside._connector if self._beside else self._way.connector()
+        self._connector = self._shares_with._connector if self._shares_with else self._way.connector()
         self._session = aiohttp.ClientSession(
             connector=self._connector,
-            connector_owner=self._beside is None,
-            # For all addresses of a host together, with finding them; `sock_connect` would be for each in turn.
+            connector_owner=self._shares_with is None,
+            # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._of_session,
@@ -126,9 +123,9 @@ class Client:
             self._deadlines.sweep()
 
     async def send(self, body: bytes, user: str = "") -> Received:
-        """One try. Raises `TransportFault`, `Rejected` or `EndpointStopped` as the reply's class is.
+        """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class of the reply.
 
-        Raises `MachineError` where this machine has no file left for another connection.
+        Raise `MachineError` if this machine has no file left for another connection.
         """
         task = self._deadlines.begin()
         begun = self._deadlines.began(task)
@@ -156,7 +153,8 @@ class Client:
                 raise
             if passed == "stalled":
                 raise TransportFault("stalled", f"the stream stood still for {self._stall:g} s") from None
-            over = aiohttp.ConnectionTimeoutError() if self._connector.waits(task) else TimeoutError()
+            waits = self._connector.stages.get(task) in ("connecting", "renewing")
+            over = aiohttp.ConnectionTimeoutError() if waits else TimeoutError()
             raise self._mapped(over, self._deadlines.stood_still(begun)) from None
         finally:
             self._deadlines.end(task)
@@ -173,48 +171,44 @@ class Client:
             raise self._scrubbed(self._named(error)) from None
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
             completion = self._vetted(completion)
-        return Received(completion, self._address.shown, first_token)
+        return Received(completion, self._shown, first_token)
 
     async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> aiohttp.ClientResponse:
-        """A reply to its head. Sent once more where the server hung up on a connection that it may have found idle.
+        """Return a reply to its head. Send once more if the server closed a connection that it may have found idle.
 
-        Only then: what a server has had belongs to the tries that are counted, paced and limited.
+        Only then: what a server has received belongs to the tries that are counted, paced and limited.
         """
-        try:
-            return await self._post(body)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            crossed = self._clock() - begun <= CROSSING_SECONDS
-            if not (crossed and hung_up(error) and self._connector.reuses(task)):
-                raise
-            error.__traceback__ = None  # as above
-        self._connector.renew(task)
-        return await self._post(body)
-
-    async def _post(self, body: bytes) -> aiohttp.ClientResponse:
-        return await self._session.post(
-            self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
-        )
+        while True:
+            try:
+                return await self._session.post(
+                    self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                crossed = self._clock() - begun <= CROSSING_SECONDS
+                if not (crossed and hung_up(error) and self._connector.stages.get(task) == "used"):
+                    raise
+                error.__traceback__ = None  # as above
+            self._connector.stages[task] = "renewing"  # a new connection, which no server finds idle
 
     async def _streamed(
         self, response: aiohttp.ClientResponse, task: asyncio.Task[object]
     ) -> tuple[dict[str, Any], float | None]:
-        """A reply that comes in chunks, as if it had come whole, and the seconds until something was said in it."""
+        """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
         begun, first_token = self._deadlines.began(task), None
-        content, reply = response.content, StreamedReply(LARGEST_REPLY)
+        content, reply, longest = response.content, StreamedReply(LARGEST_REPLY), self._timeout * LONGEST_STREAM
         try:
             while not reply.done and (block := await content.readany()):
                 lasted = self._deadlines.touch(task) - begun
                 reply.feed(block)
                 if reply.speaks and first_token is None:
                     first_token = lasted
-                if lasted > self._timeout * LONGEST_STREAM:
-                    limit = self._timeout * LONGEST_STREAM
-                    raise TransportFault("timeout", f"the stream has not ended within {limit:g} s")
+                if lasted > longest:
+                    raise TransportFault("timeout", f"the stream has not ended within {longest:g} s")
         except self._interruptions as error:
             foreign = isinstance(error, asyncio.CancelledError) and self._deadlines.passed(task) is None
             if foreign or not reply.finished:
                 raise
-            response.close()  # what is missing is no part of the answer
+            response.close()  # the missing rest is no part of the answer
         whole = reply.whole()
         if not content.is_eof() and not response.closed:
             self._deadlines.end(task)
@@ -222,27 +216,27 @@ class Client:
         return whole, first_token
 
     def _vetted(self, completion: Completion) -> Completion:
-        """The same completion without a secret in the words that are the endpoint's: the served model's name, why the
-        reply ended, a refusal. A name that has none is not vetted again."""
-        ended = completion.finish_reason if completion.finish_reason in ENDS else self._shown(completion.finish_reason)
-        model = self._shown(completion.model)
+        """Remove secrets from the endpoint's own words: the served model, why the reply ended, a refusal.
+
+        A model's name without any is not checked again.
+        """
+        hide, reason, refusal = self._without_secrets, completion.finish_reason, completion.refusal
+        model = completion.model and hide(completion.model)
         if model == completion.model:
             self._served = model
-        return replace(completion, model=model, finish_reason=ended, refusal=self._shown(completion.refusal))
-
-    def _shown(self, words: str | None) -> str | None:
-        return None if words is None else self._without_secrets(words)
+        reason = reason if reason is None or reason in ENDS else hide(reason)
+        return replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
 
     def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
-        """An error of the transport in the harness's words; `unwatched`: this machine stood still meanwhile.
+        """Return the harness's error for one of the transport; `unwatched`: this machine stood still meanwhile.
 
-        A connection that ran out of time then says nothing of its address: nobody looked.
+        A connection that timed out then is no evidence against its address.
         """
         if self._way.errors:
             error = _behind_socks(error)
         match error:
             case _ if isinstance(error, self._way.errors):
-                return self._without_proxy(error)
+                return self._proxy_fault(_reason(error))
             case OSError(errno=errno.EMFILE | errno.ENFILE):
                 return MachineError(
                     f"{_reason(error)}: this machine has no file left for another of up to {self._connections} "
@@ -250,8 +244,8 @@ class Client:
                 )
             case aiohttp.ConnectionTimeoutError():
                 way = ", through its proxy" if self._way.via else ""
-                told = f"{self._public} takes no connection within {self._patience:g} s{way}"
-                return TransportFault("connect", told, unreachable=not unwatched)
+                detail = f"{self._public} takes no connection within {self._patience:g} s{way}"
+                return TransportFault("connect", detail, unreachable=not unwatched)
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
             case ssl.SSLCertVerificationError():  # aiohttp's is one
@@ -262,14 +256,14 @@ class Client:
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
                 return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
             case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-                return self._without_proxy(error)
+                return self._proxy_fault(_reason(error))
             case aiohttp.ClientConnectorDNSError():
                 return TransportFault("unknown_host", f"{self._public}: no address for {error.host}", unreachable=True)
             case socket.gaierror():
                 return TransportFault("unknown_host", f"{self._public}: no address for its host", unreachable=True)
             case aiohttp.ClientConnectorError() | ssl.SSLError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
-            case aiohttp.ServerDisconnectedError():  # whose own words may be half a head
+            case aiohttp.ServerDisconnectedError():  # its own words may be half a head
                 return TransportFault("connection", "the endpoint closed the connection before its reply")
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
@@ -278,14 +272,11 @@ class Client:
             case _:
                 return TransportFault("connection", f"the connection broke: {_reason(error)}")
 
-    def _without_proxy(self, error: Exception) -> TransportFault:
-        return self._proxy_fault(_reason(error))
-
     def _proxy_fault(self, why: str) -> TransportFault:
         return TransportFault("proxy", f"the proxy for {self._public} does not serve: {why}", unreachable=True)
 
     def _named(self, error: HarnessError) -> HarnessError:
-        """The error of a reply, with the address in it where that is what may be wrong."""
+        """Return the error of a reply, with the address in it if the address may be wrong."""
         match error:
             case TransportFault(unreachable=True):
                 status = error.kind.removeprefix("http_")
@@ -296,7 +287,7 @@ class Client:
                 return error
 
     def _scrubbed(self, error: HarnessError) -> HarnessError:
-        """The same error without the key and other secrets, which some endpoints echo."""
+        """Remove the key and other secrets, which some endpoints echo, from an error."""
         if isinstance(error, CallError):
             error.detail = self._without_secrets(error.detail)
         error.args = tuple(map(self._without_secrets, error.args))
@@ -309,9 +300,9 @@ def _streams(response: aiohttp.ClientResponse) -> bool:
 
 
 async def _linger(response: aiohttp.ClientResponse) -> None:
-    """Reads on to the end of a reply that is whole: a connection that is left before its end cannot serve again.
+    """Read to the end of a reply that is whole already: a connection with unread bytes cannot serve again.
 
-    Whoever cancels meanwhile loses nothing: the reply is paid for and there, so the connection goes instead.
+    A cancellation meanwhile costs the connection, not the reply, which is billed and complete.
     """
     try:
         async with asyncio.timeout(LINGER_SECONDS):
@@ -322,9 +313,9 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    """The body, as long as memory can be trusted with it; `ClientResponse.read` knows no limit."""
-    blocks, size = [], 0
-    while block := await response.content.readany():
+    """Read the body up to `LARGEST_REPLY`; `ClientResponse.read` has no limit."""
+    content, blocks, size = response.content, [], 0
+    while block := content.read_nowait() if content.is_eof() else await content.readany():
         size += len(block)
         if size > LARGEST_REPLY:
             raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
@@ -333,15 +324,13 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _behind_socks(error: Exception) -> Exception:
-    """What aiohttp tells by errors of its own, but not through a SOCKS proxy: there Python's own stand behind."""
+    """Return Python's own error behind that of a SOCKS proxy, if aiohttp has a class for it without such a proxy."""
     cause = error.__cause__
-    told = isinstance(cause, (socket.gaierror, ssl.SSLError))
-    if isinstance(cause, OSError) and (told or cause.errno in FILES_USED_UP):
-        return cause
-    return error
+    known = isinstance(cause, (socket.gaierror, ssl.SSLError))
+    return cause if isinstance(cause, OSError) and (known or cause.errno in FILES_USED_UP) else error
 
 
 def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
     words = getattr(cause, "strerror", None) or getattr(cause, "message", None) or cause
-    return replies.one_line(str(words)) or type(cause).__name__
+    return one_line(str(words)) or type(cause).__name__

@@ -1,10 +1,10 @@
 """Who may send, and when: slots, rates and pauses in one place.
 
-`Slots` are what one account of a provider allows: how many requests at once is its `Control`'s to say, and `Rates` say
-how soon one may follow another. Each run that uses the account has a `Limiter` on them, and waits in a queue of its
-own: pauses that the endpoint asks for, outages (in which one request at a time goes out as a probe) and its end are
-that run's alone. Of all that wait and may go, the highest rank goes first. A request that waits between tries holds no
-slot (docs/design.md, sections 4 and 6).
+`Slots` are the capacity of one account of a provider: its `Control` sets how many requests may be in flight, its
+`Rates` how soon one may follow another. Each run that uses the account has a `Limiter` on them with a queue of its own:
+pauses that the endpoint requests, outages (with one request at a time as a probe) and the end concern that run alone.
+Of all waiting requests that may go, the highest rank goes first. A request that waits between tries holds no slot
+(docs/design.md, sections 4 and 6).
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
 REFUSED = "http_429"
+NEVER = float("inf")
 
 _Waiting = tuple[int, int, float, asyncio.Future[None]]
-"""By rank, then in the order they came; tokens; what the slot is handed over through."""
-
-NEVER = float("inf")
+"""Negative rank, order of arrival, tokens, and the future through which the slot is handed over."""
 
 
 class Slots:
@@ -42,13 +41,8 @@ class Slots:
 
     @property
     def limit(self) -> int:
-        """Requests of all that may be on the wire now."""
+        """Requests of all limiters that may be in flight now."""
         return self.control.limit
-
-    @property
-    def queued(self) -> bool:
-        """Whether anybody waits."""
-        return any(limiter.queued for limiter in self.limiters)
 
     def wake(self) -> None:
         """Wake who waits in `changed`: there may be room for another user."""
@@ -60,23 +54,20 @@ class Slots:
         await self._changed.wait()
 
     def delay(self, tokens: float) -> float:
-        """Seconds until one more request of so many tokens fits in; infinite where only an answer can tell."""
+        """Return the seconds until one more request of so many tokens may go; infinite if that depends on a reply."""
         if self.in_flight >= self.control.limit:
             return NEVER
         return self.rates.wait(tokens, self.clock()) if self.rates else 0.0
 
-    def take(self, tokens: float) -> None:
-        self.in_flight += 1
-        if self.rates:
-            self.rates.take(tokens, self.clock())
-
     def pump(self) -> None:
-        """Grants what may be granted now, and comes back when the next may go."""
+        """Grant what may be granted now, and set a timer for the next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while True:
             ready, best, pause = None, None, NEVER
             for limiter in self.limiters:
-                own = limiter.delay()  # asked first: a run that only an event can set free costs no look at its queue
-                if own == NEVER or (first := limiter.first()) is None:
+                if not limiter.queue or (own := limiter.delay()) == NEVER or (first := limiter.first()) is None:
                     continue
                 if own > 0.0:
                     pause = min(pause, own)
@@ -84,55 +75,44 @@ class Slots:
                 place = (not limiter.probing, *first[:2])  # a probe goes before everybody: there is one at a time
                 if best is None or place < best:
                     ready, best = (limiter, first), place
-            if ready is None:
-                return self._come_back(pause)
-            limiter, first = ready
-            # Who goes next blocks those behind it, so that a large request is not overtaken for ever by small ones.
-            if (wait := self.delay(first[2])) > 0.0:
-                return self._come_back(min(wait, pause))
-            limiter.hand_over(first)
-
-    def _come_back(self, delay: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if delay < NEVER:
-            self._timer = asyncio.get_running_loop().call_later(delay, self.pump)
+            if ready is not None:
+                limiter, first = ready
+                # The next request blocks those behind it, so that small ones cannot overtake a large one for ever.
+                wait = self.delay(first[2])
+                if wait == 0.0:
+                    limiter.hand_over(first)
+                    continue
+                pause = min(wait, pause)
+            if pause < NEVER:
+                self._timer = asyncio.get_running_loop().call_later(pause, self.pump)
+            return
 
 
 class Limiter:
-    """One run's way to the slots. Without contention, taking one costs some comparisons."""
+    """One run's access to the slots. Without contention, taking one costs some comparisons."""
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
         self.in_flight = 0
         self.probing = False
-        self._queue: list[_Waiting] = []
+        self.queue: list[_Waiting] = []
         self._closed = False
         self._not_before = float("-inf")
         self._refused_in_row = 0
         slots.limiters.append(self)
 
     @property
-    def rates(self) -> Rates | None:
-        return self.slots.rates
-
-    @property
     def limit(self) -> int:
-        """Requests that may be on the wire now, those of others on the same slots included."""
+        """Requests that may be in flight now, including those of other limiters on the same slots."""
         return 1 if self.probing else self.slots.limit
 
     @property
-    def queued(self) -> bool:
-        return bool(self._queue)
-
-    @property
     def waiting(self) -> int:
-        return sum(not future.done() for *_, future in self._queue)
+        return sum(not future.done() for *_, future in self.queue)
 
     @property
     def held_by(self) -> str | None:
-        """Why no more requests are on the wire although some wait, in a word; None where none waits."""
+        """Why requests wait, in a word; None if none does."""
         if not self.waiting:
             return None
         if self._closed:
@@ -143,23 +123,37 @@ class Limiter:
             return "limit"
         return "pause" if self.slots.clock() < self._not_before else "rate"
 
-    async def acquire(self, rank: int, tokens: float = 0.0) -> None:
-        """Returns once a slot is held. Among those waiting the highest rank goes first, then who came first.
+    def at_once(self, tokens: float) -> bool:
+        """Take a slot if that needs no waiting; return whether it did. `tokens` is what the request may use."""
+        slots = self.slots
+        queued = any(limiter.queue for limiter in slots.limiters)
+        free = not queued and self.delay() == 0.0 and slots.delay(tokens) == 0.0
+        if free:
+            self._take(tokens)
+        return free
 
-        `tokens` is what the request may use.
-        """
-        if not self.slots.queued and self.delay() == 0.0 and self.slots.delay(tokens) == 0.0:
-            return self._grant(tokens)
-        await self._turn(rank, tokens)
-        while self._closed:  # closed between the grant and now: the slot goes back
-            self._return()
-            await self._turn(rank, tokens)
+    async def acquire(self, rank: int, tokens: float = 0.0) -> None:
+        """Wait for a slot. Of those waiting the highest rank goes first, then who came first."""
+        while True:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self.queue, (-rank, next(self.slots.order), tokens, future))
+            self.slots.pump()
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not future.cancelled():  # the slot came together with the cancellation
+                    self._return()
+                    self.slots.pump()
+                raise
+            if not self._closed:
+                return
+            self._return()  # closed between the grant and now
 
     def release(self, seconds: float, fault: TransportFault | None) -> None:
-        """Gives a slot back: how long the try took, and how it failed if it did."""
+        """Return a slot after a try of so many `seconds` and, if it failed, with this `fault`."""
         slots = self.slots
         in_flight, now, control = slots.in_flight, slots.clock(), slots.control
-        pressed = in_flight >= control.limit or self.queued
+        pressed = in_flight >= control.limit or bool(self.queue)
         self._return()
         if fault is None:
             self._refused_in_row = 0
@@ -168,15 +162,15 @@ class Limiter:
             control.refused(now, in_flight)
             self._refused_in_row += 1
             if fault.retry_after and self._refused_in_row > control.limit:
-                self.pause(fault.retry_after)  # more refusals than requests it could hold: it counts them by time
+                self.pause(fault.retry_after)  # more refusals than slots: the endpoint counts requests by time
         slots.pump()
 
     def pause(self, seconds: float) -> None:
-        """Nothing goes out for so long."""
+        """Send nothing for so long."""
         self._not_before = max(self._not_before, self.slots.clock() + seconds)
 
     def probe(self, seconds: float) -> None:
-        """One request at a time, the next one after so many seconds, until `recover`."""
+        """Send one request at a time, the next one after so many seconds, until `recover`."""
         self.probing = True
         self.pause(seconds)
 
@@ -186,20 +180,21 @@ class Limiter:
         self.slots.pump()
 
     def close(self) -> None:
-        """Hands out no more slots: whoever waits, now or later, waits until cancelled."""
+        """Grant no more slots: whoever waits, now or later, waits until cancelled."""
         self._closed = True
         if self in self.slots.limiters:
             self.slots.limiters.remove(self)
 
     def delay(self) -> float:
-        """Seconds for which this run itself holds back; infinite where only an event can tell."""
+        """Return the seconds until this run itself may send; infinite if that depends on an event."""
         if self._closed or (self.probing and self.in_flight):
             return NEVER
         return 0.0 if self._not_before == float("-inf") else max(0.0, self._not_before - self.slots.clock())
 
     def first(self) -> _Waiting | None:
-        """Who goes next: the highest rank; as a probe who came first, so that no bad request can be every probe."""
-        queue = self._queue
+        """Return the next in the queue: the highest rank; for a probe who came first, so that one bad request cannot
+        be every probe."""
+        queue = self.queue
         while queue:
             waiting = min(queue, key=itemgetter(1)) if self.probing else queue[0]
             if not waiting[3].done():
@@ -208,35 +203,25 @@ class Limiter:
         return None
 
     def hand_over(self, waiting: _Waiting) -> None:
-        """Grants a slot to one of the queue."""
+        """Grant a slot to one in the queue."""
         self._dequeue(waiting)
-        self._grant(waiting[2])
+        self._take(waiting[2])
         waiting[3].set_result(None)
 
-    def _grant(self, tokens: float) -> None:
+    def _take(self, tokens: float) -> None:
+        slots = self.slots
         self.in_flight += 1
-        self.slots.take(tokens)
+        slots.in_flight += 1
+        if slots.rates:
+            slots.rates.take(tokens, slots.clock())
 
     def _return(self) -> None:
         self.in_flight -= 1
         self.slots.in_flight -= 1
 
-    async def _turn(self, rank: int, tokens: float) -> None:
-        """Waits until a slot is handed over."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (-rank, next(self.slots.order), tokens, future))
-        self.slots.pump()
-        try:
-            await future
-        except asyncio.CancelledError:
-            if not future.cancelled():  # the slot came together with the cancellation
-                self._return()
-                self.slots.pump()
-            raise
-
     def _dequeue(self, waiting: _Waiting) -> None:
-        if waiting is self._queue[0]:
-            heapq.heappop(self._queue)
+        if waiting is self.queue[0]:
+            heapq.heappop(self.queue)
         else:
-            self._queue.remove(waiting)
-            heapq.heapify(self._queue)
+            self.queue.remove(waiting)
+            heapq.heapify(self.queue)

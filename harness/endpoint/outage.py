@@ -1,7 +1,7 @@
 """When an endpoint is down rather than a request bad (docs/design.md, section 6). Pure: the time is an argument.
 
 An outage is declared after `SILENCE` seconds without any success and `FAILURES` failures over `USERS` users. It
-began with the last success: what failed since then was not the requests' doing, and does not count as their tries.
+began with the last success: failures since then were not the requests' fault, and do not count as their tries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FIRST_PROBE, LONGEST_PROBE = 1.0, 15.0
 
 @dataclass(slots=True)
 class Outage:
-    """`last_success` is the start of the run until there is one; `silent` says that a failure came long after it."""
+    """`last_success` is the start of the run until there is one; `silent`: a failure came long after it."""
 
     last_success: float
     active: bool = False
@@ -27,7 +27,7 @@ class Outage:
     _due: float = float("-inf")
 
     def failed(self, now: float, user: str) -> bool:
-        """A try failed; tells whether an outage is on."""
+        """Note a failed try; return whether there is an outage."""
         self._failures += 1
         if len(self._users) < USERS:
             self._users.add(user)
@@ -36,7 +36,7 @@ class Outage:
         return self.active
 
     def succeeded(self, now: float) -> bool:
-        """A try succeeded; tells whether that ended an outage."""
+        """Note a success; return whether it ended an outage."""
         over = self.active
         if over:
             self.ended.append((self.last_success, now))
@@ -46,18 +46,17 @@ class Outage:
         return over
 
     def next_probe(self, now: float) -> float:
-        """Seconds until the next probe, after a failure; one from before it is due was none of a probe."""
+        """Return the seconds from a failure to the next probe; a failure before a probe is due was not a probe's."""
         if now >= self._due:
             self._due = now + self._probe
             self._probe = min(2 * self._probe, LONGEST_PROBE)
         return self._due - now
 
     def lasted(self, now: float) -> float:
-        """Seconds since the last success while an outage is on, else 0."""
+        """Return the seconds since the last success during an outage, else 0."""
         return now - self.last_success if self.active else 0.0
 
     def covers(self, time: float) -> bool:
-        """Whether a failure at that time fell into an outage."""
-        if self.active and time >= self.last_success:
-            return True
-        return any(start <= time <= end for start, end in self.ended)
+        """Return whether a failure at that time was during an outage."""
+        current = self.active and time >= self.last_success
+        return current or any(start <= time <= end for start, end in self.ended)

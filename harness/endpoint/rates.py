@@ -1,19 +1,19 @@
 """Rates of requests and tokens a minute, kept smoothly. Pure: the time is an argument.
 
 A token bucket fills at its rate up to `BURST_SECONDS` of it. Tokens of a request are reserved by an estimate when it
-is sent, and corrected when its usage is known; a bucket may be in debt by that, and then admits nobody until it is
-paid (docs/design.md, section 4).
+is sent, and corrected when its usage is known; a bucket may be in debt by that, and then admits no request until the
+debt is paid (docs/design.md, section 4).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 BURST_SECONDS, REQUESTS_BURST_SECONDS = 1.0, 0.1
-"""Of the rate, at once: tokens come in lumps; of requests so few that no minute has more than its number, and one."""
-
+"""Seconds of the rate that may go at once: tokens come in lumps; few requests, so that no minute has more than its
+number and one."""
 BYTES_PER_TOKEN = 3.0
 """Of a request's body, for the estimate; Chinese text takes about three bytes a character and a token."""
+FIRST_GUESS, MEMORY = 300.0, 100
+"""Completion tokens of a short reply, before the first is known; replies over which their mean forgets."""
 
 
 class TokenBucket:
@@ -26,13 +26,13 @@ class TokenBucket:
         self._at = now
 
     def wait(self, amount: float, now: float) -> float:
-        """Seconds until `amount` may be taken. More than the bucket can hold may be taken when it is full."""
+        """Return the seconds until `amount` may be taken. More than the capacity may be taken from a full bucket."""
         self._fill(now)
         missing = min(amount, self._capacity) - self._level
         return missing / self._rate if missing > 1e-9 else 0.0
 
     def take(self, amount: float, now: float) -> None:
-        """Takes an amount; a negative one gives back what was reserved and not used."""
+        """Take an amount; a negative one returns what was reserved and not used."""
         self._fill(now)
         self._level -= amount
 
@@ -41,32 +41,20 @@ class TokenBucket:
         self._at = max(self._at, now)
 
 
-@dataclass(slots=True)
-class _Seen:
-    """A running mean of completion tokens; the first guess is what a short reply takes."""
-
-    mean: float = 300.0
-    count: int = 0
-
-    def add(self, tokens: float) -> None:
-        self.count += 1
-        self.mean += (tokens - self.mean) / min(self.count, 100)
-
-
 class Rates:
     """Both buckets of an endpoint; either may be without a limit."""
 
     def __init__(self, rpm: float | None, tpm: float | None, now: float) -> None:
         self._requests = TokenBucket(rpm, now, REQUESTS_BURST_SECONDS) if rpm else None
         self._tokens = TokenBucket(tpm, now) if tpm else None
-        self._completion = _Seen()
+        self._completion, self._replies = FIRST_GUESS, 0
 
     def estimate(self, body: bytes) -> float:
-        """Tokens that a request will take, prompt and completion."""
-        return len(body) / BYTES_PER_TOKEN + self._completion.mean
+        """Return the tokens that a request will use, prompt and completion."""
+        return len(body) / BYTES_PER_TOKEN + self._completion
 
     def wait(self, tokens: float, now: float) -> float:
-        """Seconds until a request of about so many tokens may go out."""
+        """Return the seconds until a request of about so many tokens may be sent."""
         requests = self._requests.wait(1.0, now) if self._requests else 0.0
         return max(requests, self._tokens.wait(tokens, now) if self._tokens else 0.0)
 
@@ -77,8 +65,9 @@ class Rates:
             self._tokens.take(tokens, now)
 
     def correct(self, reserved: float, used: float | None, completion: float | None, now: float) -> None:
-        """Settles a reservation; `used` is None where the endpoint told no usage, and 0 for a request that failed."""
+        """Settle a reservation; `used` is None if the endpoint reported no usage, and 0 for a request that failed."""
         if completion is not None:
-            self._completion.add(completion)
+            self._replies += 1
+            self._completion += (completion - self._completion) / min(self._replies, MEMORY)
         if self._tokens and used is not None:
             self._tokens.take(used - reserved, now)

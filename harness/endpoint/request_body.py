@@ -1,7 +1,6 @@
 """The bytes of a request, and their digest (docs/design.md, section 2).
 
-A request is identified by the body as it stands here, before anything that one provider needs
-differently is changed in it.
+A request is identified by this body, before any change that one provider needs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from harness.model import JSON, Request
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the run adds to every request. `None` leaves a parameter out of the body."""
+    """Parameters that the run adds to every request. `None` leaves one out of the body."""
 
     model: str
     temperature: float | None = 0.0
@@ -27,11 +26,10 @@ class Sampling:
     extra_body: JSON = field(default_factory=dict)
 
     def encode(self, request: Request) -> bytes:
-        """The JSON body, UTF-8."""
+        """Return the JSON body, UTF-8."""
         body: dict[str, Any] = {"model": self.model, "messages": request.messages}
         for name in ("temperature", "top_p", "seed", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None:
+            if (value := getattr(self, name)) is not None:
                 body[name] = value
         if request.json_object:
             body["response_format"] = {"type": "json_object"}
@@ -41,5 +39,5 @@ class Sampling:
 
 
 def digest(body: bytes) -> str:
-    """32 hexadecimal digits that stand for a request."""
+    """Return 32 hexadecimal digits that identify a request."""
     return sha256(body).hexdigest()[:32]

@@ -1,8 +1,8 @@
 """A streamed reply, put together into the object that it would have been whole. Pure and synchronous.
 
-Bytes come cut at any place. `Events` finds the server-sent events in them (https://html.spec.whatwg.org/, section
-"Server-sent events"), `StreamedReply` merges the chunks that they carry, so that `replies` judges both kinds of reply.
-Servers' habits that the standard does not have, and that cost nothing to understand:
+Blocks of bytes end anywhere. `Events` finds the server-sent events in them (https://html.spec.whatwg.org/, section
+"Server-sent events"), `StreamedReply` merges their chunks, so that `replies` judges both kinds of reply. It also reads
+what some servers send outside the standard:
 
 - llama.cpp sent an error as a field of its own, `error: {...}` (its pull request 16109), and ends without a blank line;
 - vLLM's `{"object": "error", "message": ...}` has no member `error`; its usage may come with no `choices`;
@@ -12,26 +12,26 @@ Servers' habits that the standard does not have, and that cost nothing to unders
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
-from harness.endpoint.replies import NO_WORDS, is_first
+from harness.endpoint.replies import NO_WORDS, decoded, is_first, without_half_pairs
 from harness.errors import TransportFault
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
+JSON_BLANKS = b" \t\r\n"
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Members of a message that come in pieces."""
 
 Event = tuple[bytes, bytes]
-"""Name (empty where none was given) and data of one event."""
-
-JSON_BLANKS = b" \t\r\n"
+"""Name (empty if there is none) and data of one event."""
 
 
 class Events:
-    """The events of a stream. What has no line end yet is kept in pieces and joined once, however long it is."""
+    """The events of a stream. Bytes without a line end yet are kept in pieces and joined once, however many."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -41,7 +41,7 @@ class Events:
         self._data: list[bytes] = []
 
     def feed(self, block: bytes) -> list[Event]:
-        """The events that end in this block."""
+        """Return the events that end in this block."""
         if not block:
             return []
         if self._after_cr and block[:1] == b"\n":
@@ -56,7 +56,7 @@ class Events:
         return self._events(lines)
 
     def end(self) -> list[Event]:
-        """What the end of the body completes: servers leave the last blank line out, or even the line's end."""
+        """Return what the end of the body completes: servers omit the last blank line, or even the line's end."""
         rest = b"".join(self._pieces)
         self._pieces = []
         return self._events([rest, b""] if rest else [b""])
@@ -74,23 +74,18 @@ class Events:
                 self._name = b""
             elif line.startswith(b"data:"):
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif line.startswith((b"event:", b"error:")):
-                self._other(line)
+            elif line.startswith(b"event:"):
+                self._name = line[6:].strip()
+            elif line.startswith(b"error:"):
+                self._name = b"error"
+                self._data.append(line[6:])
         return found
-
-    def _other(self, line: bytes) -> None:
-        field, _, value = line.partition(b":")
-        if field == b"event":
-            self._name = value.strip()
-        else:
-            self._name = field
-            self._data.append(value)
 
 
 class StreamedReply:
-    """One reply as it comes. `largest` bounds its bytes; beyond, and for data that is no JSON: `TransportFault`.
+    """One reply as it arrives. Raise `TransportFault` beyond `largest` bytes, and for data that is not JSON.
 
-    `done` says that nothing of what follows matters; `speaks`, that a piece of text or thought has come.
+    `done`: nothing that follows matters. `speaks`: a piece of text or thought has come.
     """
 
     def __init__(self, largest: int) -> None:
@@ -114,7 +109,7 @@ class StreamedReply:
     def finished(self) -> bool:
         """Whether a finish_reason has come: the answer is whole then, whatever becomes of the rest of the stream.
 
-        The end of the stream says less: relays end every stream alike, also one that broke off behind them.
+        The end of the stream is weaker evidence: relays end every stream alike, also one that broke off behind them.
         """
         return self._finish_reason is not None
 
@@ -124,7 +119,7 @@ class StreamedReply:
             raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
         if not self._begun and (text := block.lstrip(JSON_BLANKS)):
             self._begun = True
-            self._plain = [] if text.startswith(b"{") else None  # a whole reply under the name of a stream
+            self._plain = [] if text.startswith(b"{") else None  # a whole reply under the type of a stream
         if self._plain is not None:
             self._plain.append(block)
             return
@@ -132,14 +127,18 @@ class StreamedReply:
             self._take(name, data)
 
     def whole(self) -> dict[str, Any]:
-        """The reply after its last byte (or after `done`), in the form of one that came whole.
+        """Return the reply after its last byte (or after `done`), in the form of one that came whole.
 
-        Raises `TransportFault` where it broke off.
+        Raise `TransportFault` if it broke off.
         """
         if self._plain is not None:
-            return self._whole_json(b"".join(self._plain))
+            if (data := decoded(b"".join(self._plain))) is None:
+                raise TransportFault("bad_json", "the reply is not whole JSON")
+            return data
         if not self.done:
-            self._take_last()
+            with suppress(TransportFault):  # half an event: whether the reply is whole without it is checked below
+                for name, event in self._events.end():
+                    self._take(name, event)
         if self._error is not None:
             return self._writable({"error": self._error})
         judged_elsewhere = not self._has_choice and (self._rest or self.done)
@@ -151,27 +150,12 @@ class StreamedReply:
             found["choices"] = [{"message": message, "finish_reason": self._finish_reason}]
         return self._writable(found)
 
-    def _whole_json(self, body: bytes) -> dict[str, Any]:
-        data = _leniently(body)
-        if type(data) is not dict:
-            raise TransportFault("bad_json", "the reply is not whole JSON")
-        self._has_halves = True
-        return self._writable(data)
-
     def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The halves of surrogate pairs that chunks had cut apart joined; a half alone, which no file holds, U+FFFD."""
+        """Join the halves of surrogate pairs that chunks had cut apart; replace a half alone, which no file holds."""
         if not self._has_halves:
             return found
-        text = json.dumps(found, ensure_ascii=False)
-        whole: dict[str, Any] = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        whole: dict[str, Any] = json.loads(json.dumps(found), object_pairs_hook=without_half_pairs)
         return whole
-
-    def _take_last(self) -> None:
-        try:
-            for name, data in self._events.end():
-                self._take(name, data)
-        except TransportFault:
-            pass  # half an event: whether the reply is whole without it, `whole` sees
 
     def _take(self, name: bytes, data: bytes) -> None:
         if self.done or not data or data.isspace():
@@ -187,7 +171,10 @@ class StreamedReply:
             self._merge(chunk)
 
     def _take_odd(self, name: bytes, data: bytes) -> None:
-        """The end, several events that nothing parts, an error in plain words, or JSON that only orjson refuses."""
+        """Take the end, several events without a blank line, an error in plain words, or JSON that orjson refuses.
+
+        A bare NaN, half a surrogate pair, and bytes that are not UTF-8 do no harm.
+        """
         if data.strip() == DONE:
             self.done = True
         elif name == b"error":
@@ -197,15 +184,17 @@ class StreamedReply:
                 self._take(name, line)
         else:
             self._has_halves = True
-            chunk = _leniently(data)
+            try:
+                chunk = json.loads(data.decode("utf-8", "replace"), strict=False)
+            except (ValueError, RecursionError):
+                raise TransportFault("bad_json", "the stream has data in it that is not JSON") from None
             if type(chunk) is dict:
                 self._merge(chunk)
 
     def _fail(self, error: Any) -> None:
         self.done = True
-        if self.finished:
-            return
-        self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
+        if not self.finished:
+            self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
 
     def _merge(self, chunk: dict[str, Any]) -> None:
         if chunk.get("error"):
@@ -245,9 +234,7 @@ class StreamedReply:
             piece = delta.get(name)
             if piece and (type(piece) is str or type(piece) is list):
                 self.speaks = True
-                pieces = self._pieces.get(name)
-                if pieces is None:
-                    pieces = self._pieces[name] = []
+                pieces = self._pieces.setdefault(name, [])
                 if type(piece) is str:
                     pieces.append(piece)
                 else:
@@ -255,27 +242,19 @@ class StreamedReply:
 
 
 def looks_streamed(body: bytes) -> bool:
-    """Whether a body is a stream whatever it is called: servers name the type wrongly, and no JSON begins so."""
+    """Return whether a body is a stream, whatever its type: servers name the type wrongly, and no JSON begins so."""
     return body[:64].lstrip().startswith((b"data:", b"event:", b":"))
 
 
 def whole_stream(body: bytes, largest: int) -> dict[str, Any]:
-    """The reply in a stream that has come to its end. Raises `TransportFault` where it broke off."""
+    """Return the reply in a stream that has come to its end. Raise `TransportFault` if it broke off."""
     reply = StreamedReply(largest)
     reply.feed(body)
     return reply.whole()
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """A text, or a list of parts where one of the pieces was."""
+    """Return a text, or a list of parts if one of the pieces was a part."""
     if all(type(piece) is str for piece in pieces):
         return "".join(pieces)
     return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
-
-
-def _leniently(data: bytes) -> Any:
-    """JSON that orjson refuses and that does no harm: a bare NaN, half a surrogate pair, bytes that are no UTF-8."""
-    try:
-        return json.loads(data.decode("utf-8", "replace"), strict=False)
-    except (ValueError, RecursionError):
-        raise TransportFault("bad_json", "the stream has data in it that is not JSON") from None

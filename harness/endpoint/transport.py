@@ -1,4 +1,4 @@
-"""The seam between what is asked and how it is sent: what the rest of the harness needs of a client."""
+"""The seam between requests and the way they are sent: what the rest of the harness needs of a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.model import Completion
 
 
 class Received(NamedTuple):
-    """What one try brought: `endpoint` is the address that answered, as it may be shown.
+    """The result of one try; `endpoint` is the address that answered, as it may be shown.
 
     `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
     """
@@ -19,11 +19,11 @@ class Received(NamedTuple):
 
 
 class Transport(Protocol):
-    """What tests put a script in the place of."""
+    """The part that tests replace by a script."""
 
     async def send(self, body: bytes, user: str = "") -> Received:
-        """One try of a request. `user` is whose it is: the steps of one user share a prefix, which servers keep.
+        """Try a request once. The steps of one `user` share a prefix, which servers cache.
 
-        Raises `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`.
+        Raise `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`.
         """
         ...

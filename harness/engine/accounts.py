@@ -97,7 +97,7 @@ class _Account:
             timeout=plan.tuning.timeout,
             stall=plan.tuning.stall,
             connections=self.tuning.most,
-            beside=self.clients.get(address),
+            shares_with=self.clients.get(address),
             on_exhausted=limiter.pause,
         )
         await held.enter_async_context(made)

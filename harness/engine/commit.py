@@ -21,19 +21,19 @@ class GroupCommit:
         self._committed = anyio.Event()
 
     async def saved(self) -> None:
-        """Returns once everything appended so far is as durable as the run asks for."""
+        """Return once everything appended so far is as durable as the run requires."""
         if self.power:
             committed = self._committed
             self._wanted.set()
             await committed.wait()
 
     async def flush(self) -> None:
-        """Syncs what nobody waited for any more, once the run has ended."""
+        """Sync what nobody waits for any more, once the run has ended."""
         if self.power:
             await self._sync()
 
     async def serve(self) -> None:
-        """Syncs for whoever waits, until cancelled. Lines appended during a sync wait for the next one."""
+        """Sync for those that wait, until cancelled. Lines appended during a sync wait for the next one."""
         while True:
             await self._wanted.wait()
             self._wanted = anyio.Event()

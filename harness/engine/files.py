@@ -23,7 +23,7 @@ from harness.store.tasks import TaskIndex, open_index
 
 
 def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
-    """The index of a subset's tasks; every line is validated before anything is sent."""
+    """Return the index of a subset's tasks; every line is validated before anything is sent."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
@@ -40,7 +40,11 @@ def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> 
     belongs to another report than the one in its folder, whenever the process ends.
     """
     path, data = files.report("json"), encoded(report)
-    if not _is_written(path, data):
+    try:
+        unchanged = holds(path, data)
+    except OSError:
+        unchanged = False
+    if not unchanged:
         set_aside_any(files.pages, stamp())
     atomic.write(path, data)
     atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode())
@@ -48,18 +52,11 @@ def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> 
         atomic.write(files.folder / name, made)
 
 
-def _is_written(path: Path, data: bytes) -> bool:
-    try:
-        return holds(path, data)
-    except OSError:
-        return False
-
-
 def now() -> str:
-    """This moment as manifests have it: ISO 8601, UTC."""
+    """Return this moment for manifests: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def stamp() -> str:
-    """This moment as names of set-aside files have it."""
+    """Return this moment for names of set-aside files."""
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

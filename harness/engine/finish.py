@@ -1,4 +1,4 @@
-"""The end of a run: one pass over its records in input order, to the final results file and the report."""
+"""Finish a run: one pass over its records in input order makes the final results file and the report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.benchmarks.derived import Scorer, Totals
 from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
-from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.quirks import QUIRKS
 from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, RunFacts
@@ -18,7 +18,7 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
 
 
 class ReportScores:
-    """Records in, shard by shard, to the scores of all."""
+    """Score the records of a run, shard by shard, for its report."""
 
     def __init__(self, benchmark: Benchmark, subset: str) -> None:
         self._scorer = Scorer(benchmark, subset)
@@ -94,7 +94,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield f"{outside} of the users stand outside the share asked for last: together they are no fair sample."
     for name in manifest.provenance.get("quirks_used", ()):
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
-            words = QUIRKS[name].told
+            words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
 
 

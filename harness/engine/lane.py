@@ -120,16 +120,18 @@ class Lane:
             except MachineError as error:  # this machine can no longer log it
                 self.stop(error, grace=0.0)
 
-    def look_around(self, lag: float) -> None:
-        """Do the periodic work; `lag` is how late the event loop was, in seconds."""
+    async def look_around(self, lag: float, log: bool) -> None:
+        """Do the periodic work; `lag` is how late the event loop was, in seconds; `log`: log the concurrency."""
         self.progress.tick(lag)
         if self.ending is not None and not self.caller.limiter.in_flight:
             self._users.cancel_scope.cancel()  # the rest wait for a slot that they will not get
         for run in self.runs:
             self._take_warnings(run)
             run.store.beat()
+        if log:
+            self._log_concurrency()
 
-    def log_concurrency(self) -> None:
+    def _log_concurrency(self) -> None:
         snapshot = self.snapshot()
         for run in self.runs:
             run.store.event(
@@ -195,7 +197,7 @@ class Lane:
         finally:
             self._take_warnings(run)
             self.progress.replayed += conversation.replayed
-            self.progress.user_ended(user.busy, conversation.asked - conversation.replayed, steps)
+            self.progress.user_ended(user.busy, conversation.requests - conversation.replayed, steps)
 
     def step_done(self, user: _User) -> None:
         """Count a new reply as one of the steps that its user had left, if any."""

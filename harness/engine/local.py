@@ -103,15 +103,10 @@ class LocalEngine:
             logged = self._clock() if log else logged
             for lane in self._lanes:
                 if not lane.over:
-                    await lane.guarded(partial(self._look_around, lane, lag, log))
+                    await lane.guarded(partial(lane.look_around, lag, log))
             for dispatch in self._dispatches:
                 dispatch.slots.wake()  # the limit may have grown
             self._observe(self._snapshots())
-
-    async def _look_around(self, lane: Lane, lag: float, log: bool) -> None:
-        lane.look_around(lag)
-        if log:
-            lane.log_concurrency()
 
     async def _score(self) -> None:
         last = self._clock()

@@ -45,7 +45,7 @@ async def play(benchmark: Benchmark, task: Task, ask: Ask) -> Played:
 
 
 def _kind(benchmark: Benchmark, task: Task, error: InvalidReply) -> str:
-    """What an unusable reply is counted under. Raise `BenchmarkError` for what is no word."""
+    """Return the kind that an unusable reply is counted under. Raise `BenchmarkError` for what is no word."""
     kind: object = error.kind
     if not isinstance(kind, str) or kind in ("", VALID):
         raise BenchmarkError(
@@ -61,10 +61,7 @@ def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
     answer = played.answer
     if type(benchmark).record is Benchmark.record:  # measured as it will be read again
         answer = _saved(benchmark, f"{about}, play: the answer", answer)
-    with guarded(benchmark, f"{about}, measure"):
-        metrics = benchmark.measure(task, answer)
-    if is_measured(benchmark):
-        metrics = checked_values(benchmark, about, metrics)
+    metrics = _measured(benchmark, task, answer)
     with guarded(benchmark, f"{about}, record"):
         made = benchmark.record(task, answer, metrics, played.outcome, tuple(dict.fromkeys(played.chat.repairs)))
     if benchmark.origin and type(benchmark).record is not Benchmark.record:  # its own `record`, which nobody has tried
@@ -78,21 +75,15 @@ def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
         own = benchmark.rescore(task, data)
     if own is not None:
         return own
-    about = f"user {task.key}"
     with read_of(task.key):
         answer = data["answer"] if text(data["outcome"]) == VALID else None
-    with guarded(benchmark, f"{about}, measure"):
-        metrics = benchmark.measure(task, answer)
-    return {**data, "metrics": checked_values(benchmark, about, metrics) if is_measured(benchmark) else metrics}
+    return {**data, "metrics": _measured(benchmark, task, answer)}
 
 
 def check_measure(benchmark: Benchmark, task: Task) -> None:
     """Measure a user without an answer, before anything is paid for. Raise `BenchmarkError` as `recorded` does."""
     if is_measured(benchmark):
-        about = f"user {task.key}"
-        with guarded(benchmark, f"{about}, measure without an answer"):
-            values = benchmark.measure(task, None)
-        checked_values(benchmark, f"{about}, without an answer", values)
+        _measured(benchmark, task, None, " without an answer")
 
 
 def _saved(benchmark: Benchmark, what: str, value: Any) -> Any:
@@ -102,9 +93,13 @@ def _saved(benchmark: Benchmark, what: str, value: Any) -> Any:
         raise BenchmarkError(f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})") from None
 
 
-def checked_values(benchmark: Benchmark, about: str, values: object) -> dict[str, float | None]:
+def _measured(benchmark: Benchmark, task: Task, answer: Any, how: str = "") -> Mapping[str, float | None]:
     """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or within bounds."""
-    head = f"benchmark {benchmark.name}, {about}, measure"
+    with guarded(benchmark, f"user {task.key}, measure{how}"):
+        values: object = benchmark.measure(task, answer)
+    if not is_measured(benchmark):
+        return values  # type: ignore[return-value]  # the benchmark's own business
+    head = f"benchmark {benchmark.name}, user {task.key}, measure{how}"
     names = [metric.name for metric in benchmark.metrics]
     if not isinstance(values, Mapping) or set(values) != set(names):
         got = ", ".join(map(str, values)) if isinstance(values, Mapping) else shown(values)

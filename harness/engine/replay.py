@@ -1,37 +1,38 @@
-"""What a benchmark's `ask` does: the saved response, or else a call whose reply is saved before it is returned.
+"""A benchmark's `ask`: return the saved response, or else make a call and save its reply before it is returned.
 
-What a play knows of its user so far is in its variables alone, so playing a user again from its saved responses arrives
-exactly where it was interrupted (docs/design.md, section 2).
+The state of a play is in its variables alone, so playing a user again from its saved responses arrives exactly where it
+was interrupted (docs/design.md, section 2).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NoReturn
 
 from harness.endpoint.request_body import Sampling, digest
 from harness.model import Completion, Reply, Request
 
 Saved = Mapping[tuple[str, int], Completion]
-"""Completions by digest of the request and how often that was asked before in this play."""
+"""Completions by digest of the request and how often that request was made before in this play."""
 
 Call = Callable[[bytes, int], Awaitable[Reply]]
-"""Settles a request body; the number is the steps that the user has left."""
+"""Settle a request body; the number is the steps that the user has left."""
 
 Save = Callable[[str, int, Reply], Awaitable[None] | None]
-"""Makes a reply durable: digest, how often asked before, reply. Returns what there is to wait for, if anything."""
+"""Make a reply durable: digest, how often the request was made before, reply. Return what to wait for, if anything."""
 
 
 class ReplayMiss(Exception):
-    """A play from saved responses alone asked for one that is not there."""
+    """A play from saved responses alone needs one that is missing."""
 
 
 class Conversation:
-    """One user's play. `steps` is the expected length of its chain."""
+    """One user's requests. `steps` is the expected length of its chain."""
 
     def __init__(self, sampling: Sampling, saved: Saved, steps: int, call: Call, save: Save) -> None:
         self.replayed = 0
-        self.asked = 0
+        self.requests = 0
         self._sampling = sampling
         self._saved = saved
         self._steps = steps
@@ -41,7 +42,7 @@ class Conversation:
 
     @property
     def unused(self) -> int:
-        """Saved responses that nothing asked for: the play went another way than before."""
+        """Return the number of saved responses that were not used: the play went another way than before."""
         return len(self._saved) - self.replayed
 
     async def ask(self, request: Request) -> Completion:
@@ -53,22 +54,19 @@ class Conversation:
         if completion is not None:
             self.replayed += 1
         else:
-            reply = await self._call(body, max(1, self._steps - self.asked))
+            reply = await self._call(body, max(1, self._steps - self.requests))
             pending = self._save(key, nth, reply)
             if pending is not None:
                 await pending
             completion = reply.completion
-        self.asked += 1
+        self.requests += 1
         return completion
 
 
 def replaying(sampling: Sampling, saved: Saved) -> Conversation:
-    """A play from saved responses only; raises `ReplayMiss` where one is missing."""
+    """Return a conversation from saved responses only, which raises `ReplayMiss` where one is missing."""
+    return Conversation(sampling, saved, 1, _miss, _miss)
 
-    async def no_call(body: bytes, rank: int) -> Reply:
-        raise ReplayMiss
 
-    async def no_save(key: str, nth: int, reply: Reply) -> None:
-        raise ReplayMiss
-
-    return Conversation(sampling, saved, 1, no_call, no_save)
+async def _miss(*_: object) -> NoReturn:
+    raise ReplayMiss

@@ -19,7 +19,7 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
-from harness.endpoint.quirk_rules import QUIRKS
+from harness.endpoint.quirks import QUIRKS
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
 from harness.engine.play import check_measure

@@ -32,12 +32,11 @@ class RunningScores:
         return len(self._finished) >= SHARD_USERS
 
     async def advance(self) -> None:
-        """Scores all that has finished, shard by shard, on one trip to the thread: under load a trip takes long."""
-        finished = list(self._finished)
-        if finished:
+        """Score all users that have finished, shard by shard, in one call of the thread: a call may take long."""
+        if finished := list(self._finished):
             self._merged, self.figures = await anyio.to_thread.run_sync(self._scored, finished)
             self.users += len(finished)
-            for _ in finished:  # only now: who is cancelled on the way leaves them to the next
+            for _ in finished:  # only now: a call that is cancelled leaves them to the next
                 self._finished.popleft()
 
     def _scored(self, finished: list[Record]) -> tuple[Totals | None, Mapping[str, float | None]]:

@@ -1,9 +1,9 @@
 """Who starts next (docs/design.md, section 4). Pure: numbers in, positions out.
 
-Users start in a seeded random order, so that at any moment what is done is a fair sample of all. Only
-a user whose chain could outlast the rest of the run starts at once: when its remaining steps times
-`SLACK` reach the remaining steps of all, divided by the slots. Near the end that makes the tail short
-without making the first half of the run a sample of long chains.
+Users start in a seeded random order, so that at any moment the done ones are a fair sample of all. Only a user whose
+chain could outlast the rest of the run starts at once: when its remaining steps times `SLACK` reach the remaining steps
+of all, divided by the slots. Near the end that makes the tail short without making the first half of the run a sample
+of long chains.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Schedule:
         self.remaining_steps = int(steps.sum())
 
     def __bool__(self) -> bool:
-        """Whether any user has not started."""
+        """Return whether any user has not started."""
         return self._left > 0
 
     @property
@@ -59,7 +59,7 @@ class Schedule:
         return chosen
 
     def done(self, steps: int) -> None:
-        """Says that `steps` of the remaining ones are done or given up."""
+        """Count `steps` of the remaining ones as done or given up."""
         self.remaining_steps -= steps
 
     def _first_longest(self) -> int:

@@ -79,7 +79,7 @@ def _notices(plan: Plan) -> Iterator[str]:
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
     for one in plan.found.addresses:
-        if (way := connection(one, 1).told) != DIRECTLY:
+        if (way := connection(one, 1).way) != DIRECTLY:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one"

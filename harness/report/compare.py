@@ -45,20 +45,19 @@ def method(data: JSON) -> Iterator[str]:
     """Yield what the columns mean, and how sure they are."""
     yield (
         "Differences are A minus B in the unit of each metric, of shares in percentage points (times 100), on users "
-        "that both have, the task of each being the same in both. Failed users are in no figure; invalid answers count "
-        "as in the reports. Over all platforms (all): the mean of the platforms' figures, each weighing the same."
+        "that both have with the same task. Failed users are in no figure; invalid answers count as in the reports. "
+        "Over all platforms (all): the mean of the platforms' figures, each with the same weight."
     )
     yield (
         f"Intervals: 95 %, bootstrap of whole users, both sides together, {data['resamples']} resamples, on each "
-        f"platform by itself. p (Holm): both sides of users swapped at random, {data['permutations']} times (all "
-        "ways where there are fewer), corrected over metrics and pairs of runs, for single platforms over these too. "
-        f"Seed {data['seed']}. Chance covered is that of which users there are, not that of a model that answers "
-        "otherwise when asked again."
+        f"platform separately. p (Holm): both sides of users swapped at random, {data['permutations']} times (in all "
+        "ways if there are fewer), corrected over metrics and pairs of runs, for single platforms over these too. "
+        f"Seed {data['seed']}. They cover the choice of users, not a model that answers a repeated request differently."
     )
     yield (
-        "A better, equal, B better: on how many users; of a divergence, whose days speak for which side. Users for 1 "
-        "point: how many it takes to see a difference of 1 percentage point (for another unit, of a hundredth of its "
-        "range) at 5 % with a power of 80 %. Formulas and sources: docs/statistics.md."
+        "A better, equal, B better: the number of users; of a divergence, of users whose days count for that side. "
+        "Users for 1 point: how many it takes to see a difference of 1 percentage point (for another unit, of a "
+        "hundredth of its range) at 5 % with a power of 80 %. Formulas and sources: docs/statistics.md."
     )
 
 
@@ -91,21 +90,19 @@ def coverage_notes(pair: JSON) -> Iterator[str]:
             yield f"{pair[side]} was run on a share of its tasks: {', '.join(shares)}."
     for of in pair["coverage"]:
         for side in "ab":
-            yield from _missing(of["platform"], pair[side], of[side])
+            name, has = pair[side], of[side]
+            if has["expected"] is not None and has["scored"] < has["expected"]:
+                failed = f", {has['failed']} of them failed" if has["failed"] else ""
+                missing = plural(has["expected"] - has["scored"], "user")
+                yield f"{of['platform']}: {name} is INCOMPLETE, without {missing}{failed}."
+            if has["unsound"]:
+                lines = plural(has["unsound"], "line")
+                yield f"{of['platform']}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
         if of["other_tasks"]:
             users = plural(of["other_tasks"], "user")
             yield f"{of['platform']}: the tasks of {users} are not the same in both runs, so these are left out."
         yield from _alone(pair, of, "a", "b")
         yield from _alone(pair, of, "b", "a")
-
-
-def _missing(platform: str, name: str, has: JSON) -> Iterator[str]:
-    if has["expected"] is not None and has["scored"] < has["expected"]:
-        failed = f", {has['failed']} of them failed" if has["failed"] else ""
-        yield f"{platform}: {name} is INCOMPLETE, without {plural(has['expected'] - has['scored'], 'user')}{failed}."
-    if has["unsound"]:
-        lines = plural(has["unsound"], "line")
-        yield f"{platform}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
 
 
 def _alone(pair: JSON, of: JSON, side: str, other: str) -> Iterator[str]:
@@ -212,22 +209,27 @@ def _ranking(pair: JSON) -> Metric:
 def sheets(data: JSON) -> list[Sheet]:
     """Return verdicts, figures, coverage and users, all pairs in each."""
     pairs = data["pairs"]
+
+    def words(pair: JSON) -> Iterator[Sequence[Content]]:
+        kinds = {"warning": pair["warnings"], "coverage": coverage_notes(pair), "verdict": pair["verdicts"]}
+        return ((kind, words) for kind, sentences in kinds.items() for words in sentences)
+
+    def users(pair: JSON) -> Iterator[Sequence[Content]]:
+        metric = _ranking(pair)
+        for one in pair["most_different"]:
+            yield one["platform"], one["user_id"], metric.name, _figure(metric, one["difference"])
+
     return [
-        Sheet("Verdicts", ("A", "B", "", "in words"), _under(pairs, _words), tuple(method(data))),
+        Sheet("Verdicts", ("A", "B", "", "in words"), _under(pairs, words), tuple(method(data))),
         _figure_sheet(pairs),
         _coverage_sheet(pairs),
-        Sheet("Users", ("A", "B", "platform", "user", "metric", "A - B"), _under(pairs, _user_rows)),
+        Sheet("Users", ("A", "B", "platform", "user", "metric", "A - B"), _under(pairs, users)),
     ]
 
 
 def _under(pairs: Sequence[JSON], rows: Callable[[JSON], Iterable[Sequence[Content]]]) -> list[Sequence[Content]]:
     """Return the rows of all pairs, each after the names of its runs."""
     return [(pair["a"], pair["b"], *row) for pair in pairs for row in rows(pair)]
-
-
-def _words(pair: JSON) -> Iterator[Sequence[Content]]:
-    kinds = {"warning": pair["warnings"], "coverage": coverage_notes(pair), "verdict": pair["verdicts"]}
-    yield from ((kind, words) for kind, sentences in kinds.items() for words in sentences)
 
 
 def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
@@ -266,12 +268,6 @@ def _coverage_sheet(pairs: Sequence[JSON]) -> Sheet:
     titles = (f"{side} {name.replace('_', ' ')}" for side in "AB" for name in numbers)
     columns = ("A", "B", "platform", *titles, "both", "other task", "only A", "only B")
     return Sheet("Coverage", columns, _under(pairs, rows))
-
-
-def _user_rows(pair: JSON) -> Iterator[Sequence[Content]]:
-    metric = _ranking(pair)
-    for one in pair["most_different"]:
-        yield one["platform"], one["user_id"], metric.name, _figure(metric, one["difference"])
 
 
 def _figure(metric: Metric, value: float | None) -> Cell | None:

@@ -24,7 +24,7 @@ from harness.model import Block, Card, Chart, Heading, Sketch, Tile
 
 SCRIPTS, STYLE = ("d3.min.js", "plot.umd.min.js", "page.js"), "page.css"
 UNSAFE = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
-"""What could end a script element, or a line of a script, in the middle of its data; and its escaped form."""
+"""Characters that could end a script element, or a line of a script, in its data; and their escaped forms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,9 @@ def _json(value: Any) -> Markup:
     try:
         made = orjson.dumps(value, default=_fields)
     except TypeError:
-        made = json.dumps(value, default=_fields).encode()
+        made = json.dumps(
+            value, default=lambda block: {name: getattr(block, name) for name in block.__slots__}
+        ).encode()
     for plain, escaped in UNSAFE:
         made = made.replace(plain, escaped)
     return Markup(made.decode())
@@ -117,18 +119,18 @@ def _fields(block: Any) -> dict[str, Any]:
 @cache
 def _assets() -> Mapping[str, Any]:
     """Return scripts and style with the policy that names them."""
+
+    def hashed(text: str) -> str:
+        return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
     folder = files(__package__) / "assets"
     scripts = [(folder / name).read_text(encoding="utf-8") for name in SCRIPTS]
     style = (folder / STYLE).read_text(encoding="utf-8")
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; style-src {_hash(style)}; img-src data:; "
+        f"default-src 'none'; script-src {' '.join(map(hashed, scripts))}; style-src {hashed(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     return {"scripts": [Markup(script) for script in scripts], "style": Markup(style), "policy": policy}
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @cache

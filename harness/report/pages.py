@@ -28,18 +28,7 @@ from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, HarnessError, memory_for, reading
-from harness.model import (
-    JSON,
-    Block,
-    Card,
-    Completion,
-    Heading,
-    Page,
-    Paragraph,
-    Quote,
-    Record,
-    Table,
-)
+from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.store import log
 from harness.store.atomic import check_folder, replacing
 from harness.store.files import RunFiles
@@ -106,17 +95,19 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     drawn = reader.drawn(source.seed, wish.users)
     examples = reader.first(_invalid(source.report))
     reader.find_replies({str(data["user_id"]) for data in (*drawn, *examples.values())}, wish.patient)
-    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *_together(cards, drawn))
+    records = [Record(str(data["user_id"]), data) for data in drawn]
+    together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
+    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
     bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
-    shown = _fitting(map(reader.carded(cards), drawn), LIMIT - len(bare.encode()) - 4096, html.card_size)
+    room, shown = LIMIT - len(bare.encode()) - 4096, list[Card]()
+    for card in map(reader.carded(cards), drawn):
+        if (needed := html.card_size(card)) <= room:
+            shown.append(card)
+            room -= needed
     note = _note(source, cards, reader, wish, len(drawn))
     browser = html.Browser(source.report.user, cards.columns, shown, note)
-    place = path or _own_place(source.files.report("html"))
-    _write(
-        place,
-        html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None),
-    )
-    return place
+    pieces = html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None)
+    return _written(pieces, path, source.files.report("html"))
 
 
 def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
@@ -131,21 +122,19 @@ def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
         return " ".join(filter(None, sentences))
 
     browser = html.Browser(source.report.user, cards.columns, map(reader.carded(cards), reader.all()), note)
-    place = path or _own_place(source.files.all_users)
-    _write(place, html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser))
-    return place
+    pieces = html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser)
+    return _written(pieces, path, source.files.all_users)
 
 
-def _own_place(path: Path) -> Path:
-    """Return a page's path in its run's folder. Raise `MachineError` if it is a link to elsewhere."""
-    check_folder(path.parent)
-    return path
-
-
-def _write(path: Path, pieces: Iterable[str]) -> None:
-    with replacing(path, shared=True) as file:
+def _written(pieces: Iterable[str], path: Path | None, own: Path) -> Path:
+    """Write a page to a path, else to its `own` one in the run's folder; return it. Raise `MachineError` if the folder
+    is a link to elsewhere."""
+    if path is None:
+        check_folder(own.parent)
+    with replacing(path or own, shared=True) as file:
         for piece in pieces:
             file.write(piece.encode("utf-8", "replace"))
+    return path or own
 
 
 def _opened(source: Source, wish: Wish) -> tuple[Page, Cards, _Reader]:
@@ -199,20 +188,6 @@ def _left_out(lines: int) -> str:
         return ""
     which = "1 line of the results is" if lines == 1 else f"{lines} lines of the results are"
     return f"{which} left out: damaged, or of a task that has changed."
-
-
-def _fitting(cards: Iterable[Card], room: int, size: Callable[[Card], int]) -> list[Card]:
-    kept = []
-    for card in cards:
-        if (needed := size(card)) <= room:
-            kept.append(card)
-            room -= needed
-    return kept
-
-
-def _together(cards: Cards, drawn: Sequence[JSON]) -> tuple[Block, ...]:
-    records = [Record(str(data["user_id"]), data) for data in drawn]
-    return made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
 
 
 def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
@@ -273,19 +248,15 @@ class _Reader:
         return {kind: data for kind in kinds if kind in lines for data in self._records([lines[kind]])}
 
     def _records(self, numbers: Iterable[Any]) -> Iterator[JSON]:
+        """Yield the scored records among some lines: of the current task, or without the tasks of any version."""
+        index = self._source.index
         with _reading(self._source.files.results) as file:
             for number in numbers:
                 line = log.line_at(file, int(self._starts[number]))
-                if log.sound(line) and "user_id" in (data := log.parsed(line)) and self._counts(data):
+                data = log.parsed(line) if log.sound(line) else {}
+                of_task = type(data.get("task")) is str if index is None else index.current(data) is not None
+                if "user_id" in data and of_task:
                     yield data
-
-    def _counts(self, data: JSON) -> bool:
-        """Return whether a record is scored: of the current task, or without the tasks of any version."""
-        index, task = self._source.index, data.get("task")
-        if index is None:
-            return type(task) is str
-        position = index.find(str(data["user_id"]))
-        return position is not None and index.digest(position) == task
 
     def find_replies(self, users: set[str] | None, patient: bool) -> None:
         """Find where the replies of users are; of all, if none are named."""
@@ -336,7 +307,7 @@ class _Reader:
     def _task(self, data: JSON) -> Task | None:
         """Return the task that a record was made of, None without tasks."""
         index, benchmark = self._source.index, self._source.benchmark
-        position = None if index is None else index.find(str(data["user_id"]))
+        position = None if index is None else index.current(data)
         if index is None or benchmark is None or position is None:
             return None
         try:

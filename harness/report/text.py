@@ -9,6 +9,7 @@ from rich.cells import cell_len, chop_cells
 
 from harness.model import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
 from harness.printable import in_lines, on_one_line
+from harness.ui.cells import to_left, to_right
 
 GAP = 2
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -22,7 +23,7 @@ def rendered(blocks: Sequence[Block], width: int = 80) -> str:
 
 
 def _block(block: Block, width: int) -> Lines:
-    """Nothing of a picture."""
+    """Return the lines of a block, none of a picture."""
     match block:
         case Heading(text):
             lines = wrap(text, width)
@@ -42,7 +43,7 @@ def _block(block: Block, width: int) -> Lines:
 
 
 def wrap(text: str, width: int) -> Lines:
-    """Lines of at most `width` columns, at least one. White space counts as one space, line ends too.
+    """Return lines of at most `width` columns, at least one. White space counts as one space, line ends too.
 
     A line may end at a space and on both sides of a wide character, though not before closing punctuation;
     a word that is longer than a line is cut.
@@ -58,25 +59,21 @@ def wrap(text: str, width: int) -> Lines:
 
 
 def _pieces(text: str) -> Iterator[tuple[bool, str]]:
-    """What must stay together, each with whether a space stood before it."""
+    """Yield what must stay together, each with whether a space is before it."""
     for word in map(on_one_line, text.split()):
         spaced, piece = True, ""
         for character in word:
-            if piece and _may_part(piece[-1], character):
+            wide = cell_len(character)
+            may_begin = wide and character not in NO_LINE_STARTS_WITH
+            if piece and may_begin and 2 in (wide, cell_len(piece[-1])):
                 yield spaced, piece
                 spaced, piece = False, ""
             piece += character
         yield spaced, piece
 
 
-def _may_part(before: str, after: str) -> bool:
-    if after in NO_LINE_STARTS_WITH or cell_len(after) == 0:
-        return False
-    return cell_len(before) == 2 or cell_len(after) == 2
-
-
 def _table(table: Table, width: int) -> Lines:
-    """The first column set left, the others right; columns that do not fit follow below, the first repeated."""
+    """Return the first column set left, the others right; columns that do not fit follow below, after the first."""
     columns = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
     first = [wrap(cell, width // 2) for cell in columns[0]]
     room = width - _width(first)
@@ -107,16 +104,10 @@ def _bands(columns: Sequence[Column], room: int) -> list[list[Column]]:
 
 
 def _aligned(columns: Sequence[Column]) -> Lines:
-    widths = [_width(column) for column in columns]
-    rows = [_row(cells, widths) for cells in zip(*columns, strict=True)]
-    rule = (" " * GAP).join("-" * width for width in widths)
-    return [*rows[0], rule, *(line for row in rows[1:] for line in row)]
-
-
-def _row(cells: Sequence[Lines], widths: Sequence[int]) -> Lines:
-    lines = []
-    for texts in zip_longest(*cells, fillvalue=""):
-        blanks = [" " * (width - cell_len(text)) for text, width in zip(texts, widths, strict=True)]
-        padded = [texts[0] + blanks[0], *(blank + text for text, blank in zip(texts[1:], blanks[1:], strict=True))]
-        lines.append((" " * GAP).join(padded).rstrip())
+    gap, widths, lines = " " * GAP, [_width(column) for column in columns], Lines()
+    for number, cells in enumerate(zip(*columns, strict=True)):
+        for first, *others in zip_longest(*cells, fillvalue=""):
+            lines.append(gap.join([to_left(first, widths[0]), *map(to_right, others, widths[1:])]).rstrip())
+        if not number:
+            lines.append(gap.join("-" * width for width in widths))
     return lines

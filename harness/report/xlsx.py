@@ -25,20 +25,20 @@ LINE = 15
 ROW = 16.5
 """Height of a line of the default font, and of a row with one, in points."""
 LINES_MOST = 20
-"""Of a row's height: what is longer can be read in the cell."""
+"""Largest height of a row, in lines."""
 NOTES_WIDE = 90
-"""Of the notes' lines, in characters; of a wide sheet up to twice as much."""
+"""Width of notes, in characters; under a wide sheet up to twice as much."""
 A4, A3 = 9, 8
 A4_WIDE = 150
 """Characters a row that can be read on A4."""
 BLACK, GREY, RED = "#000000", "#595959", "#C00000"
 TEXT_MOST = 32_767
-"""Of a cell."""
+"""Longest text of a cell, in characters."""
 TITLE_MOST = 31
 
 NO_TITLE = re.compile(r"[\[\]:*?/\\]")
 NO_TEXT = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML cannot hold."""
+"""Characters that XML cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Cell:
 
 
 Content = Cell | str | None
-"""Of a cell of a sheet; None for an empty one."""
+"""Content of a cell of a sheet; None for an empty one."""
 
 
 def decimals(digits: int) -> str:

@@ -38,8 +38,8 @@ Mask = NDArray[np.bool_]
 class Figures(Protocol):
     """The figures of a benchmark that are compared: M figures, made of K contributions of each user.
 
-    `main` are the figures that get a verdict in words; the last of them ranks users. `lower` are those of which the
-    smaller is the better.
+    `main` are the figures that get a verdict in words; the last of them ranks users. `lower` are those that are
+    better if smaller.
     """
 
     @property

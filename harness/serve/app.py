@@ -1,8 +1,8 @@
 """The embedded endpoint over HTTP: OpenAI-compatible, quiet, and cheap, since it may share the client's event loop.
 
-The reply to a body is the same bytes each time, whole or as a stream, and both say the same. Token counts are an
+The reply to a body is the same bytes each time, and a stream has the content of the whole reply. Token counts are an
 approximation: half the number of characters, rounded down. Memory: a 16-byte digest and a count for each distinct body
-that was taken, nothing else that grows; refused, foreign and malformed requests leave counts only.
+that was accepted; all else is counts of a fixed number.
 Source: docs/design.md, section 7.
 """
 
@@ -13,7 +13,7 @@ import errno
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
@@ -26,22 +26,20 @@ from aiohttp import web
 from harness.benchmarks import registry
 from harness.errors import BadInput, MachineError
 from harness.model import Baseline
-from harness.serve import faults, imitate, shapes, stream, wire
+from harness.serve import faults, imitate, stream, wire
 from harness.serve.faults import Choice, FaultPlan, HttpReply
 from harness.serve.imitate import Imitation
 from harness.serve.stream import Manner
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
-
 MODELS: Mapping[str, Baseline] = registry.baselines()
 """The functions that answer, by model."""
-
 BAD_KEY = HttpReply(401, faults.error_body("this is not the key", "invalid_request_error", "invalid_api_key"))
 OVER_LIMIT = "max-concurrency"
-"""Counted beside the drawn faults: requests refused because too many were in flight."""
+"""Counted like a fault: requests refused because too many were in flight."""
 
-_CLOSING = 0.02  # seconds for replies in flight when the endpoint closes; nobody waits for them
+_CLOSING = 0.02  # seconds for replies in flight when the endpoint closes
 _NORMAL = NormalDist()
 _MANNER = Manner()
 
@@ -51,8 +49,8 @@ class Options:
     """`latency` is the mean in seconds of a lognormal distribution, `jitter` the sigma of its logarithm (0: fixed).
 
     Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
-    any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served besides
-    `MODELS`, by model; a request that one of them fails on is refused with 400. Raises `BadInput`.
+    any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served in addition to
+    `MODELS`, by model; a request on which one of them fails is refused with 400. Raise `BadInput`.
     """
 
     latency: float = 0.0
@@ -73,7 +71,7 @@ class Options:
             raise BadInput(f"max concurrency {self.max_concurrency}: expected a whole number from 1")
         if self.key is not None and not (self.key.isascii() and self.key.isprintable() and self.key.strip()):
             raise BadInput("the key: expected printable ASCII characters")
-        imitation = shapes.load(self.imitate) if self.imitate is not None else None
+        imitation = imitate.load(self.imitate) if self.imitate is not None else None
         if self.faults:
             plan = self.faults.against(self.imitate, tuple(imitation.errors) if imitation else ())
             object.__setattr__(self, "faults", plan)
@@ -81,19 +79,23 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """An endpoint that listens; `url` is the base URL that clients are given."""
+    """An endpoint that listens; `url` is the base URL for clients."""
 
     url: str
     runner: web.AppRunner
 
     async def close(self) -> None:
-        """Stops listening and drops what is in flight."""
+        """Stop listening and drop the requests in flight."""
         await self.runner.cleanup()
 
 
 async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Embedded:
-    """Listens in the running event loop; port 0 takes a free one. Raises `MachineError` where that cannot be had."""
-    runner = web.AppRunner(make_app(options), access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING)
+    """Listen in the running event loop; port 0 takes a free one. Raise `MachineError` if the port cannot be used."""
+    endpoint, app = _Endpoint(options), web.Application(client_max_size=BODY_LIMIT)
+    app.router.add_post("/v1/chat/completions", endpoint.chat)
+    app.router.add_get("/v1/models", endpoint.models)
+    app.router.add_get("/stats", endpoint.stats)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, backlog=4096).start()
@@ -105,18 +107,8 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     return Embedded(f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1", runner)
 
 
-def make_app(options: Options, clock: Callable[[], float] = time.time) -> web.Application:
-    """The application; `clock` tells the wall time that dates in replies go by."""
-    endpoint = _Endpoint(options, clock)
-    app = web.Application(client_max_size=BODY_LIMIT)
-    app.router.add_post("/v1/chat/completions", endpoint.chat)
-    app.router.add_get("/v1/models", endpoint.models)
-    app.router.add_get("/stats", endpoint.stats)
-    return app
-
-
 def delay(options: Options, body: bytes, attempt: int) -> float:
-    """Seconds that the n-th try of a body (or its digest) takes."""
+    """Return the seconds that the n-th try of a body (or its digest) takes."""
     if not (options.latency and options.jitter):
         return options.latency
     normal = _NORMAL.inv_cdf(faults.uniform(options.seed, "latency", body, attempt))
@@ -124,57 +116,47 @@ def delay(options: Options, body: bytes, attempt: int) -> float:
 
 
 class _Endpoint:
-    def __init__(self, options: Options, clock: Callable[[], float]) -> None:
+    def __init__(self, options: Options) -> None:
         self._options = options
-        self._clock = clock
-        self._imitation = shapes.load(options.imitate) if options.imitate is not None else None
+        self._imitation = imitate.load(options.imitate) if options.imitate is not None else None
         self._bearer = f"Bearer {options.key}".encode() if options.key is not None else None
         self._models = (*MODELS, *options.baselines)
         self._tries: Counter[bytes] = Counter()
         self._faults: Counter[str] = Counter()
-        self._requests = self._completed = self._streamed = self._foreign_keys = 0
-        self._in_flight = self._most_in_flight = 0
+        self._in_flight = 0
+        self._counts = dict.fromkeys(("requests", "most_in_flight", "completed", "streamed", "foreign_keys"), 0)
 
     async def models(self, request: web.Request) -> web.Response:
-        if self._bearer is not None and not self._is_ours(request, self._bearer):
-            return self._foreign()
+        if (refusal := self._foreign(request)) is not None:
+            return refusal
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "harness"} for name in self._models]
-        return wire.whole(orjson.dumps({"object": "list", "data": data}))
+        return wire.respond(HttpReply(200, orjson.dumps({"object": "list", "data": data})))
 
     async def stats(self, request: web.Request) -> web.Response:
-        """`requests` counts all that ask for completions, refused and malformed ones too; `completed` those whose
-        completion was sent, `streamed` those of them that were streams; `foreign_keys` requests without the key.
+        """Return the counts. `requests` are all for completions, including refused and malformed ones; `completed` got
+        their completion, `streamed` got it as a stream; `foreign_keys` came without the key.
         """
-        counts = {
-            "requests": self._requests,
-            "distinct_bodies": len(self._tries),
-            "most_in_flight": self._most_in_flight,
-            "completed": self._completed,
-            "streamed": self._streamed,
-            "foreign_keys": self._foreign_keys,
-            "faults": self._faults,
-        }
-        return wire.whole(orjson.dumps(counts))
+        counts = {**self._counts, "distinct_bodies": len(self._tries), "faults": self._faults}
+        return wire.respond(HttpReply(200, orjson.dumps(counts)))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        self._requests += 1
+        self._counts["requests"] += 1
         body = await request.read()
-        if self._bearer is not None and not self._is_ours(request, self._bearer):
-            return self._foreign()
+        if (refusal := self._foreign(request)) is not None:
+            return refusal
         call = _parse(body, self._imitation, self._models)
-        refusal = self._imitation.refusal(call) if self._imitation else None
-        if refusal:
-            return wire.respond(refusal)
+        if self._imitation and (reply := self._imitation.refusal(call)):
+            return wire.respond(reply)
         if self._in_flight == self._options.max_concurrency:
-            # not a try of this body: what is drawn for it must not depend on who else was served
+            # not a try of this body: its faults must not depend on other requests
             self._faults[OVER_LIMIT] += 1
-            return wire.respond(faults.too_many(str(faults.RETRY_AFTER)))
+            return wire.respond(faults.TOO_MANY)
         self._in_flight += 1
-        self._most_in_flight = max(self._most_in_flight, self._in_flight)
+        self._counts["most_in_flight"] = max(self._counts["most_in_flight"], self._in_flight)
         try:
             return await self._serve(request, call, blake2b(body, digest_size=16).digest())
         except ConnectionResetError:
-            return web.Response()  # the client has gone: nobody hears it
+            return web.Response()  # to a client that has gone
         finally:
             self._in_flight -= 1
 
@@ -191,7 +173,7 @@ class _Endpoint:
             fault = faults.NEAREST.get(fault, fault)
         elif self._imitation and self._imitation.empty_lines:
             response = await wire.after_empty_lines(request, orjson.dumps(self._reply(call, digest, None)), seconds)
-            self._completed += 1
+            self._counts["completed"] += 1
             return response
         if seconds:
             await asyncio.sleep(seconds)
@@ -200,21 +182,21 @@ class _Endpoint:
         if fault and fault not in faults.CONTENT:
             return await self._fail(request, call, digest, fault)
         body = orjson.dumps(self._reply(call, digest, fault))
-        self._completed += 1
-        return wire.whole(body)
+        self._counts["completed"] += 1
+        return wire.respond(HttpReply(200, body))
 
     async def _fail(self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str) -> web.StreamResponse:
-        """What comes in place of a completion."""
+        """Send the reply in place of a completion."""
         if fault == faults.STALL:
             await asyncio.Event().wait()  # cancelled when the client goes away or the endpoint closes
         if fault == faults.RESET:
             return wire.reset(request, web.Response())
         if self._imitation and fault in faults.REFUSALS:
-            return wire.respond(self._imitation.error(fault, call["model"]))
+            return wire.respond(self._imitation.errors[fault].reply(call["model"]))
         body = orjson.dumps(self._reply(call, digest, None))
         if fault == faults.RESET_BODY:
             return await wire.reset_within(request, body)
-        return wire.respond(faults.replace(fault, body, self._clock()))
+        return wire.respond(faults.replace(fault, body, time.time()))
 
     async def _stream(
         self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str | None, seconds: float
@@ -222,57 +204,51 @@ class _Endpoint:
         if fault:
             self._faults[fault] += 1
         manner = self._imitation.manner if self._imitation else _MANNER
-        asked = call.get("stream_options")
-        include_usage = type(asked) is dict and bool(asked.get("include_usage"))
-        events = stream.of(self._reply(call, digest, fault), digest, include_usage, manner)
-        response = await wire.in_parts(request, events.comment, events.sent(fault), seconds)
+        options = call.get("stream_options")
+        include_usage = type(options) is dict and bool(options.get("include_usage"))
+        comment, data = stream.encode(self._reply(call, digest, fault), digest, include_usage, manner, fault)
+        response = await wire.in_parts(request, comment, data, seconds)
         if fault == faults.STREAM_STALL:
             await asyncio.Event().wait()
         if fault == faults.RESET_BODY:
             return wire.reset(request, response)
         if fault not in faults.WITHIN_STREAMS:
-            self._completed += 1
-            self._streamed += 1
+            self._counts["completed"] += 1
+            self._counts["streamed"] += 1
         return response
 
     def _reply(self, call: dict[str, Any], digest: bytes, fault: str | None) -> dict[str, Any]:
-        """The completion as a whole reply; a request's own seed goes before the endpoint's."""
-        asked = call.get("seed")
-        seed = asked if type(asked) is int else self._options.seed
+        """Return the completion as a whole reply; a request's own seed overrides the endpoint's."""
+        seed = call.get("seed")
+        if type(seed) is not int:
+            seed = self._options.seed
         if self._imitation:
             text = imitate.answer(call, seed)
-        elif own := self._options.baselines.get(call["model"]):
-            text = _answer(own, call, seed)
+        elif baseline := self._options.baselines.get(call["model"]):
+            try:
+                text = baseline(call["messages"], seed)
+            except Exception as error:  # the author's code, not ours; another try would not help
+                _malformed(f"the baseline {call['model']} failed: {type(error).__name__}: {error}")
+            if not isinstance(text, str):
+                _malformed(f"the baseline {call['model']} returned {type(text).__name__}, expected text")
         else:
             text = MODELS[call["model"]](call["messages"], seed)
         choice = faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text)
         reply = _completion(call, choice, digest)
         return self._imitation.shape(reply, call) if self._imitation else reply
 
-    def _is_ours(self, request: web.Request, bearer: bytes) -> bool:
-        given = request.headers.get("Authorization", "")
-        return compare_digest(given.encode("utf-8", "surrogateescape"), bearer)
-
-    def _foreign(self) -> web.Response:
-        self._foreign_keys += 1
-        if self._imitation and "bad_key" in self._imitation.errors:
-            return wire.respond(self._imitation.error("bad_key", ""))
-        return wire.respond(BAD_KEY)
-
-
-def _answer(baseline: Baseline, call: dict[str, Any], seed: int) -> str:
-    """What a benchmark's own baseline says; its mistake is no fault that another try would mend."""
-    try:
-        text: object = baseline(call["messages"], seed)
-    except Exception as error:  # the author's code, not ours
-        _malformed(f"the baseline {call['model']} failed: {type(error).__name__}: {error}")
-    if not isinstance(text, str):
-        _malformed(f"the baseline {call['model']} returned {type(text).__name__}, expected text")
-    return text
+    def _foreign(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a request without the key, None if it has the key or none is needed."""
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if self._bearer is None or compare_digest(given, self._bearer):
+            return None
+        self._counts["foreign_keys"] += 1
+        error = self._imitation.errors.get("bad_key") if self._imitation else None
+        return wire.respond(error.reply("") if error else BAD_KEY)
 
 
 def _parse(body: bytes, imitation: Imitation | None, models: Sequence[str]) -> dict[str, Any]:
-    """A chat request that can be answered; else raises the HTTP error that says why not."""
+    """Return a chat request that can be answered; raise the HTTP error with the reason otherwise."""
     try:
         call = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -301,8 +277,8 @@ def _malformed(message: str) -> NoReturn:
 
 
 def _completion(call: dict[str, Any], choice: Choice, digest: bytes) -> dict[str, Any]:
-    prompt_tokens = sum([len(message["content"]) for message in call["messages"]]) // 2
-    completion_tokens = len(choice.content or choice.refusal or "") // 2
+    prompt = sum([len(message["content"]) for message in call["messages"]]) // 2
+    completion = len(choice.content or choice.refusal or "") // 2
     message = {"role": "assistant", "content": choice.content, "refusal": choice.refusal}
     return {
         "id": f"chatcmpl-{digest.hex()}",
@@ -310,9 +286,5 @@ def _completion(call: dict[str, Any], choice: Choice, digest: bytes) -> dict[str
         "created": 0,
         "model": call["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": choice.finish_reason}],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-        },
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
     }

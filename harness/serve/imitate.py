@@ -1,142 +1,169 @@
-"""Replies, streams and errors in the shapes of one provider, as its data file has them (`shapes`).
+"""Replies, streams and errors in the shapes of one provider, as its data file has them: imitations/NAME.toml.
 
-With an imitation any model is answered, under the name that was asked for. Source: docs/design.md, section 7, `serve`.
+Each file is written after public documentation and validated when read. JSON is text in it, since TOML has no null.
+With an imitation any model is answered, under the name that was requested. Source: docs/design.md, section 7, `serve`.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import orjson
+from msgspec import Struct, field
 
 from harness.benchmarks import registry
-from harness.serve.faults import HttpReply
+from harness.errors import BadInput
+from harness.serve.faults import FAILED, REFUSALS, HttpReply
 from harness.serve.stream import Manner
 
+FOLDER = Path(__file__).parent / "imitations"
+NAMES = ("openai", "deepseek", "dashscope", "siliconflow", "openrouter", "vllm", "sglang", "llamacpp")
 NO_SUCH_MODEL = "no-such-model"
-"""The one name that is not answered, where the provider has an error for it."""
-
+"""The one name that is not answered, if the provider has an error for it."""
 FIXED = '{"reply": "收到，这是一条固定的回复。"}'
 """The answer to prompts that no baseline can read."""
-
 THOUGHTS = "先看最近几批动态里反复出现的标签，再对照候选，排除只是一时热门的，然后按把握大小排序。"
-HIDDEN, INLINE = "hidden", "inline"
-SHOWN = ("reasoning_content", "reasoning", INLINE, HIDDEN)
+
+Status = Annotated[int, msgspec.Meta(ge=400, le=599)]
+T = TypeVar("T")
+
 _ABSENT = object()
 _COUNT = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """On a call's parameter, dotted for a member of one: that it is there, one of `equals` and none of `other_than`,
-    or else, with `absent`, that it is not there. Without a parameter it always holds.
+class Members(dict[str, Any]):
+    """Members of a JSON object, which is text in a data file."""
+
+
+class Body(str):
+    """JSON, in which `$model` and `$value` are the requested model and the refused value."""
+
+
+class Error(Struct, frozen=True, forbid_unknown_fields=True):
+    """An error as an HTTP reply."""
+
+    status: Status
+    body: Body
+    headers: dict[str, str] = {}
+
+    def reply(self, model: str, value: Any = None) -> HttpReply:
+        shown = value if isinstance(value, str) else orjson.dumps(value).decode()
+        model, shown = (orjson.dumps(text).decode()[1:-1] for text in (model, shown))  # as within a JSON string
+        body = Template(self.body).safe_substitute(model=model, value=shown)
+        return HttpReply(self.status, body.encode(), headers=self.headers)
+
+
+class Rule(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A rule for calls of these models with a condition on a parameter, dotted for a member of one: it is one of
+    `equals` and none of `other_than`; or, with `absent`, it is not there. Without a parameter the rule always applies.
     """
 
+    models: re.Pattern[str] = re.compile("")
     parameter: str | None = None
     equals: tuple[Any, ...] | None = None
     other_than: tuple[Any, ...] = ()
     absent: bool = False
 
-    def holds(self, call: Mapping[str, Any]) -> bool:
-        if self.parameter is None:
-            return True
-        value = member(call, self.parameter)
+    def applies(self, call: Mapping[str, Any]) -> bool:
+        if not self.models.search(call["model"]):
+            return False
+        value = self.value(call)
         if value is _ABSENT:
-            return self.absent
+            return self.absent or self.parameter is None
         return (self.equals is None or value in self.equals) and value not in self.other_than
 
+    def value(self, call: Mapping[str, Any]) -> Any:
+        """Return the parameter's value in a call, `_ABSENT` if it is not there."""
+        value: Any = call if self.parameter else _ABSENT
+        for name in (self.parameter or "").split("."):
+            value = value.get(name, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        return value
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """Models that think first. `shown` is where their thoughts stand: in a member of the message, `inline` in its
-    content, or `hidden`; `counted` says whether the usage tells their tokens apart.
+
+class Thinking(Rule, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Models that think first. `shown` is the place of their thoughts: a member of the message, `inline` in its
+    content, or `hidden`; `counted`: the usage has their tokens apart.
     """
 
-    models: re.Pattern[str]
-    shown: str
-    counted: bool
-    when: Condition
+    shown: Literal["reasoning_content", "reasoning", "inline", "hidden"]
+    counted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Error:
-    """An HTTP reply; `body` is JSON with `$model` and `$value` in it."""
-
-    status: int
-    body: str
-    headers: Mapping[str, str]
-
-    def reply(self, model: str, value: Any = None) -> HttpReply:
-        named = Template(self.body).safe_substitute(model=_inside(model), value=_inside(_shown(value)))
-        return HttpReply(self.status, named.encode(), headers=self.headers)
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Calls that the provider does not take: of these models, streamed or not (None: either), where no message has the
-    word, and where the condition holds.
+class Refused(Rule, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Calls that the provider refuses: to which the rule applies, streamed or not (None: either), and whose messages
+    lack the word. `status`, `body` and `headers` are those of the `Error`.
     """
 
-    models: re.Pattern[str]
-    streamed: bool | None
-    without_word: str | None
-    when: Condition
-    error: Error
+    status: Status
+    body: Body
+    headers: dict[str, str] = {}
+    streamed: bool | None = None
+    without_word: str | None = None
 
     def concerns(self, call: Mapping[str, Any]) -> bool:
-        if self.streamed not in (None, bool(call.get("stream"))) or not self.models.search(call["model"]):
+        if self.streamed not in (None, bool(call.get("stream"))) or not self.applies(call):
             return False
-        if self.without_word and any(self.without_word in said["content"].lower() for said in call["messages"]):
-            return False
-        return self.when.holds(call)
+        word = self.without_word
+        return not (word and any(word in message["content"].lower() for message in call["messages"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Imitation:
-    """One provider. `reply`, `choice`, `message` and `usage` are members of whole replies beside OpenAI's; `parts`:
-    contents are lists of parts; `empty_lines`: these keep a connection alive until a whole reply comes.
+class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One provider. `sources` are the public pages and threads that its file was written after.
+
+    `reply`, `choice`, `message` and `usage` are members of whole replies in addition to OpenAI's, `chunk` and
+    `chunk_choice` those of the chunks of streams; `"{prompt_tokens}"` in a usage is replaced by that count. `parts`:
+    contents are lists of parts. `usage_at_finish`: it comes with a stream's end. A `comment` in streams and
+    `empty_lines` before whole replies keep a connection alive. `stream_error` is the data of an error in mid-stream.
+    `errors` are by kind, of faults.REFUSALS.
     """
 
-    name: str
     sources: tuple[str, ...]
-    reply: dict[str, Any]
-    choice: dict[str, Any]
-    message: dict[str, Any]
-    usage: dict[str, Any]
-    usage_missing: bool
-    parts: bool
-    empty_lines: bool
-    manner: Manner
-    thinking: tuple[Thinking, ...]
-    refused: tuple[Refused, ...]
-    errors: Mapping[str, Error]
+    reply: Members = field(default_factory=Members)
+    choice: Members = field(default_factory=Members)
+    message: Members = field(default_factory=Members)
+    usage: Members = field(default_factory=Members)
+    chunk: Members = field(default_factory=Members)
+    chunk_choice: Members = field(default_factory=Members)
+    comment: str | None = None
+    stream_error: Members = field(default_factory=lambda: Members(orjson.loads(FAILED)))
+    parts: bool = False
+    usage_missing: bool = False
+    usage_at_finish: bool = False
+    empty_lines: bool = False
+    thinking: tuple[Thinking, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    errors: dict[str, Error] = {}
+
+    @property
+    def manner(self) -> Manner:
+        """What the provider does differently in streams."""
+        error = orjson.dumps(dict(self.stream_error))
+        return Manner(self.chunk, self.chunk_choice, self.comment, self.usage_at_finish, error)
 
     def refusal(self, call: Mapping[str, Any]) -> HttpReply | None:
-        """The error that the provider has for a call as it stands, None where it takes it."""
+        """Return the provider's error for a call, None if it takes it."""
         if call["model"] == NO_SUCH_MODEL and "unknown_model" in self.errors:
             return self.errors["unknown_model"].reply(NO_SUCH_MODEL)
         for rule in self.refused:
             if rule.concerns(call):
-                value = member(call, rule.when.parameter) if rule.when.parameter else None
-                return rule.error.reply(call["model"], None if value is _ABSENT else value)
+                value = rule.value(call)
+                error = Error(rule.status, rule.body, rule.headers)
+                return error.reply(call["model"], None if value is _ABSENT else value)
         return None
 
-    def error(self, kind: str, model: str) -> HttpReply:
-        """The error of a kind that the provider has."""
-        return self.errors[kind].reply(model)
-
     def shape(self, reply: dict[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole reply of ours in the provider's shape."""
+        """Return a whole reply of ours in the provider's shape."""
         choice, usage = reply["choices"][0], dict(reply["usage"])
         message = choice["message"] | self.message
-        finish_reason = choice["finish_reason"]
-        thinking = next((entry for entry in self.thinking if _thinks(entry, call)), None)
+        thinking = next((rule for rule in self.thinking if rule.applies(call)), None)
         if thinking:
-            message, usage = _with_thoughts(thinking, message, usage, finish_reason)
+            _think(thinking, message, usage, choice["finish_reason"])
         usage = _merged(usage, _counted(self.usage, usage))
         if self.parts and isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
@@ -146,8 +173,46 @@ class Imitation:
         return shaped
 
 
+def load(name: str, folder: Path = FOLDER) -> Imitation:
+    """Return the imitation of a provider. Raise `BadInput` for a name without a file and for a mistake in one."""
+    path = folder / f"{name}.toml"
+    if folder is FOLDER and name not in NAMES:
+        raise BadInput(f"cannot imitate {name!r}: known are {', '.join(NAMES)}")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: not TOML: {error}") from None
+    errors = data.get("errors", {})
+    for kind, each in errors.items() if isinstance(errors, dict) else ():  # one by one: msgspec names no key
+        if kind not in REFUSALS:
+            raise BadInput(f"{path}, errors.{kind}: expected one of {', '.join(REFUSALS)}")
+        _converted(each, Error, f"{path}, errors.{kind}")
+    return _converted(data, Imitation, str(path))
+
+
+def _converted(data: Any, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(data, kind, dec_hook=_decoded)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{where}: {error}") from None
+
+
+def _decoded(kind: type, text: Any) -> Any:
+    """Decode a regular expression or the text of JSON. Raise `ValueError`."""
+    try:
+        value: Any = orjson.loads(text) if kind in (Members, Body) else re.compile(text)
+    except (orjson.JSONDecodeError, re.error, TypeError) as error:
+        expected = "JSON as text" if kind in (Members, Body) else "a regular expression"
+        raise ValueError(f"expected {expected} ({error})") from None
+    if kind is Members and not isinstance(value, dict):
+        raise ValueError("expected a JSON object as text")
+    return Members(value) if kind is Members else Body(text) if kind is Body else value
+
+
 def answer(call: Mapping[str, Any], seed: int) -> str:
-    """What any model says: a baseline's answer, of that name or of a benchmark whose prompt this is, or a fixed one."""
+    """Return the answer of the baseline of that name, or of a benchmark with such prompts, or a fixed one."""
     model, messages = call["model"], call["messages"]
     text = "\n".join([message["content"] for message in messages if message["role"] == "user"])
     known = registry.baselines()
@@ -155,42 +220,25 @@ def answer(call: Mapping[str, Any], seed: int) -> str:
     return known[name](messages, seed) if name else FIXED
 
 
-def member(call: Mapping[str, Any], dotted: str) -> Any:
-    """A member of a call, or a member of that; a value of its own where it is not there."""
-    value: Any = call
-    for name in dotted.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return _ABSENT
-        value = value[name]
-    return value
-
-
-def _thinks(entry: Thinking, call: Mapping[str, Any]) -> bool:
-    return bool(entry.models.search(call["model"])) and entry.when.holds(call)
-
-
-def _with_thoughts(
-    thinking: Thinking, message: dict[str, Any], usage: dict[str, Any], finish_reason: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Message and usage of a model that thought first. A reply cut off by its length never got beyond the thoughts."""
+def _think(thinking: Thinking, message: dict[str, Any], usage: dict[str, Any], finish_reason: str) -> None:
+    """Add thoughts to message and usage. A reply cut off by its length never got beyond them."""
     if finish_reason == "length":
         usage["completion_tokens"] = 0
         message["content"] = ""
-    if thinking.shown == INLINE:
+    if thinking.shown == "inline":
         end = "" if finish_reason == "length" else f"\n</think>\n\n{message['content'] or ''}"
         message["content"] = f"<think>\n{THOUGHTS}{end}"
-    elif thinking.shown != HIDDEN:
+    elif thinking.shown != "hidden":
         message[thinking.shown] = THOUGHTS
-    spent = len(THOUGHTS) // 2
-    usage["completion_tokens"] += spent
+    tokens = len(THOUGHTS) // 2
+    usage["completion_tokens"] += tokens
     usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
     if thinking.counted:
-        usage["completion_tokens_details"] = {"reasoning_tokens": spent}
-    return message, usage
+        usage["completion_tokens_details"] = {"reasoning_tokens": tokens}
 
 
 def _counted(members: Any, usage: Mapping[str, Any]) -> Any:
-    """The members with the counts that they name."""
+    """Return the members with the counts of the usage that they name."""
     if isinstance(members, dict):
         return {name: _counted(value, usage) for name, value in members.items()}
     named = _COUNT.fullmatch(members) if isinstance(members, str) else None
@@ -198,18 +246,9 @@ def _counted(members: Any, usage: Mapping[str, Any]) -> Any:
 
 
 def _merged(counts: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
-    """Counts win over members of the same name, at each level."""
+    """Merge both; counts win over members of the same name, at each level."""
     both = {**members, **counts}
     for name, value in counts.items():
         if isinstance(value, dict) and isinstance(members.get(name), dict):
             both[name] = members[name] | value
     return both
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _inside(text: str) -> str:
-    """A text as it stands between the quotation marks of a JSON string."""
-    return orjson.dumps(text).decode()[1:-1]

@@ -12,11 +12,6 @@ from harness.serve import stream
 from harness.serve.faults import HttpReply
 
 JSON = {"Content-Type": "application/json"}
-EMPTY_LINES = b"\n\n"
-
-
-def whole(body: bytes) -> web.Response:
-    return web.Response(body=body, headers=JSON)
 
 
 def respond(reply: HttpReply) -> web.Response:
@@ -27,11 +22,11 @@ def respond(reply: HttpReply) -> web.Response:
 
 
 async def after_empty_lines(request: web.Request, body: bytes, seconds: float) -> web.StreamResponse:
-    """A whole reply, and empty lines that keep the connection alive until it comes."""
+    """Send a whole reply, and empty lines that keep the connection alive until it comes."""
     response = web.StreamResponse(headers=JSON)
     await response.prepare(request)
     for _ in range(2):
-        await response.write(EMPTY_LINES)
+        await response.write(b"\n\n")
         if seconds:
             await asyncio.sleep(seconds / 2)
     await response.write(body)
@@ -39,7 +34,7 @@ async def after_empty_lines(request: web.Request, body: bytes, seconds: float) -
 
 
 async def in_parts(request: web.Request, comment: bytes, data: bytes, seconds: float) -> web.StreamResponse:
-    """A stream's bytes, spread over the seconds; a comment comes at once."""
+    """Send a stream's bytes, spread over the seconds; a comment comes at once."""
     response = web.StreamResponse(headers=stream.HEADERS)
     await response.prepare(request)
     if comment:
@@ -53,18 +48,16 @@ async def in_parts(request: web.Request, comment: bytes, data: bytes, seconds: f
 
 
 async def reset_within(request: web.Request, body: bytes) -> web.StreamResponse:
-    """Headers that promise all of the reply, half of it, then a reset."""
-    headers = {**JSON, "Content-Length": str(len(body))}
-    response = web.StreamResponse(headers=headers)
+    """Send headers that announce all of the reply, half of it, then a reset."""
+    response = web.StreamResponse(headers={**JSON, "Content-Length": str(len(body))})
     await response.prepare(request)
     await response.write(body[: len(body) // 2])
     return reset(request, response)
 
 
 def reset(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Ends the connection with RST. `close` and not `abort`: what is written already shall arrive."""
-    transport = request.transport
-    if transport is not None:
+    """End the connection with RST. `close` and not `abort`, so that bytes written already arrive."""
+    if (transport := request.transport) is not None:
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.close()

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hmac
 import os
+import struct
 import zipfile
-from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b, file_digest, sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
@@ -29,9 +29,9 @@ from harness.benchmarks.files import open_regular
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
-from harness.store.jsonl import BLOCK, Unexpected, elements, plain_lines
+from harness.store.jsonl import Unexpected, elements, plain_lines
 
-FORMAT = 3
+FORMAT = 4
 Measured = Callable[[bytes, Where], tuple[str, int]]
 """Validate a line and return its user's key and number of steps."""
 
@@ -45,28 +45,25 @@ def line_digest(line: bytes) -> str:
     return sha256(line).hexdigest()[:32]
 
 
-class Columns(NamedTuple):
-    """One entry a task, in the file's order; `digests` is (tasks, 2) of uint64."""
-
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int32]
-    numbers: NDArray[np.int64]
-    keys: NDArray[np.uint64]
-    digests: NDArray[np.uint64]
-    steps: NDArray[np.int32]
+ROW = np.dtype(
+    [("offset", "<i8"), ("size", "<i4"), ("number", "<i8"), ("key", "<u8"), ("digest", "V16"), ("steps", "<i4")]
+)
+PACKED = struct.Struct("<qiqQ16si")
+"""A task: where its line is in bytes, the line's number, hashes of key and line, and the expected steps."""
 
 
 class TaskIndex:
     """Positions count from 0 in the file's order."""
 
-    def __init__(self, path: Path, columns: Columns, sha256_hex: str, cache: Path) -> None:
+    def __init__(self, path: Path, rows: NDArray[Any], sha256_hex: str, cache: Path) -> None:
         self.path = path
         self._cache = cache
         self.sha256 = sha256_hex
-        self.steps = columns.steps
-        self._columns = columns
-        self._order = np.argsort(columns.keys, kind="stable")
-        self._sorted = columns.keys[self._order]
+        self.rows = rows
+        self.steps: NDArray[np.int32] = np.ascontiguousarray(rows["steps"])
+        self._keys: NDArray[np.uint64] = np.ascontiguousarray(rows["key"])
+        self._order = np.argsort(self._keys, kind="stable")
+        self._sorted = self._keys[self._order]
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __len__(self) -> int:
@@ -87,11 +84,11 @@ class TaskIndex:
         return position if position is not None and self.digest(position) == data.get("task") else None
 
     def digest(self, position: int) -> str:
-        return bytes(self._columns.digests[position].tobytes()).hex()
+        return bytes(self.rows["digest"][position]).hex()
 
     def read(self, position: int) -> bytes:
         """Return the line of a task. Raise `MachineError` if the file is no longer the one that was indexed."""
-        line = os.pread(self._fd, int(self._columns.sizes[position]), int(self._columns.offsets[position]))
+        line = os.pread(self._fd, int(self.rows["size"][position]), int(self.rows["offset"][position]))
         if line_digest(line) != self.digest(position):
             with suppress(OSError):  # it would be found to be outdated anyway
                 self._cache.unlink()
@@ -99,13 +96,13 @@ class TaskIndex:
         return line
 
     def where(self, position: int) -> Where:
-        return Where(str(self.path), int(self._columns.numbers[position]))
+        return Where(str(self.path), int(self.rows["number"][position]))
 
     def select(self, ratio: float, seed: int) -> NDArray[np.bool_]:
         """Return a mask of a share of the users; for one seed, a larger share includes every smaller one."""
         chosen = np.zeros(len(self), dtype=np.bool_)
         count = min(len(self), max(1, round(ratio * len(self)))) if len(self) else 0
-        chosen[np.argsort(_mixed(self._columns.keys, seed), kind="stable")[:count]] = True
+        chosen[np.argsort(_mixed(self._keys, seed), kind="stable")[:count]] = True
         return chosen
 
 
@@ -128,7 +125,7 @@ def open_index(
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     if not path.is_file():
         raise BadInput(f"{path} is not a file")
-    place = hash_name(str(path.resolve()) + kind)
+    place = blake2b(os.fsencode(str(path.resolve()) + kind), digest_size=6).hexdigest()
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
@@ -140,50 +137,26 @@ def open_index(
     return index
 
 
-def hash_name(text: str) -> str:
-    return blake2b(os.fsencode(text), digest_size=6).hexdigest()
-
-
 def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskIndex:
-    whole = sha256()
-    offsets, sizes, numbers = array("q"), array("l"), array("q")
-    keys, steps = array("Q"), array("l")
-    digests = bytearray()
-    name = str(path)
+    whole, packed, name = sha256(), bytearray(), str(path)
     try:
         with path.open("rb") as file:
             for line, start, number in (elements if path.suffix == ".json" else plain_lines)(file, whole):
                 key, length = measured(line, Where(name, number))
-                digests += sha256(line).digest()[:16]
-                offsets.append(start)
-                sizes.append(len(line))
-                numbers.append(number)
-                keys.append(key_hash(key))
-                steps.append(length)
+                packed += PACKED.pack(start, len(line), number, key_hash(key), sha256(line).digest()[:16], length)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except Unexpected as error:
-        raise BadInput(f"{error.where(name)}: expected {error}") from None
-    if not offsets:
+        raise BadInput(f"{Where(name, error.line)}: expected {error}") from None
+    if not packed:
         raise BadInput(f"{path} holds no tasks")
-    columns = Columns(
-        np.array(offsets, np.int64),
-        np.array(sizes, np.int32),
-        np.array(numbers, np.int64),
-        np.array(keys, np.uint64),
-        np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2),
-        np.array(steps, np.int32),
-    )
-    _refuse_repeated(path, columns, key_field)
-    return TaskIndex(path, columns, whole.hexdigest(), cache)
-
-
-def _refuse_repeated(path: Path, columns: Columns, key_field: str) -> None:
-    order = np.argsort(columns.keys, kind="stable")
-    same = np.flatnonzero(np.diff(columns.keys[order]) == 0)
+    rows = np.frombuffer(packed, ROW)
+    order = np.argsort(rows["key"], kind="stable")
+    same = np.flatnonzero(np.diff(rows["key"][order]) == 0)
     if len(same):
-        first, second = sorted(int(columns.numbers[order[at]]) for at in (same[0], same[0] + 1))
+        first, second = sorted(int(rows["number"][order[at]]) for at in (same[0], same[0] + 1))
         raise BadInput(f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}")
+    return TaskIndex(path, rows, whole.hexdigest(), cache)
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
@@ -196,6 +169,8 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
 
 
 SEAL = sha256().digest_size
+BLOCK = 1 << 20
+"""Bytes read at once."""
 CACHE_MOST = 32
 """Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task several."""
 
@@ -214,7 +189,7 @@ def _load(cache: Path, path: Path, stamp: dict[str, object], secret: bytes) -> T
                 with path.open("rb") as tasks:
                     if not same_but_times or file_digest(tasks, "sha256").hexdigest() != digest:
                         return None
-            return TaskIndex(path, Columns(*(held[name] for name in Columns._fields)), digest, cache)
+            return TaskIndex(path, held["rows"], digest, cache)
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
 
@@ -241,7 +216,7 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
     check_folder(cache.parent)
     content = BytesIO()
-    np.savez(content, stamp=held, **index._columns._asdict())
+    np.savez(content, stamp=held, rows=index.rows)
     whole = content.getbuffer()
     with replacing(cache, shared=True) as file:
         file.write(whole)

@@ -22,17 +22,13 @@ from harness.ui.words import Piece
 
 LABEL = 10
 """Cells in front of a run's traffic."""
-
 BAR_BETWEEN = " | "
 WARNINGS = 3
 """And one more for each further run: a run shows at most one fault, so at least two lines are findings."""
-
 PARAGRAPH = 6
 """Fewest lines on a run's traffic."""
-
 WIDE = 100
 """Columns from which headings are spelled out."""
-
 LEAST_NAME, MOST_NAME = 12, 30
 """Widest name of a run in its row, in cells: on narrow screens and on wide ones."""
 
@@ -69,11 +65,12 @@ def view(snapshots: Snapshots, screen: Screen) -> list[Text]:
     """Return the whole display within the screen's lines and columns; the last line stays free."""
     room = screen.height - 1
     lines = [*_laid_out(snapshots, screen, room), *_warnings(snapshots, screen)]
-    fitted = [line.text for line in _fitted(lines, room)]
-    for text in fitted:
-        if text.cell_len > screen.width:
-            text.truncate(screen.width)
-    return fitted
+    while len(lines) > max(1, room):
+        least = min(line.worth for line in lines)
+        lines.pop(max(place for place, line in enumerate(lines) if line.worth == least))
+    for line in lines:
+        line.text.truncate(screen.width)
+    return [line.text for line in lines]
 
 
 def _laid_out(snapshots: Snapshots, screen: Screen, room: int) -> list[Line]:
@@ -86,13 +83,6 @@ def _laid_out(snapshots: Snapshots, screen: Screen, room: int) -> list[Line]:
             if len(lines) + WARNINGS <= room:
                 return lines
     return _rows(snapshots, screen)
-
-
-def _fitted(lines: list[Line], room: int) -> list[Line]:
-    while len(lines) > max(1, room):
-        least = min(line.worth for line in lines)
-        lines.pop(max(place for place, line in enumerate(lines) if line.worth == least))
-    return lines
 
 
 def _detailed(snapshots: Snapshots, screen: Screen, traffic: Callable[[Snapshot, Screen], list[Line]]) -> list[Line]:
@@ -239,29 +229,19 @@ def _joined(label: str, parts: list[Piece], screen: Screen, worth: int) -> list[
     """Join parts with bars, on as few lines as possible; only a part longer than a line is cut."""
     indent = cell_len(label) or 2
     room = max(1, screen.width - indent)
-    lines: list[list[Piece]] = []
-    used = 0
+    lines, used = list[Text](), 0
     for part in [part for part in parts if part.text]:
         wide = max(part.room, cell_len(part.text))
         if lines and used + len(BAR_BETWEEN) + wide <= room:
-            lines[-1].append(part)
+            lines[-1].append(BAR_BETWEEN, "dim")
             used += len(BAR_BETWEEN) + wide
         else:
-            lines.append([part])
+            lines.append(Text(no_wrap=True, end="").append(to_left("" if lines else label, indent), "dim"))
             used = wide
-    return [
-        Line(_line(to_left(label if not place else "", indent), some, room, screen), worth)
-        for place, some in enumerate(lines)
-    ]
-
-
-def _line(label: str, parts: list[Piece], room: int, screen: Screen) -> Text:
-    line = Text(no_wrap=True, end="").append(label, "dim")
-    for place, part in enumerate(parts):
-        line.append(BAR_BETWEEN if place else "", "dim")
-        line.append(to_left(screen.cut(screen.plain(part.text), room), part.room), part.style)
-    line.rstrip()
-    return line
+        lines[-1].append(to_left(screen.cut(screen.plain(part.text), room), part.room), part.style)
+    for line in lines:
+        line.rstrip()
+    return [Line(line, worth) for line in lines]
 
 
 def _warnings(snapshots: Snapshots, screen: Screen) -> list[Line]:

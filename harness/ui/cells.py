@@ -32,12 +32,8 @@ class Screen:
     def bars(self) -> str:
         return BARS if has(self.encoding, BARS) else PLAIN_BARS
 
-    @property
-    def cut_mark(self) -> str:
-        return "…" if has(self.encoding, "…") else ".."
-
     def plain(self, text: str) -> str:
-        """A text on one line, without what moves a cursor, in characters that the terminal has: as long as it looks."""
+        """Return a text on one line, with the terminal's characters and no control characters: as wide as it looks."""
         if not text.isprintable():
             text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         if has(self.encoding, text):
@@ -48,10 +44,10 @@ class Screen:
             return ascii(text)[1:-1]
 
     def cut(self, text: str, width: int) -> str:
-        """A plain text in at most so many cells."""
+        """Return a plain text in at most so many cells."""
         if cell_len(text) <= width:
             return text
-        mark = self.cut_mark if width > 2 else ""
+        mark = "" if width <= 2 else "…" if has(self.encoding, "…") else ".."
         return set_cell_size(text, max(0, width - len(mark))).rstrip() + mark
 
 

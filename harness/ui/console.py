@@ -30,18 +30,18 @@ class SharedConsole(Console):
             super().print(*args, **kwargs)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Every string, before its width is measured."""
+        """Escape every string, before its width is measured."""
         return super().render_str(on_one_line(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Everything that is written; also texts that were made elsewhere."""
+        """Escape everything that is written, also texts that were made elsewhere."""
         for segment in super().render(renderable, options):
             is_safe = segment.control or segment.text.isprintable()
             yield segment if is_safe else Segment(in_lines(segment.text), segment.style)
 
 
 def console(*, no_color: bool = False) -> SharedConsole:
-    """Standard output. Nothing in a text is taken for markup, and output that fails ends nothing.
+    """Return standard output. Nothing in a text is taken for markup, and output that fails ends nothing.
 
     `NO_COLOR` in the environment means `no_color`.
     """

@@ -1,4 +1,4 @@
-"""What the process list shows of this process."""
+"""Hide secrets in the process list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ARGUMENTS_BEGIN, ARGUMENTS_END = 45, 46
 
 
 def hide(words: Iterable[str]) -> None:
-    """Writes stars over these words in the arguments that the process list shows, where the system is Linux.
+    """Write stars over these words in the arguments that the process list shows, where the system is Linux.
 
     Not covered: the moment until then (some hundredths of a second), the shell's history, and whoever started this
     process with the same words (make, a job scheduler). Elsewhere nothing happens.

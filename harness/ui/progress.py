@@ -22,13 +22,10 @@ from harness.ui.console import SharedConsole
 
 PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
 """Seconds between two entries in a log: at first, at most, and in between as a share of the time elapsed."""
-
 COLUMNS = 80
 """Line length of logs."""
-
 WARNINGS = 2
 """A run shows at most one fault, so the other line is a finding, if there is one."""
-
 NOTHING = ("0 waiting", "0 backing off")
 """Left out of logs."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
@@ -26,16 +27,14 @@ def admit_all_characters() -> None:
 
 def tell(sentence: str) -> None:
     """Print a sentence to the user on stderr, if it can be written: always one line."""
+    words = on_one_line(sentence)
+    cut = f" … ({len(words) - LONGEST} more characters)"
+    bounded = words if len(words) <= LONGEST + len(cut) else words[:LONGEST] + cut
     try:
         if sys.stderr is not None:  # `print` would take stdout instead
-            print(f"harness: {_bounded(on_one_line(sentence))}", file=sys.stderr, flush=True)
+            print(f"harness: {bounded}", file=sys.stderr, flush=True)
     except OSError:
         drop(sys.stderr)
-
-
-def _bounded(words: str) -> str:
-    cut = f" … ({len(words) - LONGEST} more characters)"
-    return words if len(words) <= LONGEST + len(cut) else words[:LONGEST] + cut
 
 
 def show(text: str) -> None:
@@ -102,25 +101,22 @@ class Unfailing:
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        if not self._silent:
-            try:
-                return self._stream.write(text)
-            except OSError as error:
-                self._fall_silent(error)
+        self._attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        if not self._silent:
-            try:
-                self._stream.flush()
-            except OSError as error:
-                self._fall_silent(error)
+        self._attempt(self._stream.flush)
 
-    def _fall_silent(self, error: OSError) -> None:
-        self._silent = True
-        drop(self._stream)
-        if not isinstance(error, BrokenPipeError):
-            tell(f"no further output: it cannot be written: {error.strerror}")
+    def _attempt(self, output: Callable[[], object]) -> None:
+        if self._silent:
+            return
+        try:
+            output()
+        except OSError as error:
+            self._silent = True
+            drop(self._stream)
+            if not isinstance(error, BrokenPipeError):
+                tell(f"no further output: it cannot be written: {error.strerror}")
 
 
 def unfailing() -> TextIO | None:

@@ -14,7 +14,6 @@ GAP = "  "
 LEAST_BAR = 5
 BAR = "bar"
 """Heading of the bar's column, which takes the width that the others leave."""
-
 DIM, GOING, ENDED = "dim", "cyan", "green"
 
 
@@ -22,7 +21,7 @@ DIM, GOING, ENDED = "dim", "cyan", "green"
 class Column:
     """Cells are plain text. `width` is at least that of what they may come to, so that nothing moves as they grow.
 
-    `worth` says how long the column stays where room is short; one of the largest worth is cut to what there is.
+    Where room is short, columns of the least `worth` are left out first; one of the largest is cut.
     """
 
     heading: str
@@ -32,33 +31,24 @@ class Column:
     left: bool = False
     style: str = ""
 
-    @property
-    def cells_wide(self) -> int:
-        return max(self.width, cell_len(self.heading), *map(cell_len, self.cells))
-
 
 def rows(screen: Screen, columns: Sequence[Column], shares: Sequence[float]) -> list[Text]:
     """Return a heading and a line for each row; `shares`, from 0 to 1, are shown as bars in the column `BAR`."""
     kept = [column for column in columns if column.heading != BAR]
-    widths = {column.heading: column.cells_wide for column in kept}
+    widths = {c.heading: max(c.width, cell_len(c.heading), *map(cell_len, c.cells)) for c in kept}
     while len(kept) > 1 and _total(kept, widths) > screen.width:
         kept.remove(min(kept, key=lambda column: column.worth))
     if len(kept) == 1:
         widths[kept[0].heading] = min(widths[kept[0].heading], screen.width)
     bar = screen.width - _total(kept, widths) - len(GAP)
     shown = [column for column in columns if column in kept or (column.heading == BAR and bar >= LEAST_BAR)]
-    return [_heading(screen, shown, widths, bar)] + [
-        _row(screen, shown, widths, bar, number, share) for number, share in enumerate(shares)
-    ]
+    cells = [" " * bar if c.heading == BAR else _set(screen, c, c.heading, widths[c.heading]) for c in shown]
+    heading = Text(GAP.join(cells).rstrip(), style=DIM, no_wrap=True, end="")
+    return [heading, *(_row(screen, shown, widths, bar, number, share) for number, share in enumerate(shares))]
 
 
 def _total(columns: Sequence[Column], widths: dict[str, int]) -> int:
     return sum([widths[column.heading] + len(GAP) for column in columns]) - len(GAP)
-
-
-def _heading(screen: Screen, columns: Sequence[Column], widths: dict[str, int], bar: int) -> Text:
-    cells = [" " * bar if c.heading == BAR else _set(screen, c, c.heading, widths[c.heading]) for c in columns]
-    return Text(GAP.join(cells).rstrip(), style=DIM, no_wrap=True, end="")
 
 
 def _row(

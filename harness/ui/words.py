@@ -9,10 +9,8 @@ from harness.model import Snapshot, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
-
 SILENT = 10.0
 """Seconds without a reply that are shown, unless one in twenty replies takes half as long or more."""
-
 KINDS_SHOWN = 3
 
 HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
@@ -30,9 +28,9 @@ class Piece:
 def in_flight(s: Snapshot) -> list[Piece]:
     """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight."""
     digits = len(str(max(s.limit, s.requested or 0)))
-    asked = "auto" if s.requested is None else str(s.requested)
+    requested = "auto" if s.requested is None else str(s.requested)
     parts = [
-        Piece(f"{s.in_flight:>{digits}} in flight, limit {s.limit:>{digits}}, {asked} requested"),
+        Piece(f"{s.in_flight:>{digits}} in flight, limit {s.limit:>{digits}}, {requested} requested"),
         Piece(f"{s.waiting} waiting", 8 + digits),
         Piece(f"{s.backing_off} backing off", 12 + digits),
     ]
@@ -176,7 +174,7 @@ def pace(rate: float) -> str:
 
 
 def count(number: float) -> str:
-    """In at most six characters."""
+    """Return a number in at most six characters."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= 0.99995 * size:
             return f"{number / size:.1f}{unit}"

@@ -8,6 +8,7 @@ import shutil
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.analysis import selection
-from harness.analysis.verification.checksums import LinesCheck, Replies
+from harness.analysis.saved_runs import SavedRun
+from harness.analysis.verification.checksums import LinesCheck
 from harness.analysis.verification.proof import Check
 from harness.analysis.verification.replayed import Player
 from harness.benchmarks.streamprofile.synth import generate
@@ -36,12 +38,6 @@ Findings = list[str]
 RECORDS, RESPONSES, FAILURES = "inference_results_weibo.jsonl", "responses_weibo.jsonl", "failures_weibo.jsonl"
 EVENTS, MANIFEST, REPORT = "run_weibo.log", "run_weibo.json", "eval_report_weibo.json"
 USERS = 5
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +120,8 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
             assert manifest is not None
             if state is not None:
                 manifest.state, manifest.results_sha256 = state, None
-            replies = Replies(run.files.responses, index.find, lambda: None)
             player = Player(benchmark, sampling_again(manifest), loop)
-            check = Check(run.files, manifest, benchmark, index, replies, player, lambda: None)
+            check = Check(replace(run, manifest=manifest), benchmark, index, player, lambda: None)
             return next(check.findings(), None) or next(iter(check.notes), None)
 
         yield first
@@ -567,7 +562,7 @@ def test_any_byte_of_a_log_that_flips_is_found_without_the_tasks(name: str, ever
     manifest.state, manifest.results_sha256 = RUNNING, None
 
     def found() -> list[str]:
-        return list(LinesCheck(RunFiles(complete, "weibo"), manifest, lambda: None).findings())
+        return list(LinesCheck(SavedRun(RunFiles(complete, "weibo"), manifest), lambda: None).findings())
 
     assert found() == []
     assert [at for at in flipped(complete / name, every) if not found()] == []

@@ -195,7 +195,7 @@ def test_wrong_values_stop_their_own_run_alone(folder: Folder) -> None:
             "measure without an answer: TypeError: unsupported operand type(s) for +: 'NoneType' and 'int' "
             f"(faulty.py, line {MEASURE_LINE})",
         ),
-        ("{'Points': 0.0}", f"without an answer, measure: {EACH}, got Points"),
+        ("{'Points': 0.0}", f"measure without an answer: {EACH}, got Points"),
     ],
 )
 def test_a_measure_that_cannot_do_without_an_answer_is_refused_before_the_first_request(

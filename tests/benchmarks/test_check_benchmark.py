@@ -11,11 +11,9 @@ import pytest
 from harness.benchmarks import checking, registry
 from harness.cli import main
 from harness.commands.check_benchmark import models_of, subject_of
-from tests.benchmarks.test_plugin import VISITS, changed, tasks
 from tests.support import ROOT
-from tests.support.plugins import STARS
+from tests.support.plugins import STARS, VISITS, changed
 
-__all__ = ["tasks"]
 SAMPLE = ROOT / "tasks" / "sample"
 
 

@@ -33,6 +33,7 @@ from harness.store import manifest
 from harness.store.lock import RunLock
 from harness.ui.console import console
 from tests.support import ROOT
+from tests.support.disks import read_only
 
 Told = pytest.CaptureFixture[str]
 USERS = 2
@@ -591,37 +592,6 @@ def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, caps
 
 
 # Folders and disks that cannot be written
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Nothing under a folder can be opened for writing, as on an archive; root may write everywhere else."""
-    real_open, real_mkdir, real_path_open = os.open, Path.mkdir, Path.open
-
-    def refuse(path: Any) -> None:
-        if str(path).startswith(str(folder)):
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    def opened(path: Any, flags: int, *rest: Any, **named: Any) -> int:
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            refuse(path)
-        return real_open(path, flags, *rest, **named)
-
-    def made(self: Path, *rest: Any, **named: Any) -> None:
-        if not self.is_dir():
-            refuse(self)
-        real_mkdir(self, *rest, **named)
-
-    def path_opened(self: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
-        if set(mode) & set("wax+"):
-            refuse(self)
-        return real_path_open(self, mode, *rest, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.open", opened)
-        patch.setattr("pathlib.Path.mkdir", made)
-        patch.setattr("pathlib.Path.open", path_opened)
-        yield
 
 
 def test_archive_can_be_looked_at_and_proven(results: Path, capsys: Told) -> None:

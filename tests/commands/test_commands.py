@@ -17,13 +17,6 @@ from harness.store.log import seal, unseal
 from tests.support.scripted import baseline, completion, serving
 
 RESULTS = "inference_results_weibo.jsonl"
-ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

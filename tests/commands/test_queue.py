@@ -18,13 +18,10 @@ from tests.support.embedded import Served, served
 from tests.support.scripted import baseline, serving
 
 KEYS = {"OA_KEY": "sk-test-of-openai", "DS_KEY": "sk-test-of-dashscope"}
-NAMES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in NAMES:
-        monkeypatch.delenv(name, raising=False)
     for name, key in KEYS.items():
         monkeypatch.setenv(name, key)
     monkeypatch.setenv("HOME", str(tmp_path))

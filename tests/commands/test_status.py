@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 
 from harness.cli import main
+from tests.support import Terminal
 
 NAME = "基线-" + "一个很长的名字" * 8
 COLUMNS = ["name", "subset", "model", "state", "users", "done", "failed", "updated"]
@@ -20,11 +20,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = ["--demo", "--platform", "xiaohongshu", "--ratio", "0.05", "--no-html", "--name", NAME]
     assert main(["run", "--model", "baseline/recency", *words, "--results-dir", str(root)]) == 0
     return root
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_status_in_a_pipe_has_every_run_on_one_line(

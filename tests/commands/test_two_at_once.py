@@ -24,17 +24,11 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.store.lock import LEASE, RunLock
 from harness.store.log import sound_lines
-from tests.commands.test_cli import read_only
+from tests.support.disks import read_only
 from tests.support.scripted import baseline, completion, serving
 
 Told = pytest.CaptureFixture[str]
 RECORDS, RESPONSES, LOCK = "inference_results_weibo.jsonl", "responses_weibo.jsonl", "run_weibo.lock"
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")

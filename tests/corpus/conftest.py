@@ -10,14 +10,11 @@ import pytest
 
 from tests.corpus.command import HANG, Commands
 
-KEYS = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS", "XDG_CONFIG_HOME")
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to be in, no settings of the user's, and an end to what hangs."""
-    for name in KEYS:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     faulthandler.dump_traceback_later(HANG, exit=True)

@@ -39,7 +39,7 @@ BAD_PROFILES = (
     Case("no residents", b"[]", ("holds no tasks",)),
     Case("an object", b'{"id": 1}', ("line 1", "a JSON array")),
     Case("cut off", FILES["profiles.json"][:-10], ("line", "expected")),
-    Case("something behind it", FILES["profiles.json"] + b"[]", ("line", "nothing after the array")),
+    Case("something behind it", FILES["profiles.json"] + b"[]", ("line", "a JSON array", "trailing characters")),
     Case("depth", b"[" * 1_000_000, ("line 1", "JSON")),
     Case("depth in a field", put_raw(PROFILES, "1.age", RAW[-1]), ("line", "JSON")),
     Case("NaN", put_raw(PROFILES, "1.age", b"NaN"), ("line", "JSON")),

@@ -21,7 +21,7 @@ from harness.store.log import seal, unseal
 from tests.corpus.command import Commands, put, tree
 from tests.corpus.values import put as changed
 
-CASES = 40
+CASES = 25
 """Of each file; there are thousands."""
 
 VALUES: tuple[Any, ...] = (..., None, True, -1, 0, 0.5, 2**62, 1e308, "", "x", "猫" * 2000, "\x1b[2J\n<b>", [], {})

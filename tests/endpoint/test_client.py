@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from harness.endpoint import client as client_module
 from harness.endpoint.address import Address, check, public_url
 from harness.endpoint.client import Client
-from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
+from harness.endpoint.connect import CA_VARIABLES
 from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
 from harness.serve import faults
@@ -42,15 +42,6 @@ CALL = orjson.dumps({"model": "baseline/recency", "messages": [{"role": "user", 
 BOTH_LOOPS = pytest.mark.parametrize(
     "anyio_backend", [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "request_method"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    for name in (*CA_VARIABLES, CA_FOLDERS):
-        monkeypatch.delenv(name, raising=False)
 
 
 async def send(address: Address, body: bytes = b"{}", seconds: float = HANGS) -> Completion:

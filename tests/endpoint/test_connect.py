@@ -14,20 +14,11 @@ import pytest
 from harness.endpoint import connect
 from harness.endpoint.address import Address, secrets
 from harness.endpoint.client import Client
-from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES, connection
+from harness.endpoint.connect import CA_VARIABLES, connection
 from harness.endpoint.pool import Reusing
 from harness.errors import BadInput
 
 PROXY = "http://proxy.example:3128"
-
-
-@pytest.fixture(autouse=True)
-def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "request_method"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    for name in (*CA_VARIABLES, CA_FOLDERS):
-        monkeypatch.delenv(name, raising=False)
 
 
 def proxy_for(url: str) -> str | None:
@@ -59,7 +50,7 @@ def test_proxy_is_the_one_of_the_scheme_or_else_that_of_all(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     way = connection(Address(url), 1)
-    assert told in way.told
+    assert told in way.way
     assert (way.proxy is None) == (told == "directly")
     assert way.proxy == way.via
     assert "hidden" not in repr(way)

@@ -18,7 +18,7 @@ from harness.endpoint.quirks import Adapted
 from harness.endpoint.replies import Denied
 from harness.errors import EndpointStopped, HarnessError, Rejected, TransportFault
 from harness.model import Completion
-from harness.serve import shapes
+from harness.serve import imitate
 from harness.serve.app import Options, start
 from harness.serve.faults import FaultPlan
 from tests.support.scripted import answer
@@ -63,7 +63,7 @@ MEANS: dict[str, tuple[type[HarnessError], type[HarnessError] | None] | str] = {
 """What an error of a kind becomes: an error of a class (and not of another), or a completion that ended so."""
 
 STREAMS = pytest.mark.parametrize("stream", ["off", "on"])
-KINDS = [(name, kind) for name in shapes.NAMES for kind in shapes.load(name).errors]
+KINDS = [(name, kind) for name in imitate.NAMES for kind in imitate.load(name).errors]
 
 
 def body(model: str, **more: Any) -> bytes:
@@ -96,13 +96,13 @@ async def completion(sending: Adapted, model: str, **more: Any) -> Completion:
 
 def test_every_imitation_is_in_the_tables() -> None:
     """A provider that is added gets its contract."""
-    assert set(PLAIN) == set(THINKING) == set(shapes.NAMES)
+    assert set(PLAIN) == set(THINKING) == set(imitate.NAMES)
     assert {kind for _, kind in KINDS} == set(MEANS)
 
 
 @STREAMS
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", shapes.NAMES)
+@pytest.mark.parametrize("name", imitate.NAMES)
 async def test_reply_is_read_whole_and_streamed(name: str, stream: str) -> None:
     """Text, finish reason, tokens and model as the provider tells them."""
     async with sender(Options(imitate=name), stream) as (sending, learned):
@@ -115,7 +115,7 @@ async def test_reply_is_read_whole_and_streamed(name: str, stream: str) -> None:
 
 @STREAMS
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", shapes.NAMES)
+@pytest.mark.parametrize("name", imitate.NAMES)
 async def test_thoughts_stay_out_of_the_answer(name: str, stream: str) -> None:
     """A thinking model's text is its answer; its thoughts stand beside it where the provider hands them out."""
     model, handed_out = THINKING[name]
@@ -145,7 +145,7 @@ async def test_error_means_what_it_says(name: str, kind: str, stream: str) -> No
 
 @STREAMS
 @pytest.mark.anyio
-@pytest.mark.parametrize("name", shapes.NAMES)
+@pytest.mark.parametrize("name", imitate.NAMES)
 async def test_reply_that_only_thought_is_a_kind_of_its_own(name: str, stream: str) -> None:
     """Cut off at its length before the answer began."""
     model, _ = THINKING[name]

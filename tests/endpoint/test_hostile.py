@@ -34,7 +34,7 @@ from harness.cli import main
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits, Reply
 from harness.endpoint.client import Client
-from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES, DIRECTLY, connection
+from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.errors import EndpointStopped, TransportFault
@@ -152,13 +152,6 @@ async def serving(
     finally:
         listener.close()
         await server.close()
-
-
-@pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", *CA_VARIABLES, CA_FOLDERS):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
 
 
 async def no_pause(seconds: float) -> None:
@@ -542,10 +535,10 @@ def test_run_is_told_that_certificates_are_not_checked(proxy: str | None, monkey
     """With or without a proxy, at https alone: `run` shows the way of an address wherever it is not the plain one."""
     if proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy)
-    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).told
+    told = connection(Address("https://h.example/v1", insecure_tls=True), 1).way
     assert "without checking its certificate" in told and told != DIRECTLY
-    assert "certificate" not in connection(Address("https://h.example/v1"), 1).told
-    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).told == DIRECTLY
+    assert "certificate" not in connection(Address("https://h.example/v1"), 1).way
+    assert connection(Address("http://h.example/v1", insecure_tls=True), 1).way == DIRECTLY
 
 
 WATCHED = [0.5] * 80

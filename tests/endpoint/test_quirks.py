@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from collections.abc import Callable, Collection, Coroutine
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from harness.endpoint.quirk_rules import QUIRKS
-from harness.endpoint.quirks import Adapted, adapt, checked, learn
+from harness.endpoint import quirks as module
+from harness.endpoint.quirks import CHANGES, QUIRKS, Adapted, adapt, checked, learn
 from harness.endpoint.replies import refused
 from harness.endpoint.request_body import Sampling
 from harness.endpoint.transport import Received
@@ -138,11 +140,22 @@ def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
 
 def test_every_quirk_has_a_sentence_for_the_report() -> None:
     """And a name that a providers file may use; any other is the user's mistake."""
-    assert all(quirk.told.startswith("the endpoint ") for quirk in QUIRKS.values())
+    assert all(quirk.sentence.startswith("the endpoint ") for quirk in QUIRKS.values())
     assert checked(QUIRKS) == frozenset(QUIRKS)
     for wrong in (["no_temprature"], "no_seed "):
         with pytest.raises(BadInput, match="no known habit of an endpoint; those known are json_object, "):
             checked(wrong)
+
+
+def test_rules_in_the_data_file_are_whole() -> None:
+    """Every rule has the fields of a quirk and no other, names a quirk where it names one, and every change a rule."""
+    rules = tomllib.loads((Path(module.__file__).with_suffix(".toml")).read_text(encoding="utf-8"))["quirks"]
+    for name, rule in rules.items():
+        matching = {"refusal"} if "refusal" in rule else {"names", "refused"}
+        assert {"member", "sentence", *matching} <= rule.keys(), name
+        assert rule.keys() <= {"member", "sentence", *matching, "unless", "requires", "undoes"}, name
+        assert rule.get("undoes", name) in rules, name
+    assert rules.keys() == QUIRKS.keys() > CHANGES.keys()
 
 
 # A refusal. The bodies are typed anew after the public threads named in the table, and those named here.

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.endpoint.error_phrases import BASE_RESP, FINISH_REASONS, PHRASES
 from harness.endpoint.replies import (
     LONGEST_RETRY_AFTER,
     Denied,
@@ -1101,3 +1102,24 @@ def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() 
         refused(400, {}, b'{"error":{"message":"insufficient balance"}}', datetime.now(UTC), asked)
     with pytest.raises(Denied):
         refused(400, {}, b'{"error":{"message":"\'insufficient balance\'"}}', datetime.now(UTC), b"{}")
+
+
+# The lists of phrases
+
+
+@pytest.mark.parametrize("topic", [topic for topic, phrases in PHRASES.items() if type(phrases) is list])
+def test_phrases_are_as_they_are_looked_up(topic: str) -> None:
+    """A phrase is text in lower case, once; an empty one would be found in every error."""
+    assert all(type(phrase) is str and phrase == phrase.lower().strip() != "" for phrase in PHRASES[topic])
+    assert len(set(PHRASES[topic])) == len(PHRASES[topic])
+
+
+def test_a_providers_word_has_one_meaning() -> None:
+    """Finish reasons mean a word of OpenAI's, and codes of MiniMax a status; none is in two lists."""
+    reasons, codes = PHRASES["finish_reasons"], PHRASES["base_resp"]
+    assert reasons.keys() == {"stop", "length", "content_filter"}
+    assert len(FINISH_REASONS) == sum(map(len, reasons.values()))
+    assert all(reason == reason.lower() for reason in FINISH_REASONS)
+    assert FINISH_REASONS.keys().isdisjoint(PHRASES["broken_off"])
+    assert len(BASE_RESP) == sum(map(len, codes.values()))
+    assert all(type(code) is int and 400 <= status <= 599 for code, status in BASE_RESP.items())

@@ -51,7 +51,7 @@ async def test_saved_response_is_returned_and_not_asked_for() -> None:
     answers = [(await conversation.ask(request(text))).text for text in ("一", "二")]
     assert answers == ["saved", "reply 1"]
     assert endpoint.saved == [(key("二"), 0, "reply 1")]
-    assert (conversation.replayed, conversation.asked) == (1, 2)
+    assert (conversation.replayed, conversation.requests) == (1, 2)
 
 
 @pytest.mark.anyio

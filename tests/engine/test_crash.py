@@ -12,6 +12,7 @@ import pytest
 from bench.kill_and_resume import campaign
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
 from harness.store.log import sound_lines
+from tests.support.processes import wait_for_responses
 
 pytestmark = pytest.mark.slow
 
@@ -22,12 +23,6 @@ def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Pat
     found = campaign(kills=4, users=30, steps=6.0, concurrency=4, seed=3, folder=tmp_path, durability=durability)
     assert (found.kills, found.identical) == (4, found.runs)
     assert found.extra <= found.allowed
-
-
-def wait_for_responses(path: Path, count: int) -> None:
-    """Polls until the run is in the middle of its work."""
-    while sum(1 for _ in sound_lines(path)) < count:
-        pass
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])

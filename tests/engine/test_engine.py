@@ -7,28 +7,24 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import numpy as np
-import orjson
 import pytest
 
-from harness.benchmark import Benchmark, Metric, Task
 from harness.benchmarks import tasks
 from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.request_body import Sampling, digest
-from harness.endpoint.transport import Received
+from harness.endpoint.request_body import Sampling
 from harness.engine import lane as lane_module
 from harness.engine import local
 from harness.engine.finish import finish
@@ -48,9 +44,7 @@ from harness.model import (
     JSON,
     AtRisk,
     Completion,
-    Message,
     Record,
-    Request,
     Snapshot,
     Where,
 )
@@ -58,89 +52,11 @@ from harness.store import log
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED, Manifest
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
+from tests.support.chains import Chains, Endpoint, no_wait, task_lines
 
 USERS = {f"用户{n}": 1 + n * 7 % 5 for n in range(12)}
 STEPS = sum(USERS.values())
 SAMPLING = Sampling("m")
-
-
-class Chains(Benchmark):
-    """A benchmark whose every request holds the reply before."""
-
-    name = "chains"
-    subsets: ClassVar[Mapping[str, str]] = {"weibo": "tasks.jsonl"}
-    metrics = (Metric("Length", unit="replies"),)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_play = self.most_in_play = self.started = 0
-
-    def parse(self, line: JSON, subset: str) -> Task:
-        return Task(line["user_id"], given=line, steps=line["steps"])
-
-    async def play(self, given: JSON, chat: Chat) -> list[str]:
-        self.started += 1
-        self.in_play += 1
-        self.most_in_play = max(self.most_in_play, self.in_play)
-        try:
-            replies = [""]
-            for _ in range(given["steps"]):
-                replies.append((await self.asked(chat, given["user_id"], replies[-1])).text)
-            return replies[1:]
-        finally:
-            self.in_play -= 1
-
-    async def asked(self, chat: Chat, key: str, before: str) -> Completion:
-        return await chat.ask(Request((Message("user", key), Message("assistant", before))))
-
-    def measure(self, task: Task, answer: list[str] | None) -> Mapping[str, float | None]:
-        return {"Length": len(answer or ())}
-
-    def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
-        own = {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
-        return {**own, "metrics": metrics, "outcome": outcome, "repairs": repairs}
-
-    def rescore(self, task: Task, data: JSON) -> JSON:
-        return data
-
-
-def task_lines(users: Mapping[str, int]) -> str:
-    """The tasks file of `Chains`: users and their steps."""
-    lines = (orjson.dumps({"user_id": key, "steps": steps}).decode() for key, steps in users.items())
-    return "\n".join(lines)
-
-
-@dataclass
-class Endpoint:
-    """Replies are a digest of the request, after a number of turns of the loop that hangs on it. `script` is
-    awaited first with the user and how many requests of it came before; what it raises is the reply."""
-
-    script: Callable[[str, int], Awaitable[None]] | None = None
-    sent: list[str] = field(default_factory=list)
-    answered: Counter[str] = field(default_factory=Counter)
-    on_the_wire: int = 0
-    most_on_the_wire: int = 0
-
-    async def send(self, body: bytes, _: str = "") -> Received:
-        user = orjson.loads(body)["messages"][0]["content"]
-        before = self.sent.count(user)
-        self.sent.append(user)
-        self.on_the_wire += 1
-        self.most_on_the_wire = max(self.most_on_the_wire, self.on_the_wire)
-        try:
-            if self.script is not None:
-                await self.script(user, before)
-            for _turn in range(body[-5] % 4 + 1):
-                await anyio.lowlevel.checkpoint()
-        finally:
-            self.on_the_wire -= 1
-        self.answered[digest(body)] += 1
-        completion = Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="served")
-        return Received(completion, "http://here/v1")
-
-
-async def no_wait(seconds: float) -> None:
-    await anyio.lowlevel.checkpoint()
 
 
 class Run:

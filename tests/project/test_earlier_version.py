@@ -13,16 +13,9 @@ from tests.support.before import run_files
 from tests.support.earlier import COMMANDS, FOLDER, copied, outcome, slug
 from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
 
-ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 RESULTS = "inference_results_weibo.jsonl"
 RESPONSES = "responses_weibo.jsonl"
 Contents = dict[str, bytes]
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")

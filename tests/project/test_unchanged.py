@@ -10,7 +10,6 @@ import pytest
 from tests.support import before
 from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
 
-ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 Contents = dict[str, bytes]
 
 RENAMED: dict[str, Renamed] = {"eval_report": FORMAT_2, "stats": STATS, "compare": {}, "failures": {}}
@@ -25,10 +24,7 @@ def golden() -> Contents:
 @pytest.fixture(scope="module")
 def today(tmp_path_factory: pytest.TempPathFactory) -> Contents:
     """The same files, made by the code as it is."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ENVIRONMENT:
-            patch.delenv(name, raising=False)
-        return before.made(tmp_path_factory.mktemp("today"))
+    return before.made(tmp_path_factory.mktemp("today"))
 
 
 def changed(golden: Contents, today: Contents, kind: str, suffix: str = "") -> list[str]:

@@ -44,12 +44,6 @@ CARDS = Cards(report([user(a_step(1))]), StreamProfile(), posts=False)
 PAGE = "recency/eval_report_weibo.html"
 
 
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tasks folder with twelve users of weibo and twelve residents; nobody changes it."""

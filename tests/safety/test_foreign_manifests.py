@@ -234,7 +234,7 @@ def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.Ca
     Path("ran").unlink(missing_ok=True)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=100, deadline=None, suppress_health_check=SUPPRESSED)
 @given(data=st.data())
 def test_no_manifest_sends_a_key_elsewhere(
     data: st.DataObject, world: World, capsys: pytest.CaptureFixture[str]
@@ -244,7 +244,7 @@ def test_no_manifest_sends_a_key_elsewhere(
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=1000, deadline=None, suppress_health_check=SUPPRESSED)
 @given(data=st.data())
 def test_no_manifest_of_many_sends_a_key_elsewhere(
     data: st.DataObject, world: World, capsys: pytest.CaptureFixture[str]

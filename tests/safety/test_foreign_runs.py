@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import io
 import os
 import subprocess
 import sys
@@ -21,20 +20,17 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config import origin
 from harness.store.manifest import Manifest, load
-from tests.benchmarks.dailymobility.test_commands import RULES
-from tests.support import ROOT
+from tests.support import DATA, ROOT, Terminal
 from tests.support.scripted import Script, baseline, serving
 
+RULES = DATA / "mobility_agents" / "rule_based.py"
 KEY = "sk-of-the-key-file-0123456789"
-VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS", "SGLANG_API_KEY")
 Change = Callable[[dict[str, Any]], None]
 Streams = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
@@ -345,11 +341,6 @@ def test_code_of_this_users_own_run_is_run_without_a_question(agent: Path, words
     assert Path("ran").exists()
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(("answer", "runs"), [("y\n", True), ("\n", False), ("", False), ("n\n", False)])
 def test_on_a_terminal_the_user_is_asked_once(
     agent: Path,
@@ -384,9 +375,15 @@ def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
 
 @pytest.mark.parametrize(("mode", "why"), [("agent", "--trust"), ("plan", None)])
 def test_code_under_another_name_is_code_where_the_benchmark_says_so(
-    agent: Path, mode: str, why: str | None, elsewhere: Callable[[], None], capsys: Streams
+    agent: Path,
+    mode: str,
+    why: str | None,
+    elsewhere: Callable[[], None],
+    capsys: Streams,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A manifest that calls an agent file text is asked about; in another mode nobody runs it."""
+    monkeypatch.setattr("harness.endpoint.caller.full_jitter", lambda *_: 0.0)  # nobody listens at the address
     elsewhere()
 
     def rename(data: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from html import unescape
 from html.entities import html5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -33,7 +32,7 @@ from harness.cli import main
 from harness.endpoint import address
 from harness.endpoint.address import Scrubber
 from harness.store.log import sound_lines
-from tests.support.scripted import baseline, completion
+from tests.support.scripted import PromptHandler, baseline, completion, listening
 
 Told = pytest.CaptureFixture[str]
 
@@ -168,9 +167,7 @@ def server() -> Iterator[Echoing]:
     made = Echoing(faulty)
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(PromptHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             with lock:
@@ -184,27 +181,15 @@ def server() -> Iterator[Echoing]:
             with suppress(OSError):
                 self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    made.port = http.server_port
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.go.set()
-        http.shutdown()
-        http.server_close()
-        thread.join()
+    with listening(Handler) as made.port:
+        try:
+            yield made
+        finally:
+            made.go.set()
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
     for name in ("home", "tmp"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -29,7 +29,7 @@ from harness.report import grid, text
 from harness.report.grid import Grid, Number
 from harness.ui import progress
 from harness.ui.console import SharedConsole
-from tests.support import ROOT
+from tests.support import ROOT, Terminal
 from tests.support.scripted import baseline, serving
 from tests.ui.test_dashboard import SUBSET, snapshot
 
@@ -51,11 +51,6 @@ def raw(shown: str) -> set[str]:
     found = {STYLED} if STYLED in shown else set()
     plain = OWN.sub("", shown).replace("\n", "")
     return found | {c for c in plain if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")}
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)

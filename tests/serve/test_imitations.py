@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +10,17 @@ import orjson
 import pytest
 
 from harness.errors import BadInput
-from harness.serve import imitate, shapes
-from harness.serve.app import Embedded, Options, start
+from harness.serve import imitate
+from harness.serve.app import Embedded, Options
 from harness.serve.faults import PASSING, REFUSALS, FaultPlan
 from harness.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
+from tests.support.embedded import session_with
 from tests.support.scripted import answer
 
 PROMPT = '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选，以 JSON 回答'
 MESSAGES = [{"role": "user", "content": PROMPT}]
 TEXT = answer("baseline/recency", MESSAGES, 0)
-PLAIN = dict.fromkeys(shapes.NAMES, "some-model")
+PLAIN = dict.fromkeys(imitate.NAMES, "some-model")
 THINKER = {
     "openai": "o4-mini",
     "deepseek": "deepseek-reasoner",
@@ -34,22 +33,12 @@ THINKER = {
 }
 """A model of each provider that thinks first, and takes both whole replies and streams."""
 
-EACH = pytest.mark.parametrize("name", shapes.NAMES)
-EVERY_ERROR = [(name, kind) for name in shapes.NAMES for kind in shapes.load(name).errors]
+EACH = pytest.mark.parametrize("name", imitate.NAMES)
+EVERY_ERROR = [(name, kind) for name in imitate.NAMES for kind in imitate.load(name).errors]
 
 
 def call(model: str = "some-model", **changes: Any) -> dict[str, Any]:
     return {"model": model, "messages": MESSAGES, **changes}
-
-
-@asynccontextmanager
-async def serving(options: Options) -> AsyncIterator[tuple[Embedded, aiohttp.ClientSession]]:
-    endpoint = await start(options)
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield endpoint, session
-    finally:
-        await endpoint.close()
 
 
 async def post(endpoint: Embedded, session: aiohttp.ClientSession, body: dict[str, Any]) -> tuple[int, bytes, Any]:
@@ -79,7 +68,7 @@ def chunks_of(stream: bytes) -> list[dict[str, Any]]:
 @EACH
 def test_each_data_file_names_public_sources_and_what_it_has(name: str) -> None:
     """A file that loads is a valid one; its sources are public addresses, its errors JSON with a status."""
-    imitation = shapes.load(name)
+    imitation = imitate.load(name)
     assert imitation.sources and all(source.startswith("https://") for source in imitation.sources)
     for kind, error in imitation.errors.items():
         assert kind in REFUSALS and error.status >= 400
@@ -89,7 +78,7 @@ def test_each_data_file_names_public_sources_and_what_it_has(name: str) -> None:
 
 def test_every_data_file_is_offered() -> None:
     """The names are those of the files."""
-    assert {path.stem for path in shapes.FOLDER.glob("*.toml")} == set(shapes.NAMES)
+    assert {path.stem for path in imitate.FOLDER.glob("*.toml")} == set(imitate.NAMES)
 
 
 VALID = 'sources = ["https://example.org"]\n'
@@ -99,27 +88,30 @@ VALID = 'sources = ["https://example.org"]\n'
     ("content", "said"),
     [
         ("sources = [", "not TOML"),
-        ("", "sources: expected a list"),
-        (VALID + "color = 1", "unknown field 'color'"),
-        (VALID + "reply = '[]'", "reply: expected a JSON object"),
-        (VALID + "reply = '{'", "reply: expected a JSON object"),
-        (VALID + "parts = 1", "parts: expected true or false"),
-        (VALID + "thinking = 1", "thinking: expected tables"),
-        (VALID + "[[thinking]]\nshown = 'loudly'", r"thinking\[0\], shown: expected one of"),
-        (VALID + "[[thinking]]\nshown = 'hidden'\nmodels = '('", "models: expected a regular expression"),
-        (VALID + "[[refused]]\nstatus = 400", r"refused\[0\], body: expected text"),
-        (VALID + "[[refused]]\nstatus = 400\nbody = '{'", r"refused\[0\], body: expected JSON"),
+        ("", "`sources`"),
+        (VALID + "color = 1", "unknown field `color`"),
+        (VALID + "reply = '[]'", r"a JSON object as text - at `\$\.reply`"),
+        (VALID + "reply = '{'", r"JSON as text .* - at `\$\.reply`"),
+        (VALID + "parts = 1", r"`bool`, got `int` - at `\$\.parts`"),
+        (VALID + "thinking = 1", r"at `\$\.thinking`"),
+        (VALID + "[[thinking]]\nshown = 'loudly'", r"at `\$\.thinking\[0\]\.shown`"),
+        (
+            VALID + "[[thinking]]\nshown = 'hidden'\nmodels = '('",
+            r"regular expression .* at `\$\.thinking\[0\]\.models`",
+        ),
+        (VALID + "[[refused]]\nstatus = 400", r"`body` - at `\$\.refused\[0\]`"),
+        (VALID + "[[refused]]\nstatus = 400\nbody = '{'", r"JSON as text .* at `\$\.refused\[0\]\.body`"),
         (VALID + "[errors.fire]\nstatus = 400", "errors.fire: expected one of rate_limit"),
-        (VALID + "[errors.quota]\nstatus = 200\nbody = '{}'", "errors.quota, status: expected a status"),
-        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nheaders = {x = 1}", "headers: expected a table of texts"),
-        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nextra = 1", "unknown field 'extra'"),
+        (VALID + "[errors.quota]\nstatus = 200\nbody = '{}'", r"errors.quota: .* at `\$\.status`"),
+        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nheaders = {x = 1}", r"errors.quota: .* at `\$\.headers"),
+        (VALID + "[errors.quota]\nstatus = 400\nbody = '{}'\nextra = 1", "errors.quota: .*unknown field `extra`"),
     ],
 )
 def test_mistake_in_a_data_file_is_named(tmp_path: Path, content: str, said: str) -> None:
     """File, place and what was expected."""
     (tmp_path / "own.toml").write_text(content, encoding="utf-8")
     with pytest.raises(BadInput, match=said) as caught:
-        shapes.load("own", tmp_path)
+        imitate.load("own", tmp_path)
     assert "own.toml" in str(caught.value)
 
 
@@ -128,12 +120,12 @@ def test_provider_without_a_data_file_cannot_be_imitated(tmp_path: Path) -> None
     with pytest.raises(BadInput, match="known are openai, deepseek"):
         Options(imitate="nobody")
     with pytest.raises(BadInput, match="cannot read"):
-        shapes.load("nobody", tmp_path)
+        imitate.load("nobody", tmp_path)
 
 
 def own(tmp_path: Path, content: str) -> Imitation:
     (tmp_path / "own.toml").write_text(VALID + content, encoding="utf-8")
-    return shapes.load("own", tmp_path)
+    return imitate.load("own", tmp_path)
 
 
 def whole(content: str = "好") -> dict[str, Any]:
@@ -167,7 +159,7 @@ def test_members_of_the_usage_can_name_a_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("models", [PLAIN, THINKER], ids=["plain", "thinking"])
 async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models: dict[str, str]) -> None:
     """Any model is answered, the same bytes each time; the content is the answer, wherever the thoughts are."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, headers = await post(endpoint, session, call(models[name]))
         assert (await post(endpoint, session, call(models[name])))[1] == body
     reply = orjson.loads(body)
@@ -177,7 +169,7 @@ async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models
     usage = reply["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert (usage["completion_tokens"] > len(TEXT) // 2) == (models is THINKER)
-    assert set(shapes.load(name).reply) <= set(reply)
+    assert set(imitate.load(name).reply) <= set(reply)
 
 
 @pytest.mark.anyio
@@ -185,7 +177,7 @@ async def test_reply_is_the_baselines_under_the_name_asked_for(name: str, models
 @pytest.mark.parametrize("models", [PLAIN, THINKER], ids=["plain", "thinking"])
 async def test_stream_joined_is_the_whole_reply(name: str, models: dict[str, str]) -> None:
     """Content, thoughts, finish reason and usage are those of the reply without streaming."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         reply = orjson.loads((await post(endpoint, session, call(models[name])))[1])
         wanted = call(models[name], stream=True, stream_options={"include_usage": True})
         _, stream, headers = await post(endpoint, session, wanted)
@@ -215,7 +207,7 @@ WHERE = {
 @EACH
 def test_thoughts_stand_where_the_provider_has_them(name: str) -> None:
     """Beside the content, or nowhere, and then the usage alone tells of them; other models have none."""
-    imitation = shapes.load(name)
+    imitation = imitate.load(name)
     thinking, plain = imitation.shape(whole(), call(THINKER[name])), imitation.shape(whole(), call())
     message = thinking["choices"][0]["message"]
     assert [member for member in ("reasoning_content", "reasoning") if message.get(member)] == (
@@ -248,7 +240,7 @@ def test_thoughts_stand_where_the_provider_has_them(name: str) -> None:
 )
 def test_thinking_switches(name: str, model: str, switch: dict[str, Any], thinks: bool) -> None:
     """Each provider's own way to have models think or not."""
-    shaped = shapes.load(name).shape(whole(), call(model, **switch))
+    shaped = imitate.load(name).shape(whole(), call(model, **switch))
     message = shaped["choices"][0]["message"]
     assert bool(message.get("reasoning_content") or message.get("reasoning")) == thinks
 
@@ -256,14 +248,14 @@ def test_thinking_switches(name: str, model: str, switch: dict[str, Any], thinks
 def test_excluded_thoughts_are_counted_though_not_shown() -> None:
     """OpenRouter leaves them out when asked to, and bills them."""
     asked = call("deepseek/deepseek-r1", reasoning={"exclude": True})
-    shaped = shapes.load("openrouter").shape(whole(), asked)
+    shaped = imitate.load("openrouter").shape(whole(), asked)
     assert shaped["choices"][0]["message"]["reasoning"] is None
     assert shaped["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(THOUGHTS) // 2
 
 
 def test_thoughts_can_be_left_in_the_content() -> None:
     """Without a reasoning parser the answer comes after `</think>`."""
-    shaped = shapes.load("sglang").shape(whole(), call("deepseek-ai/DeepSeek-R1"))
+    shaped = imitate.load("sglang").shape(whole(), call("deepseek-ai/DeepSeek-R1"))
     content = shaped["choices"][0]["message"]["content"]
     assert content == f"<think>\n{THOUGHTS}\n</think>\n\n好"
 
@@ -273,7 +265,7 @@ def test_thoughts_can_be_left_in_the_content() -> None:
 async def test_thinking_model_cut_off_by_its_length_has_thoughts_only(name: str) -> None:
     """All tokens went into thinking: the content is empty, the finish reason length."""
     options = Options(imitate=name, faults=FaultPlan(1.0, ("length",)))
-    async with serving(options) as (endpoint, session):
+    async with session_with(options) as (endpoint, session):
         reply = orjson.loads((await post(endpoint, session, call(THINKER[name])))[1])
     choice = reply["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
@@ -286,7 +278,7 @@ async def test_thinking_model_cut_off_by_its_length_has_thoughts_only(name: str)
 )
 async def test_streams_are_kept_alive_by_comments(name: str, comment: bytes) -> None:
     """One comes before the first event, one in the middle."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         _, stream, _ = await post(endpoint, session, call(stream=True))
     blocks = stream.split(b"\n\n")
     assert blocks[0] == comment and 1 < blocks.index(comment, 1) < len(blocks) - 3
@@ -295,7 +287,7 @@ async def test_streams_are_kept_alive_by_comments(name: str, comment: bytes) -> 
 @pytest.mark.anyio
 async def test_whole_replies_of_deepseek_come_after_empty_lines() -> None:
     """They keep the connection alive and harm no JSON; an error has none."""
-    async with serving(Options(imitate="deepseek")) as (endpoint, session):
+    async with session_with(Options(imitate="deepseek")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call())
     assert (status, body[:4]) == (200, b"\n\n\n\n") and orjson.loads(body)["choices"]
 
@@ -303,7 +295,7 @@ async def test_whole_replies_of_deepseek_come_after_empty_lines() -> None:
 @pytest.mark.anyio
 async def test_usage_of_deepseek_comes_with_the_end_of_a_stream() -> None:
     """Asked for or not, it stands in the chunk with the finish reason."""
-    async with serving(Options(imitate="deepseek")) as (endpoint, session):
+    async with session_with(Options(imitate="deepseek")) as (endpoint, session):
         _, stream, _ = await post(endpoint, session, call(stream=True))
     last = chunks_of(stream)[-1]
     assert (last["choices"][0]["finish_reason"], last["usage"]["prompt_cache_miss_tokens"]) == (
@@ -316,10 +308,10 @@ async def test_usage_of_deepseek_comes_with_the_end_of_a_stream() -> None:
 async def test_error_in_mid_stream_has_the_providers_form() -> None:
     """OpenRouter sends a chunk with `error` and finish_reason error, vLLM an error alone."""
     plan = FaultPlan(1.0, ("stream-error",))
-    async with serving(Options(imitate="openrouter", faults=plan)) as (endpoint, session):
+    async with session_with(Options(imitate="openrouter", faults=plan)) as (endpoint, session):
         last = chunks_of((await post(endpoint, session, call(stream=True)))[1])[-1]
         assert (last["error"]["code"], last["choices"][0]["finish_reason"]) == (502, "error")
-    async with serving(Options(imitate="vllm", faults=plan)) as (endpoint, session):
+    async with session_with(Options(imitate="vllm", faults=plan)) as (endpoint, session):
         last = chunks_of((await post(endpoint, session, call(stream=True)))[1])[-1]
         assert (set(last), last["error"]["code"]) == ({"error"}, 500)
 
@@ -364,7 +356,7 @@ SCHEMA: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schem
 )
 async def test_refused_parameters_are_refused(name: str, wanted: dict[str, Any], said: str) -> None:
     """Each with status 400 in the provider's words; it is no body of the count and no try."""
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, wanted)
         async with session.get(f"{endpoint.url.removesuffix('/v1')}/stats") as response:
             counts = await response.json()
@@ -397,12 +389,12 @@ async def test_refused_parameters_are_refused(name: str, wanted: dict[str, Any],
 )
 def test_nothing_else_is_refused(name: str, taken: dict[str, Any]) -> None:
     """Beside each refused parameter stands a call that is taken."""
-    assert shapes.load(name).refusal(taken) is None
+    assert imitate.load(name).refusal(taken) is None
 
 
 def test_values_are_quoted_as_they_stand_in_json() -> None:
     """A model or value with quotation marks breaks no body."""
-    error = imitate.Error(400, '{"m": "$model", "v": "$value"}', {})
+    error = imitate.Error(400, imitate.Body('{"m": "$model", "v": "$value"}'))
     body = orjson.loads(error.reply('a"b\n', {"x": '"是"'}).body)
     assert body == {"m": 'a"b\n', "v": '{"x":"\\"是\\""}'}
 
@@ -415,8 +407,8 @@ def test_values_are_quoted_as_they_stand_in_json() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, streamed: bool) -> None:
     """As a fault it comes in place of the completion, streamed or not, with the provider's headers."""
-    error = shapes.load(name).errors[kind]
-    async with serving(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
+    error = imitate.load(name).errors[kind]
+    async with session_with(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
         status, body, headers = await post(endpoint, session, call(stream=streamed))
     assert (status, body) == (error.status, error.reply("some-model").body)
     assert orjson.loads(body) and headers["Content-Type"] == "application/json"
@@ -427,8 +419,8 @@ async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, s
 @EACH
 async def test_unknown_model_is_not_answered(name: str) -> None:
     """One name gets the error of an unknown model, where the provider has one; the others take any name."""
-    error = shapes.load(name).errors.get("unknown_model")
-    async with serving(Options(imitate=name)) as (endpoint, session):
+    error = imitate.load(name).errors.get("unknown_model")
+    async with session_with(Options(imitate=name)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(NO_SUCH_MODEL))
     assert (status, body) == (error.status, error.reply(NO_SUCH_MODEL).body) if error else status == 200
 
@@ -437,9 +429,9 @@ async def test_unknown_model_is_not_answered(name: str) -> None:
 @EACH
 async def test_wrong_key_is_refused_in_the_providers_form(name: str) -> None:
     """401 with the provider's own body, for streams too."""
-    async with serving(Options(imitate=name, key="sk-test-own")) as (endpoint, session):
+    async with session_with(Options(imitate=name, key="sk-test-own")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, call(stream=True))
-    assert (status, body) == (401, shapes.load(name).errors["bad_key"].reply("").body)
+    assert (status, body) == (401, imitate.load(name).errors["bad_key"].reply("").body)
 
 
 def test_refusals_of_a_plan_are_those_of_the_provider() -> None:
@@ -467,6 +459,6 @@ def test_refusals_that_pass_are_drawn_anew_the_others_stay_with_the_body() -> No
 @pytest.mark.anyio
 async def test_model_that_is_no_text_is_malformed() -> None:
     """Even where any model is answered."""
-    async with serving(Options(imitate="vllm")) as (endpoint, session):
+    async with session_with(Options(imitate="vllm")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, {"model": None, "messages": MESSAGES})
     assert (status, b"model: expected text" in body) == (400, True)

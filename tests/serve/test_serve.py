@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +24,7 @@ from harness.serve import faults
 from harness.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
 from harness.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
 from harness.serve.stream import pauses, pieces, slices
+from tests.support.embedded import session_with
 from tests.support.scripted import answer
 
 MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
@@ -42,16 +41,6 @@ def chat(**changes: Any) -> bytes:
 
 def always(kind: str) -> Options:
     return Options(faults=FaultPlan(1.0, (kind,)))
-
-
-@asynccontextmanager
-async def serving(options: Options) -> AsyncIterator[tuple[Embedded, aiohttp.ClientSession]]:
-    endpoint = await start(options)
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield endpoint, session
-    finally:
-        await endpoint.close()
 
 
 async def post(endpoint: Embedded, session: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes, dict[str, str]]:
@@ -186,7 +175,7 @@ def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.anyio
 async def test_completion_is_openai_shaped_and_byte_identical_each_time() -> None:
     """The reply holds the baseline's text and a usage, and a second asking brings the same bytes."""
-    async with serving(Options()) as (endpoint, session):
+    async with session_with(Options()) as (endpoint, session):
         status, body, headers = await post(endpoint, session, chat())
         assert (await post(endpoint, session, chat()))[1] == body
     reply = orjson.loads(body)
@@ -208,7 +197,7 @@ async def test_seed_of_a_request_goes_before_that_of_the_endpoint() -> None:
     pool = orjson.dumps([f"标签{n}" for n in range(30)]).decode()
     replies = []
     for own in (1, 2):
-        async with serving(Options(seed=own)) as (endpoint, session):
+        async with session_with(Options(seed=own)) as (endpoint, session):
             for more in ({}, {"seed": 7}):
                 body = chat(model="baseline/random", messages=[{"role": "user", "content": pool}], **more)
                 replies.append(orjson.loads((await post(endpoint, session, body))[1])["choices"])
@@ -218,7 +207,7 @@ async def test_seed_of_a_request_goes_before_that_of_the_endpoint() -> None:
 @pytest.mark.anyio
 async def test_models_lists_the_baselines() -> None:
     """GET /v1/models names every model that can be asked."""
-    async with serving(Options()) as (endpoint, session), session.get(f"{endpoint.url}/models") as response:
+    async with session_with(Options()) as (endpoint, session), session.get(f"{endpoint.url}/models") as response:
         listed = await response.json()
     assert [model["id"] for model in listed["data"]] == list(MODELS)
 
@@ -237,7 +226,7 @@ async def test_models_lists_the_baselines() -> None:
 )
 async def test_malformed_request_gets_an_openai_error(body: bytes, status: int, said: str) -> None:
     """What cannot be answered is refused as OpenAI does, naming the field, and is no body of the count."""
-    async with serving(always("500")) as (endpoint, session):
+    async with session_with(always("500")) as (endpoint, session):
         got, reply, headers = await post(endpoint, session, body)
         counts = await stats(endpoint, session)
     error = orjson.loads(reply)["error"]
@@ -249,7 +238,7 @@ async def test_malformed_request_gets_an_openai_error(body: bytes, status: int, 
 @pytest.mark.anyio
 async def test_stats_count_requests_bodies_completions_and_faults() -> None:
     """Three requests of two bodies under a plan that always fails: no completion, three faults."""
-    async with serving(always("500")) as (endpoint, session):
+    async with session_with(always("500")) as (endpoint, session):
         for seed in (1, 1, 2):
             await post(endpoint, session, chat(seed=seed))
         assert await stats(endpoint, session) == {
@@ -275,7 +264,7 @@ async def test_stats_count_requests_bodies_completions_and_faults() -> None:
 )
 async def test_error_statuses(kind: str, status: int, content_type: str) -> None:
     """Each status fault comes with its body; 429 says when to come back, in its own form."""
-    async with serving(always(kind)) as (endpoint, session):
+    async with session_with(always(kind)) as (endpoint, session):
         got, body, headers = await post(endpoint, session, chat())
     assert (got, headers["Content-Type"]) == (status, content_type)
     assert (b"<html>" in body) == (kind == "503-html")
@@ -289,7 +278,7 @@ async def test_error_statuses(kind: str, status: int, content_type: str) -> None
 @BOTH_LOOPS
 async def test_reset_comes_before_any_reply() -> None:
     """The connection is reset without a byte of a reply, and the endpoint stays up."""
-    async with serving(always("reset")) as (endpoint, session):
+    async with session_with(always("reset")) as (endpoint, session):
         with pytest.raises((aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)):
             await post(endpoint, session, chat())
         assert (await stats(endpoint, session))["faults"] == {"reset": 1}
@@ -300,7 +289,7 @@ async def test_reset_comes_before_any_reply() -> None:
 async def test_reset_within_the_body_comes_after_part_of_it() -> None:
     """Status and half of the body arrive, then the connection is reset."""
     async with (
-        serving(always("reset-body")) as (endpoint, session),
+        session_with(always("reset-body")) as (endpoint, session),
         session.post(f"{endpoint.url}/chat/completions", data=chat()) as response,
     ):
         assert response.status == 200
@@ -316,7 +305,7 @@ async def test_resets_are_true_resets(kind: str) -> None:
     """The socket itself sees ECONNRESET, not an orderly end."""
     body = chat()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    async with serving(always(kind)) as (endpoint, _):
+    async with session_with(always(kind)) as (endpoint, _):
         port = int(endpoint.url.rpartition(":")[2].removesuffix("/v1"))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head + body)
@@ -329,7 +318,7 @@ async def test_resets_are_true_resets(kind: str) -> None:
 async def test_stall_never_answers_and_ends_with_its_client() -> None:
     """A stalled request holds its slot until its client gives up; then the next one stalls in it."""
     options = Options(faults=FaultPlan(1.0, ("stall",)), max_concurrency=1)
-    async with asyncio.timeout(HANGS), serving(options) as (endpoint, session):
+    async with asyncio.timeout(HANGS), session_with(options) as (endpoint, session):
         first = asyncio.create_task(post(endpoint, session, chat()))
         await until(endpoint, session, "most_in_flight", 1)
         assert (await post(endpoint, session, chat()))[0] == 429
@@ -345,7 +334,7 @@ async def test_stall_never_answers_and_ends_with_its_client() -> None:
 @pytest.mark.anyio
 async def test_endpoint_closes_with_a_stalled_request_open() -> None:
     """Closing drops what is in flight instead of waiting for it."""
-    async with asyncio.timeout(HANGS), serving(always("stall")) as (endpoint, session):
+    async with asyncio.timeout(HANGS), session_with(always("stall")) as (endpoint, session):
         stalled = asyncio.create_task(post(endpoint, session, chat()))
         await until(endpoint, session, "most_in_flight", 1)
         await endpoint.close()
@@ -356,7 +345,7 @@ async def test_endpoint_closes_with_a_stalled_request_open() -> None:
 @pytest.mark.anyio
 async def test_truncated_reply_is_whole_http_and_half_json() -> None:
     """Content-Length matches the cut body, so only the JSON tells that something is missing."""
-    async with serving(always("truncated")) as (endpoint, session):
+    async with session_with(always("truncated")) as (endpoint, session):
         status, body, headers = await post(endpoint, session, chat())
     assert (status, headers["Content-Length"]) == (200, str(len(body)))
     assert body.startswith(b'{"id":')
@@ -367,7 +356,7 @@ async def test_truncated_reply_is_whole_http_and_half_json() -> None:
 @pytest.mark.anyio
 async def test_no_choices_is_a_200_without_choices() -> None:
     """All else is there."""
-    async with serving(always("no-choices")) as (endpoint, session):
+    async with session_with(always("no-choices")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, chat())
     assert (status, orjson.loads(body)["choices"]) == (200, [])
     assert "usage" in orjson.loads(body)
@@ -388,7 +377,7 @@ async def test_content_faults_are_whole_replies_with_spoilt_content(
     kind: str, content: str | None, finish_reason: str
 ) -> None:
     """HTTP and envelope are sound, twice the same; they count as completed."""
-    async with serving(always(kind)) as (endpoint, session):
+    async with session_with(always(kind)) as (endpoint, session):
         status, body, _ = await post(endpoint, session, chat())
         assert (await post(endpoint, session, chat()))[1] == body
         counts = await stats(endpoint, session)
@@ -401,7 +390,7 @@ async def test_content_faults_are_whole_replies_with_spoilt_content(
 @pytest.mark.anyio
 async def test_no_json_reply_is_prose_without_braces() -> None:
     """Nothing in it could be repaired into an object."""
-    async with serving(always("no-json")) as (endpoint, session):
+    async with session_with(always("no-json")) as (endpoint, session):
         content = orjson.loads((await post(endpoint, session, chat()))[1])["choices"][0]["message"]["content"]
     assert content and not set("{}[]") & set(content)
 
@@ -409,10 +398,10 @@ async def test_no_json_reply_is_prose_without_braces() -> None:
 @pytest.mark.anyio
 async def test_repeated_tries_come_through_to_the_fault_free_reply() -> None:
     """Under transport faults a body that is sent again and again gets the very bytes of a calm endpoint."""
-    async with serving(Options()) as (calm, session):
+    async with session_with(Options()) as (calm, session):
         expected = (await post(calm, session, chat()))[1]
         plan = FaultPlan(0.6, ("429", "500", "truncated", "reset"), seed=2)
-        async with serving(Options(faults=plan)) as (endpoint, other):
+        async with session_with(Options(faults=plan)) as (endpoint, other):
             wholes = []
             for _ in range(40):
                 try:
@@ -433,7 +422,7 @@ async def test_faults_of_a_body_do_not_depend_on_what_else_is_asked() -> None:
     options = Options(faults=FaultPlan(0.5, ("500",), seed=1))
     seen = []
     for between in (0, 3):
-        async with serving(options) as (endpoint, session):
+        async with session_with(options) as (endpoint, session):
             statuses = []
             for n in range(12):
                 statuses.append((await post(endpoint, session, chat()))[0])
@@ -447,7 +436,7 @@ async def test_faults_of_a_body_do_not_depend_on_what_else_is_asked() -> None:
 async def test_requests_beyond_max_concurrency_get_429_at_once_and_are_no_try() -> None:
     """Two stall in their slots; the third is refused, counted apart, and does not use up a draw of its body."""
     options = Options(faults=FaultPlan(1.0, ("stall",)), max_concurrency=2)
-    async with serving(options) as (endpoint, session):
+    async with session_with(options) as (endpoint, session):
         held = [asyncio.create_task(post(endpoint, session, chat(seed=n))) for n in range(2)]
         await until(endpoint, session, "most_in_flight", 2)
         status, _, headers = await post(endpoint, session, chat(seed=3))
@@ -462,7 +451,7 @@ async def test_requests_beyond_max_concurrency_get_429_at_once_and_are_no_try() 
 @pytest.mark.anyio
 async def test_latency_holds_requests_in_flight_together() -> None:
     """A reply waits for its latency while others are taken on."""
-    async with asyncio.timeout(HANGS), serving(Options(latency=3600)) as (endpoint, session):
+    async with asyncio.timeout(HANGS), session_with(Options(latency=3600)) as (endpoint, session):
         waiting = [asyncio.create_task(post(endpoint, session, chat(seed=n))) for n in range(8)]
         await until(endpoint, session, "most_in_flight", 8)
         for task in waiting:
@@ -509,7 +498,7 @@ async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
     """Text, finish reason and usage, also where the content is spoilt; a body that differs in `stream` alone has the
     same prompt, and the stream ends with [DONE]."""
     options = always(kind) if kind else Options()
-    async with serving(options) as (endpoint, session):
+    async with session_with(options) as (endpoint, session):
         whole = orjson.loads((await post(endpoint, session, chat()))[1])
         chunks = await events(endpoint, session, chat(stream=True, stream_options={"include_usage": True}))
         counts = await stats(endpoint, session)
@@ -529,7 +518,7 @@ async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
 @pytest.mark.anyio
 async def test_usage_comes_only_where_it_is_asked_for() -> None:
     """Without include_usage the last chunk is the one with the finish reason."""
-    async with serving(Options()) as (endpoint, session):
+    async with session_with(Options()) as (endpoint, session):
         *_, finish, done = await events(endpoint, session, chat(stream=True))
     assert (finish["choices"][0]["finish_reason"], done) == ("stop", "[DONE]")
 
@@ -557,7 +546,7 @@ def test_what_is_written_at_once_ends_anywhere() -> None:
 @pytest.mark.parametrize("kind", ["stream-cut", "stream-error", "truncated"])
 async def test_stream_that_ends_too_soon(kind: str) -> None:
     """Part of the text arrives, no finish reason and no [DONE]; an error is the last event, a cut is not told."""
-    async with serving(always(kind)) as (endpoint, session):
+    async with session_with(always(kind)) as (endpoint, session):
         async with session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response:
             found = await response.read()
         counts = await stats(endpoint, session)
@@ -574,7 +563,7 @@ async def test_stream_that_ends_too_soon(kind: str) -> None:
 async def test_stream_can_be_reset_in_its_middle() -> None:
     """Part of the events arrives, then the connection is reset."""
     async with (
-        serving(always("reset-body")) as (endpoint, session),
+        session_with(always("reset-body")) as (endpoint, session),
         session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response,
     ):
         assert (await response.content.readexactly(6)) == b"data: "
@@ -587,7 +576,7 @@ async def test_stalled_stream_stops_between_its_chunks() -> None:
     """Whole events arrive, and then nothing until the client goes away."""
     async with (
         asyncio.timeout(HANGS),
-        serving(always("stream-stall")) as (endpoint, session),
+        session_with(always("stream-stall")) as (endpoint, session),
         session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response,
     ):
         assert (await response.content.readuntil(b"\n\n")).startswith(b"data: ")
@@ -599,7 +588,7 @@ async def test_stalled_stream_stops_between_its_chunks() -> None:
 @pytest.mark.parametrize("kind", ["429", "500", "503-html"])
 async def test_transport_faults_come_before_a_stream(kind: str) -> None:
     """They are what they are without streaming, to the byte."""
-    async with serving(always(kind)) as (endpoint, session):
+    async with session_with(always(kind)) as (endpoint, session):
         streamed, whole = [(await post(endpoint, session, chat(stream=flag)))[:2] for flag in (True, False)]
         assert streamed == whole
         assert (await stats(endpoint, session))["faults"] == {kind: 2}
@@ -609,7 +598,7 @@ async def test_transport_faults_come_before_a_stream(kind: str) -> None:
 @pytest.mark.parametrize(("kind", "nearest"), [("stream-cut", "truncated"), ("stream-error", "500")])
 async def test_whole_replies_get_the_fault_nearest_to_that_of_a_stream(kind: str, nearest: str) -> None:
     """A fault that only streams can have does not spare those who ask for none; it is counted as what it became."""
-    async with serving(always(kind)) as (endpoint, session), serving(always(nearest)) as (other, _):
+    async with session_with(always(kind)) as (endpoint, session), session_with(always(nearest)) as (other, _):
         assert (await post(endpoint, session, chat()))[:2] == (await post(other, session, chat()))[:2]
         assert (await stats(endpoint, session))["faults"] == {nearest: 1}
 
@@ -617,7 +606,7 @@ async def test_whole_replies_get_the_fault_nearest_to_that_of_a_stream(kind: str
 @pytest.mark.anyio
 async def test_whole_reply_stalls_where_a_stream_would() -> None:
     """Nothing comes at all."""
-    async with asyncio.timeout(HANGS), serving(always("stream-stall")) as (endpoint, session):
+    async with asyncio.timeout(HANGS), session_with(always("stream-stall")) as (endpoint, session):
         waiting = asyncio.create_task(post(endpoint, session, chat()))
         while not (await stats(endpoint, session))["faults"]:
             assert not waiting.done()
@@ -636,7 +625,7 @@ async def test_stream_waits_for_its_latency() -> None:
     """Headers come at once, and no event before the first pause is over."""
     async with (
         asyncio.timeout(HANGS),
-        serving(Options(latency=3600)) as (endpoint, session),
+        session_with(Options(latency=3600)) as (endpoint, session),
         session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response,
     ):
         assert response.status == 200
@@ -646,7 +635,7 @@ async def test_stream_waits_for_its_latency() -> None:
 @pytest.mark.anyio
 async def test_stream_with_latency_comes_whole() -> None:
     """A short latency takes nothing away."""
-    async with serving(Options(latency=0.01)) as (endpoint, session):
+    async with session_with(Options(latency=0.01)) as (endpoint, session):
         *chunks, done = await events(endpoint, session, chat(stream=True))
     assert (said(chunks), done) == (TEXT, "[DONE]")
 
@@ -659,7 +648,7 @@ async def test_stream_with_latency_comes_whole() -> None:
 async def test_requests_without_the_key_are_refused_and_counted(given: str | None) -> None:
     """Another key, none, or another form: 401 as OpenAI has it, before the body is looked at."""
     headers = {} if given is None else {"Authorization": given}
-    async with serving(Options(key="sk-test-own")) as (endpoint, session):
+    async with session_with(Options(key="sk-test-own")) as (endpoint, session):
         async with session.post(f"{endpoint.url}/chat/completions", data=b"{", headers=headers) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (401, "invalid_api_key")
         async with session.get(f"{endpoint.url}/models", headers=headers) as response:
@@ -673,7 +662,7 @@ async def test_requests_with_the_key_are_answered() -> None:
     """The key opens the endpoint and is not shown."""
     options = Options(key="sk-test-own")
     assert "sk-test-own" not in repr(options)
-    async with serving(options) as (endpoint, session):
+    async with session_with(options) as (endpoint, session):
         session.headers["Authorization"] = "Bearer sk-test-own"
         assert (await post(endpoint, session, chat()))[0] == 200
         assert (await stats(endpoint, session))["foreign_keys"] == 0

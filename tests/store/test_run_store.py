@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
@@ -470,6 +470,21 @@ def test_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     made.save(tmp_path / "run.json")
     assert manifest.load(tmp_path / "run.json") == made
     assert manifest.load(tmp_path / "none.json") is None
+
+
+def test_manifest_keeps_fields_that_it_does_not_know(tmp_path: Path) -> None:
+    """Saved again, a manifest of another version has the same bytes: its own fields, in their order."""
+    data = orjson.loads(orjson.dumps(asdict(MADE)))
+    for section in (data["identity"], data["provenance"], data["tuning"], data["tasks"], data["times"]):
+        known = dict(section)
+        section.clear()
+        section.update({"later": [1, {"a": None}]} | dict(reversed(known.items())))
+    path = tmp_path / "run.json"
+    path.write_bytes(content := orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n")
+    made = manifest.load(path)
+    assert made is not None
+    made.save(path)
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(

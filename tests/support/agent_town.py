@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
-from harness.benchmarks.dailymobility.agents import Limits, Runner, load_agent
+from harness.benchmarks.dailymobility.agents import Limits, Runner, load_agent, play
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.day import Resident, Row
 from harness.model import Ask, Completion, Request
@@ -65,4 +65,4 @@ def saying(text: str) -> Ask:
 
 
 def played(runner: Runner, ask: Ask = silence, number: int = 1) -> list[Row]:
-    return asyncio.run(runner.play(resident(number), ask))
+    return asyncio.run(play(runner, resident(number), ask))

@@ -20,7 +20,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from socketserver import StreamRequestHandler
 from typing import Any
 from unittest.mock import patch
 from xml.etree import ElementTree
@@ -183,8 +182,7 @@ def _run(run: Run, folder: Path) -> int:
     words = ("--name", run.name, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder), "--no-html")
     if run.script is None:
         return command("run", *run.words, *words)[0]
-    # A reply is two packets of the scripted server; without this each second one would wait for 40 ms.
-    with patch.object(StreamRequestHandler, "disable_nagle_algorithm", True), serving(run.script) as server:
+    with serving(run.script) as server:
         return command("run", *run.words, *words, "--api-url", server.url)[0]
 
 

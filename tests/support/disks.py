@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from harness.store.disk import DISK, Disk
 
@@ -297,3 +300,34 @@ class RecordingDisk(WatchedDisk):
     def mkdir(self, folder: Path) -> None:
         super().mkdir(folder)
         self.journal.append(Named(folder.parent, self._name(folder, FOLDER)))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing under a folder can be opened for writing, as on an archive; root may write everywhere else."""
+    real_open, real_mkdir, real_path_open = os.open, Path.mkdir, Path.open
+
+    def refuse(path: Any) -> None:
+        if str(path).startswith(str(folder)):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    def opened(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            refuse(path)
+        return real_open(path, flags, *rest, **named)
+
+    def made(self: Path, *rest: Any, **named: Any) -> None:
+        if not self.is_dir():
+            refuse(self)
+        real_mkdir(self, *rest, **named)
+
+    def path_opened(self: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        if set(mode) & set("wax+"):
+            refuse(self)
+        return real_path_open(self, mode, *rest, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.open", opened)
+        patch.setattr("pathlib.Path.mkdir", made)
+        patch.setattr("pathlib.Path.open", path_opened)
+        yield

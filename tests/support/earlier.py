@@ -13,8 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
-from socketserver import StreamRequestHandler
-from unittest.mock import patch
 
 import orjson
 
@@ -103,7 +101,6 @@ def copied(folder: Path) -> Iterator[Copy]:
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     with (
-        patch.object(StreamRequestHandler, "disable_nagle_algorithm", True),
         serving(script) as server,
         chdir(elsewhere),  # the tasks of the manifests are not there
     ):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
+import aiohttp
 import orjson
 
-from harness.serve.app import Options, start
+from harness.serve.app import Embedded, Options, start
 
 
 class Served:
@@ -42,3 +43,14 @@ def served(options: Options, port: int = 0) -> Iterator[Served]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()
+
+
+@asynccontextmanager
+async def session_with(options: Options) -> AsyncIterator[tuple[Embedded, aiohttp.ClientSession]]:
+    """The embedded endpoint in this loop, and a session to talk to it."""
+    endpoint = await start(options)
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield endpoint, session
+    finally:
+        await endpoint.close()

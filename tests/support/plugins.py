@@ -9,10 +9,13 @@ import orjson
 import pytest
 
 from harness.cli import main
-from tests.support import ROOT
+from tests.support import DATA, ROOT
 
 STARS = ROOT / "examples" / "star_rating" / "star_rating.py"
 FLOOR = "baseline/four-stars"
+
+VISITS = DATA / "visits" / "visits.py"
+KM = {"park": 1.0, "pool": 2.5, "shop": 0.5, "zoo": 9.0}
 
 
 class Commands:
@@ -53,3 +56,25 @@ def foreign(folder: Path) -> None:
         data = orjson.loads(path.read_bytes())
         data["provenance"]["origin"] = "0" * 64
         path.write_bytes(orjson.dumps(data))
+
+
+def write_visits(root: Path) -> Path:
+    """North: 12 visitors, every fourth of whom goes nowhere; south: 6, of whom all do."""
+    folder = root / "tasks" / "visits"
+    folder.mkdir(parents=True)
+    (folder / "distances.json").write_bytes(orjson.dumps(KM))
+    names = list(KM)
+
+    def line(number: int, visits: list[str]) -> bytes:
+        return orjson.dumps({"id": number, "history": names[:2], "places": names[number % 2 :], "visits": visits})
+
+    north = [line(number, [] if number % 4 == 0 else names[1 : 1 + number % 4]) for number in range(12)]
+    (folder / "north.jsonl").write_bytes(b"\n".join(north) + b"\n")
+    (folder / "south.jsonl").write_bytes(b"\n".join(line(number, []) for number in range(6)) + b"\n")
+    return folder.parent
+
+
+def changed(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))

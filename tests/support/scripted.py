@@ -44,11 +44,38 @@ def completion(text: str) -> bytes:
     return orjson.dumps({"model": "scripted", "choices": [choice], "usage": usage})
 
 
+class PromptHandler(BaseHTTPRequestHandler):
+    """HTTP/1.1 in silence."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a reply is two packets: the second would wait 40 ms for an acknowledgement
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _PromptServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # with 5, the default, some of a run's first connections are tried again after a second
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve on a port of loopback, in a thread for each connection."""
+    http = _PromptServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield http.server_port
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
 @contextmanager
 def serving(script: Script) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(PromptHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             server.bodies.append(body)
@@ -60,17 +87,6 @@ def serving(script: Script) -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    server = Server(f"http://127.0.0.1:{http.server_port}/v1", script)
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with listening(Handler) as port:
+        server = Server(f"http://127.0.0.1:{port}/v1", script)
         yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()

@@ -34,7 +34,7 @@ from harness.store.disk import Disk
 from harness.store.manifest import COMPLETE, RUNNING, Manifest
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
-from tests.engine.test_engine import Chains, Endpoint, no_wait, task_lines
+from tests.support.chains import Chains, Endpoint, no_wait, task_lines
 from tests.support.disks import Death, FaultyDisk
 
 USERS = {"甲": 2, "乙": 1, "丙": 3, "丁": 2}

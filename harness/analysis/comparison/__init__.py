@@ -1,1 +1,1 @@
-"""What `compare` reads, works out and says: two runs on the users that both have (docs/statistics.md)."""
+"""Comparison of two runs on the users that both have (docs/statistics.md)."""

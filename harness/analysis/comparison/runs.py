@@ -143,34 +143,27 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
 
 def read(of: Subset, figures: Figures) -> Side:
     """Return what a run's users contribute. Raise `BadInput` for records that this harness has not scored."""
-    tasks: dict[str, str] = {}
-    places: dict[str, int] = {}
-    parts: list[Array] = []
-    outcomes: list[Outcomes] = []
-    alike: dict[Outcomes, Outcomes] = {}
-    skipped = [0]
+    tasks, places, parts = dict[str, str](), dict[str, int](), list[Array]()
+    outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
     records = _records(of, skipped)
     while batch := list(islice(records, SHARD)):
         for place, (record, task) in enumerate(batch, len(outcomes)):
             tasks[record.key], places[record.key] = task, place  # of two records the later one is the user's
-        rows, counted = _contributions(of, [record for record, _ in batch], figures)
-        parts.append(rows)
+        shard = [record for record, _ in batch]
+        try:
+            parts.append(figures.contributions(shard))
+            counted = [tuple(sorted(one.items())) for one in figures.outcomes(shard)]
+        except ODD_SHAPE as error:  # a record that is odd only together with others
+            raise BadInput(
+                f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
+                f"{shard[0].key} to {shard[-1].key} ({type(error).__name__}): {SCORE_AGAIN}"
+            ) from None
+        except BadInput as error:
+            raise BadInput(f"{of.files.results}: {error}") from None
         outcomes += [alike.setdefault(one, one) for one in counted]
     chosen = [places[key] for key in tasks]
     rows = np.concatenate(parts)[chosen] if tasks else figures.contributions([])
     return Side(of, tasks, rows, [outcomes[place] for place in chosen], skipped[0])
-
-
-def _contributions(of: Subset, records: Sequence[Record], figures: Figures) -> tuple[Array, list[Outcomes]]:
-    try:
-        return figures.contributions(records), [tuple(sorted(one.items())) for one in figures.outcomes(records)]
-    except ODD_SHAPE as error:  # a record that is odd only together with others
-        raise BadInput(
-            f"{of.files.results}: a saved record has another shape than this harness gives it, one of users "
-            f"{records[0].key} to {records[-1].key} ({type(error).__name__}): {SCORE_AGAIN}"
-        ) from None
-    except BadInput as error:
-        raise BadInput(f"{of.files.results}: {error}") from None
 
 
 def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:

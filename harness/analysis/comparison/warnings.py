@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -25,6 +25,7 @@ NO_REPORT = "no report, so whether the tasks are synthetic is unknown."
 def coverage(a: Side, b: Side, figures: Figures) -> JSON:
     """Return who has which users of a subset, and the figures on those that only one has."""
     both = common(a, b)
+    only_a, only_b = ([user for user in one.tasks if user not in other.tasks] for one, other in ((a, b), (b, a)))
     return {
         "platform": a.of.name,
         "a": _covered(a, both),
@@ -32,8 +33,8 @@ def coverage(a: Side, b: Side, figures: Figures) -> JSON:
         "common": len(both),
         "other_tasks": sum(1 for user, task in a.tasks.items() if b.tasks.get(user, task) != task),
         "on_common": [_on(side, both, figures) for side in (a, b)],
-        "only_a": _alone(a, b, figures),
-        "only_b": _alone(b, a, figures),
+        "only_a": {"users": len(only_a), "figures": _on(a, only_a, figures)},
+        "only_b": {"users": len(only_b), "figures": _on(b, only_b, figures)},
     }
 
 
@@ -64,11 +65,6 @@ def _answers(side: Side, users: Sequence[str]) -> dict[str, int]:
     for outcomes, times in Counter(side.outcomes[place] for place in side.places(users)).items():
         counts.update({outcome: times * number for outcome, number in outcomes})
     return dict(sorted(counts.items()))
-
-
-def _alone(side: Side, other: Side, figures: Figures) -> JSON:
-    users = [user for user in side.tasks if user not in other.tasks]
-    return {"users": len(users), "figures": _on(side, users, figures)}
 
 
 def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
@@ -107,7 +103,7 @@ def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
 
 
 def _notes(of: Subset) -> Sequence[str]:
-    """The notes of a subset's report."""
+    """Return the notes of a subset's report."""
     try:
         data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
         return [str(note) for note in data["notes"]]
@@ -121,13 +117,13 @@ def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
         users = common(*sides)
         counts = [_answers(side, users) for side in sides]
         if any(count.keys() - {VALID} for count in counts):
-            by_run = [f"of {side.of.run} {_invalid_of(count)}" for side, count in zip(sides, counts, strict=True)]
+            wrong = [{kind: times for kind, times in count.items() if kind != VALID} for count in counts]
+            answers = [sum(count.values()) for count in counts]
+            by_run = [
+                f"of {side.of.run} {sentence_on_invalid(kinds, number) or f'none of {number}'}"
+                for side, kinds, number in zip(sides, wrong, answers, strict=True)
+            ]
             yield f"{sides[0].of.name}, invalid answers of users that both have, scored as empty: {'; '.join(by_run)}."
-
-
-def _invalid_of(counts: Mapping[str, int]) -> str:
-    wrong, answers = {kind: times for kind, times in counts.items() if kind != VALID}, sum(counts.values())
-    return sentence_on_invalid(wrong, answers) or f"none of {answers}"
 
 
 def _unlike(a: Subset, b: Subset) -> Iterator[str]:

@@ -154,17 +154,15 @@ def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricT
 
 
 def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
-    found = {report.subset: _figure(report, metric) for report in reports}
-    figures = {subset: found.get(subset) for subset in layout.subsets}
+    figures: dict[str, Figure | None] = dict.fromkeys(layout.subsets)
+    for report in reports:
+        if (value := report.values.get(metric)) is not None:
+            prompt = (report.prompt, report.prompt_version, report.tasks, *report.files)
+            alike = prompt if report.is_prompt_known else None
+            figures[report.subset] = Figure(value, report.complete, alike, report)
     if len(layout.subsets) > 1:
         figures[AVERAGE] = _average(list(figures.values()))
     return Row(name, figures, tuple(reports))
-
-
-def _figure(report: Scored, metric: str) -> Figure | None:
-    value = report.values.get(metric)
-    alike = (report.prompt, report.prompt_version, report.tasks, *report.files) if report.is_prompt_known else None
-    return None if value is None else Figure(value, report.complete, alike, report)
 
 
 def _average(figures: Sequence[Figure | None]) -> Figure | None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored
-from harness.analysis.leaderboard.tables import Figure, MetricTable, Row
+from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.benchmark import Metric
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
@@ -27,23 +27,22 @@ SUMMARY_NOTES = (
 def workbooks(
     tables: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[Sheet]]]:
-    """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs."""
+    """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs.
+
+    The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
+    """
     for table in tables:
-        yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [_metric_sheet(table)]
+        rows = [
+            (row.label, *(_cell(table.metric, row, column) for column in table.columns), row.about or None)
+            for row in table.rows
+        ]
+        sheet = Sheet(table.label, ("run", *table.columns, "what"), rows, _notes(table))
+        yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
     about = {key: [made(of) for made in ABOUT.values()] for key, of in runs.items()}
     yield SUMMARY, [_runs_sheet(reports, missing), *(_summary_sheet(table, about) for table in tables)]
-
-
-def _metric_sheet(table: MetricTable) -> Sheet:
-    """Return a row for each run and a column for each platform, as in the tables of papers."""
-    rows = [
-        (row.label, *(_cell(table.metric, row, column) for column in table.columns), row.about or None)
-        for row in table.rows
-    ]
-    return Sheet(table.label, ("run", *table.columns, "what"), rows, _notes(table))
 
 
 def _notes(table: MetricTable) -> list[str]:
@@ -74,16 +73,13 @@ def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Cont
         cells: list[Content] = [row.label]
         for column in table.columns:
             cells.append(_cell(table.metric, row, column))
-            cells += _interval(table.metric, row.figures[column]) if column in table.layout.subsets else []
+            if column in table.layout.subsets:
+                interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
+                number = decimals(table.metric.decimals)
+                shown = [None if end is None else table.metric.shown(end) for end in interval]
+                cells += [None if end is None else Cell(end, faint=True, number=number) for end in shown]
         rows.append(cells + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name]))
     return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
-
-
-def _interval(metric: Metric, figure: Figure | None) -> list[Content]:
-    if figure is None or figure.value.interval is None:
-        return [None, None]
-    number = decimals(metric.decimals)
-    return [Cell(metric.shown(end), faint=True, number=number) for end in figure.value.interval]
 
 
 def _scored(reports: Sequence[Scored]) -> Cell:

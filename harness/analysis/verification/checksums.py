@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from glob import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content, open_regular
 from harness.errors import reading
 from harness.model import JSON, Completion
 from harness.store.log import Line, line_at, lines, sound, unseal
-from harness.store.manifest import COMPLETE, Manifest
-from harness.store.run import RunFiles
+from harness.store.manifest import COMPLETE
 from harness.store.tasks import key_hash
 
 Beat = Callable[[], None]
@@ -85,32 +85,31 @@ class Replies:
         return found
 
 
-def kept(files: RunFiles, digests: Mapping[str, Any]) -> dict[str, Path | None]:
+def kept(run: SavedRun) -> dict[str, Path | None]:
     """Return where the bytes of each prompt or agent file are: under its name, or in a backup; None if nowhere."""
+    folder, digests = run.files.folder, run.manifest.identity["files"]
 
     def has(path: Path, digest: Any) -> bool:
         with reading(path):
             return path.is_file() and hashlib.sha256(content(path, DOCUMENT_MOST)).hexdigest() == digest
 
-    copies = {name: (files.folder / name, *sorted(files.folder.glob(f"{escape(name)}.before-*"))) for name in digests}
+    copies = {name: (folder / name, *sorted(folder.glob(f"{escape(name)}.before-*"))) for name in digests}
     return {name: next((path for path in copies[name] if has(path, digest)), None) for name, digest in digests.items()}
 
 
-def logs(
-    files: RunFiles, manifest: Manifest, replies: Replies, beat: Beat, saw: Callable[[JSON], None]
-) -> Iterator[str]:
+def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None]) -> Iterator[str]:
     """Yield what is wrong with kept files, events, failures and responses; call `saw` with each failure.
 
     A failure that is twice has the same time, too.
     """
-    for name, path in kept(files, manifest.identity["files"]).items():
+    for name, path in kept(run).items():
         if path is None:
             yield f"{name} is not the file that this run was made with, or is missing"
-    for at, _, _, data in opened(files.events, beat):
+    for at, _, _, data in opened(run.files.events, beat):
         if data is None:
             yield f"{at}: {TORN}"
     seen = set()
-    for at, _, line, data in opened(files.failures, beat):
+    for at, _, line, data in opened(run.files.failures, beat):
         if data is None:
             yield f"{at}: {TORN}"
             continue
@@ -124,18 +123,17 @@ def logs(
 class LinesCheck:
     """The checks of one run without its tasks; nothing is changed. `records` are of different users."""
 
-    def __init__(self, files: RunFiles, manifest: Manifest, beat: Beat) -> None:
+    def __init__(self, run: SavedRun, beat: Beat) -> None:
         self.records = 0
-        self._files = files
-        self._manifest = manifest
+        self._run = run
         self._beat = beat
 
     def findings(self) -> Iterator[str]:
-        files, manifest = self._files, self._manifest
+        files, manifest = self._run.files, self._run.manifest
         if manifest.subset != files.subset:
             yield f"{files.manifest.name} is of {manifest.subset}"
         replies = Replies(files.responses, lambda user: None, self._beat)
-        yield from logs(files, manifest, replies, self._beat, lambda data: None)
+        yield from logs(self._run, replies, self._beat, lambda data: None)
         yield from self._results()
         counted = manifest.counts.get("done")
         if manifest.state == COMPLETE and counted != self.records:
@@ -144,7 +142,7 @@ class LinesCheck:
     def _results(self) -> Iterator[str]:
         """Check the results. A user whose task has changed has a record of each version until the run ends."""
         whole, seen = hashlib.sha256(), set[tuple[str, str]]()
-        for at, _, line, data in opened(self._files.results, self._beat):
+        for at, _, line, data in opened(self._run.files.results, self._beat):
             whole.update(line.text + b"\n")
             if data is None:
                 yield f"{at}: {TORN}"
@@ -153,12 +151,12 @@ class LinesCheck:
             else:
                 seen.add(made)
         self.records = len({user for user, _ in seen})
-        yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
+        yield from unlike_manifest(self._run, whole.hexdigest())
 
 
-def unlike_manifest(files: RunFiles, manifest: Manifest, sha256: str) -> Iterator[str]:
+def unlike_manifest(run: SavedRun, sha256: str) -> Iterator[str]:
     """Yield whether a results file with this hash differs from the one that the manifest names, if any."""
-    complete = manifest.state == COMPLETE
+    files, manifest, complete = run.files, run.manifest, run.manifest.state == COMPLETE
     if complete and sha256 != manifest.results_sha256:
         yield f"{files.results.name} is not the file that the manifest names (SHA-256 differs)"
     if not complete and manifest.results_sha256 is not None:

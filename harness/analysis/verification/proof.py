@@ -19,6 +19,7 @@ import orjson
 from msgspec import structs
 from numpy.typing import NDArray
 
+from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
 from harness.analysis.verification.replayed import MISSHAPEN, Player, counted, unlike
 from harness.benchmark import Benchmark
@@ -34,8 +35,8 @@ from harness.errors import BadInput, reading, shown
 from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
-from harness.store.run import RECORD_FORMAT, RunFiles, RunStore
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
+from harness.store.run import RECORD_FORMAT, RunStore
 from harness.store.tasks import TaskIndex
 
 EXPECTED = "what the results give (regenerate it with `reeval`)"
@@ -45,26 +46,19 @@ class Check:
     """The checks of one run, over its files as they are; nothing is changed."""
 
     def __init__(
-        self,
-        files: RunFiles,
-        manifest: Manifest,
-        benchmark: Benchmark,
-        index: TaskIndex,
-        replies: Replies,
-        player: Player | None,
-        beat: Beat,
+        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Player | None, beat: Beat
     ) -> None:
-        selection = manifest.selection
+        selection = run.manifest.selection
         self.expected = index.select(selection["ratio"], selection["sample_seed"])
         self.notes: list[str] = []
-        self._files, self._manifest, self._benchmark, self._index = files, manifest, benchmark, index
-        self._replies, self._player, self._beat = replies, player, beat
+        self._run, self._files, self._manifest = run, run.files, run.manifest
+        self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
+        self._replies = Replies(run.files.responses, index.find, beat)
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
-        self._scores: ReportScores | None = ReportScores(benchmark, files.subset)
+        self._scores: ReportScores | None = ReportScores(benchmark, run.files.subset)
         self._diverged = 0
-        self._last = -1
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -73,7 +67,7 @@ class Check:
 
     def findings(self) -> Iterator[str]:
         yield from self._tasks()
-        yield from logs(self._files, self._manifest, self._replies, self._beat, self._saw_failure)
+        yield from logs(self._run, self._replies, self._beat, self._saw_failure)
         yield from self._results()
         yield from self._records()
         yield from self._users()
@@ -96,46 +90,37 @@ class Check:
 
     def _saw_failure(self, data: JSON) -> None:
         """Note a failed user, if the task is unchanged."""
-        position = self._position(data)
+        position = self._index.current(data)
         if position is not None:
             self._failed[position] = True
 
-    def _position(self, data: JSON) -> int | None:
-        """Return the position of the task that a line is about, None if the task is missing or has changed."""
-        position = self._index.find(str(data.get("user_id")))
-        return position if position is not None and self._index.digest(position) == data.get("task") else None
-
     def _results(self) -> Iterator[str]:
         """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
-        whole, outside, complete = hashlib.sha256(), 0, self._manifest.state == COMPLETE
+        whole, outside, last, complete = hashlib.sha256(), 0, -1, self._manifest.state == COMPLETE
         for at, number, line, data in opened(self._files.results, self._beat):
             whole.update(line.text + b"\n")
-            position = None if data is None else self._position(data)
+            position = None if data is None else self._index.current(data)
             if data is None:
                 yield f"{at}: {TORN}"
             elif position is not None:
-                if wrong := self._misplaced(position, complete):
-                    yield f"{at}: user {data['user_id']} {wrong}"
-                self._offsets[position], self._numbers[position] = line.offset, number
+                if self._offsets[position] >= 0:
+                    yield f"{at}: user {data['user_id']} has a duplicate record"
+                elif complete and position <= last:
+                    yield f"{at}: user {data['user_id']} is not in the order of the tasks file"
+                self._offsets[position], self._numbers[position], last = line.offset, number, position
             elif complete:
                 yield f"{at}: user {data.get('user_id')} has no such task"
             else:
                 outside += 1
         if outside:
             self.notes.append(f"{outside} records are of users or tasks that are not in the tasks file")
-        yield from unlike_manifest(self._files, self._manifest, whole.hexdigest())
-
-    def _misplaced(self, position: int, complete: bool) -> str | None:
-        in_order, self._last = position > self._last, position
-        if self._offsets[position] >= 0:
-            return "has a duplicate record"
-        return "is not in the order of the tasks file" if complete and not in_order else None
+        yield from unlike_manifest(self._run, whole.hexdigest())
 
     def _records(self) -> Iterator[str]:
         """Yield records that differ from what their answers or responses give; collect their scores."""
         path = self._files.results
         if not self.done.any():
-            return  # perhaps without a file
+            return  # there may be no file
         with open_regular(path) as file:
             for position in map(int, np.flatnonzero(self.done)):
                 self._beat()
@@ -154,7 +139,9 @@ class Check:
                 return f"the record of {who} is of format {shown(data.get('format'))}, not {RECORD_FORMAT}"
             if again != data:
                 return f"the metrics of {who} differ from a re-score"
-            if wrong := self._unlike_responses(task, position, data):
+            if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
+                self._diverged += 1
+            elif wrong := self._unlike_responses(task, position, data):
                 return f"the record of {who} {wrong}"
             if self._scores is not None:
                 self._scores.add(Record(str(data["user_id"]), data))
@@ -163,9 +150,6 @@ class Check:
         return None
 
     def _unlike_responses(self, task: Any, position: int, data: JSON) -> str | None:
-        if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
-            self._diverged += 1
-            return None
         try:
             saved = self._replies.of(position)
         except MISSHAPEN:
@@ -204,7 +188,7 @@ class Check:
         try:
             made, more = self._made(self._scores, *self._only_in_report(content))
         except MISSHAPEN as error:
-            yield f"{self._files.manifest.name}: no report can be made of what it says ({error!r})"
+            yield f"{self._files.manifest.name}: no report can be made of its fields ({error!r})"
             return
         if reports.encoded(made) == content:
             others = {self._files.report("txt").name: text.rendered(list(blocks(made))).encode(), **more}

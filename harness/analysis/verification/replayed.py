@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | N
     was, why = run.manifest.identity, None
     if run.has_code:
         why = "playing them again would run the run's own code"
-    elif any(path != run.files.folder / name for name, path in kept(run.files, was["files"]).items()):
+    elif any(path != run.files.folder / name for name, path in kept(run).items()):
         why = "its prompt is not in the folder"
     made = run.as_it_was(folder, play=why is None)
     if why is None:
@@ -46,19 +47,19 @@ def benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | N
     return made, why and f"records were compared with the saved responses by their counts alone: {why}"
 
 
+@dataclass(frozen=True, slots=True)
 class Player:
     """Plays users again from their saved responses."""
 
-    def __init__(self, benchmark: Benchmark, sampling: Sampling, loop: asyncio.Runner) -> None:
-        self._benchmark = benchmark
-        self._sampling = sampling
-        self._loop = loop
+    benchmark: Benchmark
+    sampling: Sampling
+    loop: asyncio.Runner
 
     def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion]) -> str | None:
         """Return how a record differs from what the responses give, None if it does not."""
-        conversation = replaying(self._sampling, saved)
+        conversation = replaying(self.sampling, saved)
         try:
-            made = recorded(self._benchmark, task, self._loop.run(play(self._benchmark, task, conversation.ask)))
+            made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask)))
         except ReplayMiss:
             return "was made of a missing response"
         found = {name: value for name, value in data.items() if name not in ("task", "format")}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import orjson
 
 from harness.benchmark import VALID, Benchmark, Metric, Task
-from harness.benchmarks.dailymobility import cards, groundtruth, plan, scores, summary, synth, task
+from harness.benchmarks.dailymobility import agents, cards, groundtruth, plan, scores, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
@@ -118,7 +118,7 @@ class AgentMode:
             return completion
 
         try:
-            rows = await self._runner.play(resident, counted)
+            rows = await agents.play(self._runner, resident, counted)
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise

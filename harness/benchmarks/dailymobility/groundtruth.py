@@ -15,20 +15,10 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmarks.dailymobility import protocols
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.pickles import MALFORMED
-from harness.benchmarks.dailymobility.protocols import (
-    LOCATIONS,
-    METRICS,
-    PROPORTIONS,
-    RADIUS,
-    SEQUENCES,
-    SIZES,
-    Numbers,
-    Sample,
-    Support,
-    Whole,
-)
+from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
 from harness.benchmarks.files import content
 from harness.errors import BadInput, shown
 from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
@@ -95,9 +85,9 @@ class Lists:
         return count_slots(self.columns[SEQUENCES])
 
     @property
-    def sample(self) -> Sample:
-        found = {name: Numbers.of(self.columns[name]) for name in (RADIUS, LOCATIONS, PROPORTIONS)}
-        return {**found, SEQUENCES: Numbers.tallied(NUMBERS, self.slots.sum(axis=0))}
+    def sample(self) -> protocols.Sample:
+        found = {name: protocols.Numbers.of(self.columns[name]) for name in (RADIUS, LOCATIONS, PROPORTIONS)}
+        return {**found, SEQUENCES: protocols.Numbers.tallied(NUMBERS, self.slots.sum(axis=0))}
 
 
 def count_slots(sequences: Column) -> Whole:
@@ -154,15 +144,15 @@ class GroundTruth:
 
     lists: Lists
     sha256: str
-    sample: Sample
+    sample: protocols.Sample
     slots: Whole
-    support: Support
+    support: protocols.Support
     histograms: dict[str, Whole]
 
     @classmethod
     def of(cls, lists: Lists, sha256: str) -> GroundTruth:
         sample = lists.sample
-        support = Support.of(sample)
+        support = protocols.Support.of(sample)
         return cls(lists, sha256, sample, lists.slots, support, support.histograms(sample))
 
     @property
@@ -174,7 +164,7 @@ class GroundTruth:
         columns = self.lists.columns
         places = {metric: self.support.place(metric, columns[metric]).reshape(self.residents, -1) for metric in METRICS}
         by_bin = {
-            metric: np.stack([np.bincount(row, minlength=SIZES[metric]) for row in rows])
+            metric: np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in rows])
             for metric, rows in places.items()
         }
         by_intention = [columns[SEQUENCES] == number for number in NUMBERS]

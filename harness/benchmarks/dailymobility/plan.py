@@ -31,18 +31,14 @@ NEEDED = frozenset(["candidates"])
 
 PROFILE = {"age": "年龄", "gender": "性别", "education": "学历", "occupation": "职业", "consumption": "消费水平"}
 """The fields that are shown, in this order. Others are not: a data set may keep there what is to be found out."""
-
 NO_PROFILE = "（没有资料）"
 NOTHING_NEAR = "（附近没有）"
 OFFERED = {NUMBERS["shopping"]: 8, NUMBERS["eating out"]: 10, NUMBERS["leisure and entertainment"]: 8, OTHER: 6}
 """Places offered at most, by intention, in the order in which they are listed."""
-
 DEPTH = 8
 """Points of interest to look at for each place that is wanted: many of them share an AOI."""
-
 LONGEST = 40
 """Characters of a name or a category that are shown."""
-
 _KINDS = tomllib.loads(Path(__file__).with_name("plan.toml").read_text(encoding="utf-8"))
 _INTENTION_OF_LEVEL, _INTENTION_OF_CODE = (
     {word: NUMBERS[name] for name, words in _KINDS[part].items() for word in words.split()}

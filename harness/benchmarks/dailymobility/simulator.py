@@ -17,7 +17,6 @@ from harness.model import JSON
 Mode = Literal["driving", "walking"]
 Stop = tuple[int, Mode, float]
 """An AOI to go to, the mode, and the tick (second of the simulation) to set out at."""
-
 DETOUR = 1.3
 SPEEDS: dict[Mode, float] = {"driving": 8.0, "walking": 1.34}
 """Metres a second."""
@@ -52,11 +51,6 @@ class Walker:
     def aoi(self) -> int | None:
         """The AOI of the resident; None on the way."""
         return None if self.moving else self._end.id
-
-    @property
-    def destination(self) -> int | None:
-        """The AOI where the resident is going; None for one who is not."""
-        return self._end.id if self.moving else None
 
     @property
     def xy(self) -> tuple[float, float]:

@@ -39,7 +39,6 @@ EATING = NUMBERS["eating out"]
 WORDS = SYNTH["residents"]
 PLACES: dict[int, list[str]] = {NUMBERS[name]: categories for name, categories in WORDS["places"].items()}
 """Categories of the points of interest that residents go to, by intention."""
-
 NOTE = """# Synthetic DailyMobility data
 
 {residents} invented residents of an invented city with {aois} areas, and a ground truth from a simple random model of

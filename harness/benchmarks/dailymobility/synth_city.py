@@ -23,7 +23,9 @@ from harness.benchmarks.dailymobility.spatial import optional
 
 T = TypeVar("T")
 XY = tuple[float, float]
-
+Corner = tuple[int, int]
+Way = tuple[int, int]
+"""The step from one corner of the grid to a neighbouring one."""
 SYNTH = tomllib.loads(Path(__file__).with_name("synth.toml").read_text(encoding="utf-8"))
 CITY = SYNTH["city"]
 USES = CITY["uses"]
@@ -40,20 +42,9 @@ POIS, EXTRA = 4, 15
 """Points of interest in each ground, and how many more shops and offices share."""
 JUNCTION = 15.0
 """Metres from the middle of a junction to where its roads begin."""
-
 ANGLES = {(1, 0): 0.0, (0, 1): pi / 2, (-1, 0): pi, (0, -1): -pi / 2}
 TURNS = {0: "LANE_TURN_STRAIGHT", 1: "LANE_TURN_LEFT", -1: "LANE_TURN_RIGHT"}
 """By the cross product of the directions before and after."""
-
-
-class _Road(NamedTuple):
-    """One direction of a street: `lanes` in the order of `city.lanes` in synth.toml."""
-
-    id: int
-    origin: tuple[int, int]
-    target: tuple[int, int]
-    way: tuple[int, int]
-    lanes: list[Any]
 
 
 class _Ground(NamedTuple):
@@ -78,30 +69,30 @@ def map_bytes(seed: int) -> bytes:
     header.south = header.west = -EDGE
     _add_junctions(made, _add_roads(made))
     grounds, names = _grounds(rng), _names(rng)
-    lanes = [[made.lanes[road.lane_ids[kind]] for road in made.roads] for kind in range(len(CITY["lanes"]))]
-    _add_grounds(made, grounds, names, lanes, rng)
-    _add_points(made, names, lanes, rng)
+    _add_grounds(made, grounds, names, rng)
+    _add_points(made, names, rng)
     data: bytes = made.SerializeToString(deterministic=True)
     return data
 
 
-def _add_roads(made: Any) -> list[_Road]:
+def _add_roads(made: Any) -> dict[tuple[Corner, Way], Any]:
     """Add every street between two neighbouring corners of the grid, in both directions."""
-    roads: list[_Road] = []
+    roads: dict[tuple[Corner, Way], Any] = {}
     for origin, way in product(CORNERS, ANGLES):
-        target = origin[0] + way[0], origin[1] + way[1]
-        if target not in CORNERS:
+        if _step(origin, way) not in CORNERS:
             continue
-        number = FIRST_ROAD + len(roads)
+        road = made.roads.add(id=FIRST_ROAD + len(roads), name=f"合成路{len(roads) + 1}号")
+        roads[origin, way] = road
         (x, y), (dx, dy) = (_street(at) for at in origin), way
-        lanes = []
         for kind in CITY["lanes"]:
             right = kind["right"]
             line = [(x + dx * far + dy * right, y + dy * far - dx * right) for far in (JUNCTION, BLOCK - JUNCTION)]
-            lanes.append(_add_lane(made, number, kind, "LANE_TURN_STRAIGHT", line))
-        roads.append(_Road(number, origin, target, way, lanes))
-        made.roads.add(id=number, name=f"合成路{len(roads)}号", lane_ids=[lane.id for lane in lanes])
+            road.lane_ids.append(_add_lane(made, road.id, kind, "LANE_TURN_STRAIGHT", line).id)
     return roads
+
+
+def _step(corner: Corner, way: Way) -> Corner:
+    return corner[0] + way[0], corner[1] + way[1]
 
 
 def _street(number: int) -> float:
@@ -118,18 +109,22 @@ def _add_lane(made: Any, parent: int, kind: dict[str, Any], turn: str, line: Seq
     return lane
 
 
-def _add_junctions(made: Any, roads: Sequence[_Road]) -> None:
+def _add_junctions(made: Any, roads: dict[tuple[Corner, Way], Any]) -> None:
+    """Add the junctions, with lanes from each road into each other, one for cars and one for walkers."""
     for number, at in enumerate(CORNERS):
         junction = made.junctions.add(id=FIRST_JUNCTION + number)
-        for before, after in product(roads, roads):
-            if before.target == at == after.origin and after.target != before.origin:
-                _connect_roads(made, junction, before, after)
+        for ((origin, way), before), ((start, onward), after) in product(roads.items(), repeat=2):
+            if _step(origin, way) == at == start and _step(at, onward) != origin:
+                turn = TURNS[way[0] * onward[1] - way[1] * onward[0]]
+                _connect_roads(made, junction, before, after, turn)
+                group = junction.driving_lane_groups.add(in_road_id=before.id, out_road_id=after.id, turn=turn)
+                group.in_angle, group.out_angle = ANGLES[way], ANGLES[onward]
+                group.lane_ids.append(junction.lane_ids[-2])
 
 
-def _connect_roads(made: Any, junction: Any, before: _Road, after: _Road) -> None:
-    """Add the lanes that lead from one road into another, one for cars and one for walkers."""
-    turn = TURNS[before.way[0] * after.way[1] - before.way[1] * after.way[0]]
-    for kind, start, end in zip(CITY["lanes"], before.lanes, after.lanes, strict=True):
+def _connect_roads(made: Any, junction: Any, before: Any, after: Any, turn: str) -> None:
+    for kind, *ids in zip(CITY["lanes"], before.lane_ids, after.lane_ids, strict=True):
+        start, end = (made.lanes[number] for number in ids)
         first, last = start.center_line.nodes[-1], end.center_line.nodes[0]
         lane = _add_lane(made, junction.id, kind, turn, [(first.x, first.y), (last.x, last.y)])
         junction.lane_ids.append(lane.id)
@@ -137,9 +132,6 @@ def _connect_roads(made: Any, junction: Any, before: _Road, after: _Road) -> Non
         lane.successors.add(id=end.id, type="LANE_CONNECTION_TYPE_HEAD")
         start.successors.add(id=lane.id, type="LANE_CONNECTION_TYPE_HEAD")
         end.predecessors.add(id=lane.id, type="LANE_CONNECTION_TYPE_TAIL")
-    group = junction.driving_lane_groups.add(in_road_id=before.id, out_road_id=after.id, turn=turn)
-    group.in_angle, group.out_angle = ANGLES[before.way], ANGLES[after.way]
-    group.lane_ids.append(junction.lane_ids[-2])
 
 
 def _grounds(rng: Random) -> list[_Ground]:
@@ -158,15 +150,13 @@ def _within(column: int, row: int, right: float, up: float) -> XY:
     return round(_street(column) + right * BLOCK, 2), round(_street(row) + up * BLOCK, 2)
 
 
-def _add_grounds(
-    made: Any, grounds: Sequence[_Ground], names: Iterator[str], lanes: Sequence[Sequence[Any]], rng: Random
-) -> None:
+def _add_grounds(made: Any, grounds: Sequence[_Ground], names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that have an outline, with their POIs."""
     shops = [row for row, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
     extra = [shops[number % len(shops)] for number in range(EXTRA)]
     for row, ground in enumerate(grounds):
         name = next(names)
-        aoi = _add_aoi(made, name + USES[ground.use]["end"], ground, _outline(ground, rng), lanes)
+        aoi = _add_aoi(made, name + USES[ground.use]["end"], ground, _outline(ground, rng))
         for category, end in _kinds(USES[ground.use]["pois"], POIS + extra.count(row), rng):
             x, y = ground.x + ground.wide * _around(rng, 0.6), ground.y + ground.high * _around(rng, 0.6)
             _add_poi(made, aoi, name + end, category, x, y)
@@ -181,12 +171,12 @@ def _kinds(choices: Sequence[Sequence[str]], count: int, rng: Random) -> list[Se
     return kinds
 
 
-def _add_points(made: Any, names: Iterator[str], lanes: Sequence[Sequence[Any]], rng: Random) -> None:
+def _add_points(made: Any, names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that are points, each with one POI: in the blocks at the city's corners and in the middle one."""
     for number, (category, end, use) in enumerate(CITY["points"]):
         x, y = _within(*divmod(2 * number, BLOCKS), 0.5, 0.12 + 0.02 * rng.random())
         name = next(names) + end
-        aoi = _add_aoi(made, name, _Ground(use, x, y, 0.0, 0.0), [(x, y)], lanes)
+        aoi = _add_aoi(made, name, _Ground(use, x, y, 0.0, 0.0), [(x, y)])
         _add_poi(made, aoi, name, category, x, y)
 
 
@@ -201,7 +191,7 @@ def _outline(ground: _Ground, rng: Random) -> list[XY]:
     return [(round(x, 2), round(y, 2)) for x, y in outline]
 
 
-def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY], lanes: Sequence[Sequence[Any]]) -> Any:
+def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY]) -> Any:
     """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner has no area."""
     use = ground.use
     aoi = made.aois.add(id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use)
@@ -212,8 +202,9 @@ def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY], lanes
         following = [*outline[1:], outline[0]]
         aoi.area = round(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in zip(outline, following, strict=True)) / 2, 2)
     sides = ((aoi.driving_positions, aoi.driving_gates), (aoi.walking_positions, aoi.walking_gates))
-    for (positions, gates), kind in zip(sides, lanes, strict=True):
-        _, along, x, y, nearest = min((_foot(lane, ground.x, ground.y) for lane in kind), key=lambda foot: foot[0])
+    for kind, (positions, gates) in enumerate(sides):
+        lanes = (made.lanes[road.lane_ids[kind]] for road in made.roads)
+        _, along, x, y, nearest = min((_foot(lane, ground.x, ground.y) for lane in lanes), key=lambda foot: foot[0])
         positions.add(lane_id=nearest.id, s=round(along, 2))
         x = _clamp(x, ground.x - ground.wide, ground.x + ground.wide)
         gates.add(x=round(x, 2), y=round(_clamp(y, ground.y - ground.high, ground.y + ground.high), 2))

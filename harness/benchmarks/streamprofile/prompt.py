@@ -74,7 +74,7 @@ class AuthorsPrompt:
     """The authors' `BenchTaskBuilder(platform).format_prompt(...)`, from the user's copy of their release.
 
     The system message of `bench_inference.py` next to it is read from the source, not run. Without it the prompt is
-    not the authors' whole one, and `source` says so.
+    not the whole one of the authors, and `source` is another.
     """
 
     def __init__(self, path: Path, digests: Mapping[str, str] | None = None) -> None:

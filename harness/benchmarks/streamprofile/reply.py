@@ -48,25 +48,22 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Reading:
 
 
 def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:
-    """Return the tags of a field, None if it has no usable ones; an empty list is an answer."""
+    """Return the tags of a field, None if it has no usable ones; an empty list is an answer.
+
+    One string is a tag of the pool, an array written out, or names with separators.
+    """
     if type(value) is str:
         repairs.append("tags_string")
-        value = _listed(value, pool) or None
+        try:
+            data = [value] if value in pool else orjson.loads(value)
+        except ValueError:
+            data = None
+        listed = data if type(data) is list else [tag for part in _SEPARATORS.split(value) if (tag := part.strip())]
+        value = listed or None
     if type(value) is not list:
         return None
     tags = [tag for item in value if (tag := _tag(item, repairs)) is not None]
     return tags if tags or not value else None
-
-
-def _listed(text: str, pool: tuple[str, ...]) -> list[Any]:
-    """Return the tags in one string: a tag of the pool, an array written out, or names with separators."""
-    if text in pool:
-        return [text]
-    try:
-        data = orjson.loads(text)
-    except ValueError:
-        data = None
-    return data if type(data) is list else [tag for part in _SEPARATORS.split(text) if (tag := part.strip())]
 
 
 def _tag(item: Any, repairs: list[str]) -> str | None:

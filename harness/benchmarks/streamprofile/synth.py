@@ -2,10 +2,10 @@
 
 A user has a few topics of interest and favourite tags in each. From batch to batch tags stay, return, emerge
 from those topics or are picked up from the day's trends, and now and then one topic gives way to another.
-So the newest posts tell much about stability, and the history (a persona) tells something about novelty.
+So the newest posts predict stability well, and the history (a persona) predicts some of the novelty.
 
-Only `Random.random()` is drawn from: it is the one method whose sequence Python keeps across versions, so
-that a file is the same bytes wherever it is made.
+Only `Random.random()` is called: Python guarantees its sequence across versions, and that of no other method, so a file
+has the same bytes on every machine.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import anyio
 import pytest
 import uvloop
 
-from harness.benchmarks.dailymobility.agents import Runner
+from harness.benchmarks.dailymobility.agents import Runner, play
 from harness.benchmarks.dailymobility.agents.session import Session
 from harness.benchmarks.dailymobility.day import Row
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
@@ -66,7 +66,7 @@ def dedented(text: str) -> list[str]:
 
 
 async def all_of(running: Runner, numbers: range, ask: Any = silence) -> list[Any]:
-    plays = (running.play(resident(number), ask) for number in numbers)
+    plays = (play(running, resident(number), ask) for number in numbers)
     return await asyncio.gather(*plays, return_exceptions=True)
 
 
@@ -235,7 +235,7 @@ def test_a_failing_api_is_no_occasion_for_a_fallback(tmp_path: Path, run: Run, e
         return Completion("好")
 
     with pytest.raises(type(error)) as raised:
-        run(running.play(resident(), ask))
+        run(play(running, resident(), ask))
     assert raised.value is error and asked == 3
     gc.collect()  # nothing is left that would complain as it is taken away
 
@@ -283,7 +283,7 @@ def test_of_requests_at_once_the_failing_one_ends_all(tmp_path: Path, run: Run) 
 
     running = runner(written(tmp_path, forward(body)))
     with pytest.raises(GaveUp):
-        run(running.play(resident(), ask))
+        run(play(running, resident(), ask))
     assert sorted(ended) == ["0", "1", "2", "3", "4"]
 
 
@@ -297,7 +297,7 @@ def test_requests_at_once_are_asked_in_order(run: Run) -> None:
         await asyncio.sleep(0)
         return Completion(request.messages[0].content)
 
-    rows: list[Row] = run(runner("asks_at_once.py").play(resident(), ask))
+    rows: list[Row] = run(play(runner("asks_at_once.py"), resident(), ask))
     assert asked == ["1", "2", "3", "4", "5"]
     said = rows[0].intention or ""
     assert [part.split()[0] for part in said.split(", ")] == asked
@@ -323,7 +323,7 @@ def test_requests_are_asked_outside_of_slices(tmp_path: Path) -> None:
 
     async def ask(request: Request) -> Completion:
         assert random.getstate() == state and signal.getitimer(signal.ITIMER_REAL)[0] == 0
-        assert asyncio.get_running_loop().get_task_factory() is None and not running.shared.guard.inside
+        assert asyncio.get_running_loop().get_task_factory() is None and not running.guard.inside
         return Completion("好")
 
     assert len(played(running, ask)) == 100
@@ -352,7 +352,7 @@ def test_a_cancelled_play_is_cancelled(tmp_path: Path, run: Run, ends: str) -> N
 
         with anyio.move_on_after(60) as scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(running.play, resident(), ask)
+                group.start_soon(play, running, resident(), ask)
                 await under_way.wait()
                 group.cancel_scope.cancel()
         assert not scope.cancelled_caught
@@ -387,7 +387,7 @@ def test_the_day_ends_what_the_agent_has_left_running(
             await asyncio.Event().wait()
             raise AssertionError
 
-        rows = await runner(written(tmp_path, body)).play(resident(), ask)
+        rows = await play(runner(written(tmp_path, body)), resident(), ask)
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return rows
 

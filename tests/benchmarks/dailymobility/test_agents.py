@@ -12,7 +12,7 @@ from textwrap import dedent, indent
 import numpy as np
 import pytest
 
-from harness.benchmarks.dailymobility.agents import Runner
+from harness.benchmarks.dailymobility.agents import Runner, play
 from harness.benchmarks.dailymobility.day import Resident, Row
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Message, Request
@@ -339,7 +339,7 @@ def test_a_home_that_the_city_has_not_fails_its_resident() -> None:
     """Before the agent is made."""
     lost = Resident("9", 9, AOI + 99, WORK, {})
     with pytest.raises(AgentFailed, match=f"unknown_place: the home of resident 9: the city has no AOI {AOI + 99}"):
-        asyncio.run(runner("random_walk.py").play(lost, silence))
+        asyncio.run(play(runner("random_walk.py"), lost, silence))
 
 
 def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_residents_share_the_module_alone(tmp_path: Path) -> None:
     running = runner(written(tmp_path, body, top="SEEN = []"))
 
     async def both() -> None:
-        await asyncio.gather(*(running.play(resident(number), silence) for number in (1, 2)))
+        await asyncio.gather(*(play(running, resident(number), silence) for number in (1, 2)))
 
     asyncio.run(both())
     assert vars(__import__("sys").modules[running.agent.cls.__module__])["SEEN"] == [1, 2]
@@ -471,7 +471,7 @@ def test_draws_depend_on_nobody_else() -> None:
 
     async def all_of_them() -> list[list[Row]]:
         random.seed(99)
-        return await asyncio.gather(*(running.play(resident(number), saying("好")) for number in range(20)))
+        return await asyncio.gather(*(play(running, resident(number), saying("好")) for number in range(20)))
 
     together = asyncio.run(all_of_them())
     assert together[1] == alone[1] and together[7] == alone[7] and together[1] != together[7]
@@ -541,7 +541,7 @@ def test_numpy_draws_are_each_resident_s_too(tmp_path: Path) -> None:
     running = runner(written(tmp_path, body, top="import numpy as np\n"))
 
     async def both() -> list[list[Row]]:
-        return await asyncio.gather(*(running.play(resident(number), silence) for number in (1, 2)))
+        return await asyncio.gather(*(play(running, resident(number), silence) for number in (1, 2)))
 
     first, second = asyncio.run(both())
     assert first == played(running) and first != second and json.loads(first[0].intention or "") < 1
@@ -574,4 +574,4 @@ def test_a_field_of_the_profile_that_upstream_leaves_out_is_not_there(tmp_path: 
     """
     running = runner(written(tmp_path, body, top="from agentsociety.agent import MemoryAttribute\n"))
     one = replace(resident(), profile={**resident().profile, "hobby": "下棋", "truth": [1, 4]})
-    assert len(asyncio.run(running.play(one, silence))) == 100
+    assert len(asyncio.run(play(running, one, silence))) == 100

@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from socketserver import StreamRequestHandler
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from harness.store.log import seal, unseal
 from tests.support import DATA
 from tests.support.scripted import Script, Server, answer, completion, serving
 
-ENVIRONMENT = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BENCH_MAX_WORKERS")
 AGENTS = DATA / "mobility_agents"
 ASKING, RULES, RAISING, CATCHING = (
     AGENTS / f"{name}.py" for name in ("asks_each_step", "rule_based", "raises_at_40", "catches_everything")
@@ -36,14 +34,6 @@ PATIENCE = 10.0
 """Seconds until requests that do not come are given up; reached only by a test that fails."""
 
 Told = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    # A reply is two packets of the scripted server; a chain of 100 would wait 40 ms for each second one.
-    monkeypatch.setattr(StreamRequestHandler, "disable_nagle_algorithm", True)
 
 
 @pytest.fixture(scope="session")
@@ -583,7 +573,11 @@ def saved(array: np.ndarray[Any, Any]) -> bytes:
 
 SPOILT: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "no array": ("profiles.json", profiles(lambda all: {"residents": all}), ", line 1: expected a JSON array"),
-    "cut short": ("profiles.json", lambda content: content[:-60], ", line 46: expected an element that is whole JSON"),
+    "cut short": (
+        "profiles.json",
+        lambda content: content[:-60],
+        ", line 53: expected a JSON array (Input data was truncated)",
+    ),
     "unknown home": (
         "profiles.json",
         profiles(lambda all: all[2].update(home=7)),

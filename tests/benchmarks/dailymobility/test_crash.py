@@ -11,8 +11,8 @@ import pytest
 
 from bench.kill_and_resume import campaign
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
-from harness.store.log import sound_lines
 from tests.support import DATA
+from tests.support.processes import wait_for_responses
 
 pytestmark = pytest.mark.slow
 
@@ -21,15 +21,17 @@ ASKING, CATCHING = AGENTS / "asks_each_step.py", AGENTS / "catches_everything.py
 
 
 @pytest.mark.parametrize(
-    ("agent", "concurrency", "life"), [(None, 8, 0.9), (ASKING, 64, 5.0)], ids=["a whole day", "a step at a time"]
+    ("agent", "users", "concurrency", "life"),
+    [(None, 100, 8, 0.9), (ASKING, 32, 32, 3.0)],
+    ids=["a whole day", "a step at a time"],
 )
 def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
-    tmp_path: Path, agent: Path | None, concurrency: int, life: float
+    tmp_path: Path, agent: Path | None, users: int, concurrency: int, life: float
 ) -> None:
     """SIGKILL at random moments: the same results file, and no reply that was saved is asked for again."""
     found = campaign(
         kills=4,
-        users=100,
+        users=users,
         steps=0,
         concurrency=concurrency,
         seed=3,
@@ -41,12 +43,6 @@ def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
     )
     assert (found.kills, found.identical, found.twice) == (4, found.runs, 0)
     assert found.extra <= found.allowed
-
-
-def wait_for_responses(path: Path, count: int) -> None:
-    """Polls until the run is in the middle of its work."""
-    while sum(1 for _ in sound_lines(path)) < count:
-        pass
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

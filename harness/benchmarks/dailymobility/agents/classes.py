@@ -21,7 +21,6 @@ from harness.benchmarks.dailymobility.simulator import SPEEDS
 
 SLEEP, DRIVING, WALKING = 1, 2, 3
 """The numbers of `Status` that occur here. Whoever is in an AOI has the first, as upstream."""
-
 LOGGER = "harness.agent"
 Self = TypeVar("Self", bound="Fields")
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -6,10 +6,9 @@ from types import ModuleType
 from typing import Any
 
 from harness.benchmarks.dailymobility.agents import classes
-from harness.benchmarks.dailymobility.agents.environment import POI_CATG_DICT, Environment
+from harness.benchmarks.dailymobility.agents.environment import POI_CATG_DICT, Environment, MapData
 from harness.benchmarks.dailymobility.agents.llm import LLM
 from harness.benchmarks.dailymobility.agents.memory import KVMemory, Memory, StreamMemory
-from harness.benchmarks.dailymobility.agents.places import MapData
 
 AGENT_NAMES = (
     "Agent AgentContext AgentParams AgentToolbox AgentType Block BlockContext BlockOutput BlockParams CitizenAgentBase"

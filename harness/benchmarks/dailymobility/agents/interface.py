@@ -22,10 +22,11 @@ class Refuses(Protocol):
 
 
 class Harness(Refuses, Protocol):
-    """One resident's side of the harness: its number, where it goes, and what it requests."""
+    """One resident's side of the harness: its number, where it goes, what it requests, and whether it has ended."""
 
     number: int
     route: Route
+    stopped: bool
 
     def warn_once(self, what: str) -> None:
         """Warn once a run, for whichever resident comes first."""

@@ -16,26 +16,25 @@ import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from traceback import extract_tb, walk_tb
+from traceback import extract_tb, walk_stack, walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
 from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, described, one_line, warnings_to
 from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
-from harness.benchmarks.dailymobility.agents.watchdog import Dice, Folder, Place
+from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place, put_back, working_directory
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
 
 KEPT = "agent_"
 """Before the names under which a run's folder keeps agent files; a kept one can be named as `--agent` again."""
-
 WANTED = "one class derived from DailyMobilityAgent"
 
 
@@ -58,21 +57,17 @@ class AgentFile:
     def name(self) -> str:
         return self.path.name.removeprefix(KEPT)
 
-    def place_of(self, frame: FrameType | None) -> Place | None:
+    def place_of(self, frame: FrameType) -> Place | None:
         """Return the innermost place in the agent's files from a frame outwards."""
-        while frame is not None:
-            if frame.f_code.co_filename in self.sources:
-                return Path(frame.f_code.co_filename).name, frame.f_lineno
-            frame = frame.f_back
-        return None
+        return next(self._places(walk_stack(frame)), None)
 
     def place_of_error(self, error: BaseException) -> Place | None:
         """Return the innermost place in the agent's files that an error passed through."""
-        found = None
-        for frame, line in walk_tb(error.__traceback__):
-            if frame.f_code.co_filename in self.sources:
-                found = Path(frame.f_code.co_filename).name, line
-        return found
+        return next(reversed([*self._places(walk_tb(error.__traceback__))]), None)
+
+    def _places(self, frames: Iterable[tuple[FrameType, int]]) -> Iterator[Place]:
+        names = ((frame.f_code.co_filename, line) for frame, line in frames)
+        return ((Path(name).name, line) for name, line in names if name in self.sources)
 
 
 def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFile:
@@ -228,13 +223,13 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
 @contextmanager
 def _undisturbed(dice: Dice) -> Iterator[None]:
     """Put random states, level and handlers of the root logger, and the working directory back afterwards."""
-    folder, root = Folder(), logging.getLogger()
+    folder, root = working_directory(), logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     try:
         with dice.drawn():
             yield
     finally:
-        folder.put_back()
+        put_back(folder)
         root.setLevel(level)
         root.handlers[:] = handlers
 

@@ -23,19 +23,16 @@ from harness.benchmarks.dailymobility.agents.classes import Agent, AgentToolbox
 from harness.benchmarks.dailymobility.agents.environment import Environment
 from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, described, one_line
 from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
-from harness.benchmarks.dailymobility.agents.loader import AgentFile
 from harness.benchmarks.dailymobility.agents.memory import Memory, first_status
-from harness.benchmarks.dailymobility.agents.places import MapData
-from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Folder, Guard, Limits, Place
-from harness.benchmarks.dailymobility.city import City
+from harness.benchmarks.dailymobility.agents.runner import Runner
+from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Place, put_back, working_directory
 from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS, Resident, Row
-from harness.benchmarks.dailymobility.simulator import Route, Walker
+from harness.benchmarks.dailymobility.simulator import Route, UnknownPlace, Walker
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Request
 
 BEFORE_PLANS = "Planning"
 """Upstream's intention of a resident without a plan."""
-
 MOST_ENDS = 100
 """Attempts to end a coroutine that waits for something new after each."""
 
@@ -43,48 +40,35 @@ Step = Callable[[Any], Any]
 Result = TypeVar("Result")
 
 
-class Shared:
-    """What the residents of a run share. `playing` is the session that runs a slice."""
+async def play(runner: Runner, resident: Resident, ask: Ask) -> list[Row]:
+    """Return the 100 rows of a resident's day.
 
-    def __init__(
-        self, agent: AgentFile, city: City, seed: int, limits: Limits, warn: Callable[[str], None] | None
-    ) -> None:
-        self.agent = agent
-        self.city = city
-        self.seed = seed
-        self.limits = limits
-        self.guard = Guard(limits, agent.place_of)
-        self.map = MapData(city, self)
-        self.playing: Session | None = None
-        self._warn = warn
-        self._warned: set[str] = set()
-
-    def warn_once(self, what: str, key: str = "") -> None:
-        """Warn by one line, once for each key (by default the text)."""
-        if self._warn is not None and (key or what) not in self._warned:
-            self._warned.add(key or what)
-            self._warn(one_line(f"{self.agent.name}: {what}", 2 * LONGEST))
-
-    def refuse(self, kind: str, what: str) -> NoReturn:
-        """Fail the resident whose slice runs: the map is for all of them."""
-        if self.playing is None:
-            raise AttributeError(what)
-        self.playing.refuse(kind, what)
+    Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
+    `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`, `only_thinking`,
+    `refusal`, `empty`), and errors of `ask` as they are. A home that is not in the city is an `unknown_place` too.
+    """
+    try:
+        session = Session(runner, resident, ask)
+    except UnknownPlace as error:
+        raise AgentFailed("unknown_place", f"the home of resident {resident.key}: {error}") from None
+    with runner.warnings_captured():
+        return await session.play()
 
 
 class Session:
     """One resident's day. See interface.py for the part that the agent's objects use."""
 
-    def __init__(self, shared: Shared, resident: Resident, ask: Ask) -> None:
+    def __init__(self, runner: Runner, resident: Resident, ask: Ask) -> None:
         self.number = resident.number
-        self.route = Route(Walker(shared.city, resident.home))
+        self.route = Route(Walker(runner.city, resident.home))
+        self.warn_once = runner.warn_once
         self.failure: Exception | None = None
         self.stopped = False
-        self._shared = shared
+        self._runner = runner
         self._resident = resident
         self._ask = ask
-        self._dice = Dice(shared.seed, resident.key)
-        self._folder = Folder()
+        self._dice = Dice(runner.seed, resident.key)
+        self._folder = working_directory()
         self._when = "init"
         self._status: dict[Any, Any] = {}
         self._rows: list[Row] = []
@@ -94,59 +78,60 @@ class Session:
 
     async def play(self) -> list[Row]:
         """Return the rows of the day. Raise the first failure, as it was raised or as `AgentFailed`."""
-        life = self._start(self._live())
+        life, slices, stall = self._start(self._live()), -1, self._runner.limits.stall
         try:
-            await self._ended_or_stalled(life)
+            while not (await asyncio.wait([life], timeout=stall))[0]:
+                if self._slices == slices and not self._asking:
+                    self._fail("agent_stalled", None, f"waits for {stall:g} s for something that does not come")
+                    break
+                slices = self._slices
         finally:
             self.stop()
             with CancelScope(shield=True):
                 if left := [task for task in self._tasks if not task.done()]:
                     await asyncio.wait(left)
+        if self.failure is None and len(self._rows) != ROWS:
+            self.failure = self._failed(
+                "agent_error", None, f"the day ended with {len(self._rows)} of its {ROWS} steps"
+            )
         if self.failure is not None:
             raise self.failure
-        if len(self._rows) != ROWS:
-            raise self._failed("agent_error", None, f"the day ended with {len(self._rows)} of its {ROWS} steps")
         return self._rows
-
-    async def _ended_or_stalled(self, life: asyncio.Task[None]) -> None:
-        """Wait for the day to end. Fail an agent that has not run for long while no request is under way."""
-        slices, stall = -1, self._shared.limits.stall
-        while not (await asyncio.wait([life], timeout=stall))[0]:
-            if self._slices == slices and not self._asking:
-                what = f"waits for {stall:g} s for something that does not come"
-                return self.fail(self._failed("agent_stalled", None, what))
-            slices = self._slices
 
     async def _live(self) -> None:
         try:
-            agent = await self._driven(self._make_agent())
-            await self._driven(_call(agent, "init"))
+            agent = await Driven(self, self._initialised(), self._dice)
             self.route.advance(1)  # upstream's first step is at second 1
             for step in range(1, ROWS + 1):
                 self._when = f"step {step}"
                 aoi = self.route.walker.aoi
-                self._rows.append(Row(aoi, await self._driven(self._act(agent))))
+                self._rows.append(Row(aoi, await Driven(self, self._act(agent), self._dice)))
                 self.route.advance(ROW_SECONDS)
                 await asyncio.sleep(0)
         except BaseException as error:  # an agent may raise anything, and no other day than a whole one is scored
             self._raised(error)
 
-    async def _make_agent(self) -> Agent:
-        cls, shared = self._shared.agent.cls, self._shared
+    async def _initialised(self) -> Agent:
+        cls, runner = self._runner.agent.cls, self._runner
         self._status = first_status(self._resident, cls.StatusAttributes)
         memory = Memory(self, self._status)
-        toolbox = AgentToolbox(self, LLM(self), Environment(self, shared.map, shared.city))
+        toolbox = AgentToolbox(self, LLM(self), Environment(self, runner.map, runner.city))
         name = f"{cls.__name__}_{self.number}"
-        return cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
+        agent = cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)
+        await agent.init()
+        return agent
 
     async def _act(self, agent: Agent) -> str | None:
         """Return the intention after a step. Reading it from the agent's memory may run code of its own."""
-        await _call(agent, "run")
+        await agent.run()
         return _intention(self._status.get("current_plan"))
 
     # How it ends.
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, kind: str, place: Place | None, what: str) -> None:
+        self._end_by(self._failed(kind, place, what))
+
+    def _end_by(self, error: Exception) -> None:
         """End by the first failure; what comes after the end is no failure."""
         if not self.stopped:
             self.failure = error
@@ -166,8 +151,8 @@ class Session:
         if self.stopped:
             return
         kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
-        place = self._ask_about(self._shared.agent.place_of_error, error, None)
-        self.fail(self._failed(kind, place, self._ask_about(described, error, NO_TEXT)))
+        place = self._ask_about(self._runner.agent.place_of_error, error, None)
+        self._fail(kind, place, self._ask_about(described, error, NO_TEXT))
 
     def _ask_about(self, what: Callable[[BaseException], Result], error: BaseException, otherwise: Result) -> Result:
         """Return something about an error. This runs in a slice: the error's class may be the agent's."""
@@ -182,21 +167,18 @@ class Session:
     def _at(self, place: Place | None) -> str:
         """Return `agent.py, step 40, line 17`."""
         if place is None:
-            return f"{self._shared.agent.name}, {self._when}"
+            return f"{self._runner.agent.name}, {self._when}"
         return f"{place[0]}, {self._when}, line {place[1]}"
 
     # What the agent's objects use.
 
     def refuse(self, kind: str, what: str) -> NoReturn:
-        self.fail(self._failed(kind, self._shared.agent.place_of(_getframe(1)), what))
-        raise self._shared.guard.cut()
-
-    def warn_once(self, what: str) -> None:
-        self._shared.warn_once(what)
+        self._fail(kind, self._runner.agent.place_of(_getframe(1)), what)
+        raise self._runner.guard.cut()
 
     def send(self, request: Request) -> asyncio.Future[Completion]:
         if self.stopped:
-            raise self._shared.guard.cut()
+            raise self._runner.guard.cut()
         reply: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._sent.append((request, reply))
         return reply
@@ -205,7 +187,7 @@ class Session:
 
     def slice(self, step: Step, argument: Any, dice: Dice) -> Any:
         """Run one slice of the agent. The alarm, and what would end the event loop, end the task instead."""
-        if self._shared.guard.inside:  # a task that starts eagerly, within the slice that makes it
+        if self._runner.guard.inside:  # a task that starts eagerly, within the slice that makes it
             return self._draw(step, argument, dice)
         try:
             return self._run(step, argument, dice)
@@ -216,15 +198,15 @@ class Session:
             raise asyncio.CancelledError from None
 
     def _run(self, step: Step, argument: Any, dice: Dice) -> Any:
-        shared, loop = self._shared, asyncio.get_running_loop()
+        runner, loop = self._runner, asyncio.get_running_loop()
         factory = loop.get_task_factory()
-        shared.playing = self
+        runner.playing = self
         loop.set_task_factory(self._task)
         try:
-            return self._draw(partial(shared.guard.run, step), argument, dice)
+            return self._draw(partial(runner.guard.run, step), argument, dice)
         finally:
             loop.set_task_factory(factory)
-            shared.playing = None
+            runner.playing = None
             self._after_slice()
 
     def _draw(self, step: Step, argument: Any, dice: Dice) -> Any:
@@ -240,21 +222,21 @@ class Session:
         """End a coroutine that waits."""
         for _ in range(MOST_ENDS):
             try:
-                self.slice(coroutine.throw, self._shared.guard.cut, dice)
+                self.slice(coroutine.throw, self._runner.guard.cut, dice)
             except BaseException:
                 return
 
     def _after_slice(self) -> None:
-        shared, guard = self._shared, self._shared.guard
+        runner, guard = self._runner, self._runner.guard
         self._slices += 1
-        if self._folder.put_back():
-            shared.warn_once("changed the working directory, which was put back: the whole process has one")
+        if put_back(self._folder):
+            runner.warn_once("changed the working directory, which was put back: the whole process has one")
         if guard.broken:
-            what = f"still running after {shared.limits.limit:g} s without waiting"
-            self.fail(self._failed("agent_blocked", guard.place, what))
-        elif guard.seconds > shared.limits.notice:
+            what = f"still running after {runner.limits.limit:g} s without waiting"
+            self._fail("agent_blocked", guard.place, what)
+        elif guard.seconds > runner.limits.notice:
             where = f"{self._at(guard.place)}, resident {self._resident.key}"
-            shared.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
+            runner.warn_once(f"held up everybody for {guard.seconds:.2f} s ({where})", key=f"held up at {guard.place}")
         for request, reply in self._sent:
             self._start(self._answer(request, reply))
         self._sent.clear()
@@ -267,7 +249,7 @@ class Session:
             reply.cancel()  # nobody else would ever wake who waits for it
             raise
         except Exception as error:
-            self.fail(error)
+            self._end_by(error)
             return
         finally:
             self._asking -= 1
@@ -283,14 +265,10 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _driven(self, coroutine: Coroutine[Any, Any, Any]) -> Driven:
-        """Drive what the harness calls of the agent."""
-        return Driven(self, coroutine, self._dice)
-
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
         """Make a task that the agent starts."""
         if self.stopped:
-            raise self._shared.guard.cut()
+            raise self._runner.guard.cut()
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"a coroutine was expected, got {coroutine!r}")
         task: asyncio.Task[Any] = asyncio.Task(Driven(self, coroutine, self._dice.part()), loop=loop, **how)
@@ -319,8 +297,7 @@ class Driven(Coroutine[Any, Any, Any]):
     def __await__(self) -> Driven:
         return self
 
-    def __iter__(self) -> Driven:
-        return self
+    __iter__ = __await__
 
     def __next__(self) -> Any:
         return self.send(None)
@@ -346,11 +323,6 @@ class Driven(Coroutine[Any, Any, Any]):
                     return waits_for
         self.close()
         raise asyncio.CancelledError
-
-
-async def _call(agent: Agent, method: str) -> Any:
-    """Call a method in the slice: one that is no `async def` runs as it is called."""
-    return await getattr(agent, method)()
 
 
 def _intention(plan: Any) -> str | None:

@@ -39,7 +39,6 @@ from numpy.random import mtrand
 
 ALARM: Any = getattr(signal, "SIGALRM", 0)
 """0 where the platform has none, and nothing is broken off."""
-
 AGAIN_SECONDS = 0.02
 """Between two attempts to break off a slice that has swallowed one."""
 
@@ -90,27 +89,21 @@ class Dice:
         return Dice(*self._seeds, self._parts)
 
 
-class Folder:
-    """The working directory, as it was."""
-
-    def __init__(self) -> None:
-        self._path = _working_directory()
-
-    def put_back(self) -> bool:
-        """Return whether it was changed, and could be put back."""
-        if _working_directory() != self._path:
-            with suppress(OSError):
-                os.chdir(self._path)
-                return True
-        return False
-
-
-def _working_directory() -> str:
+def working_directory() -> str:
     """Return nothing where it has been removed."""
     try:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def put_back(folder: str) -> bool:
+    """Return whether the working directory was another than `folder`, and could be put back."""
+    if working_directory() != folder:
+        with suppress(OSError):
+            os.chdir(folder)
+            return True
+    return False
 
 
 class Cut(BaseException):
