@@ -243,7 +243,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts of a run that its report shows; scorers get only records.
+    """What a report says of the run; scorers know only records.
 
     `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date.
     """

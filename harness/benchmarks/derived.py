@@ -78,14 +78,17 @@ class Scorer:
         for record in shard:
             usage.update(counted(record.data))
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
-            outcomes = Counter(text(one) for record in shard for one in benchmark.outcomes(record.data))
-            repairs = Counter(text(one) for record in shard for one in benchmark.repairs(record.data))
-        of_values = has_values(benchmark)
+            outcomes = Counter(one for record in shard for one in benchmark.outcomes(record.data))
+            repairs = Counter(one for record in shard for one in benchmark.repairs(record.data))
+            for name in (*outcomes, *repairs):
+                text(name)
+        of_values, defined = has_values(benchmark), (~np.isnan(rows)).sum(axis=0)
+        sums = np.hstack([np.nansum(rows, axis=0), defined]) if of_values else rows.sum(axis=0)
         return Totals(
             users=len(shard),
-            sums=(expanded(benchmark, rows).sum(axis=0),) if len(shard) else (),
+            sums=(sums,) if len(shard) else (),
             rows=(rows,) if len(shard) and not _has_intervals(benchmark) else (),
-            defined=(~np.isnan(rows)).sum(axis=0),
+            defined=defined,
             spread=np.stack([_spread(metric, rows[:, at]) for at, metric in enumerate(benchmark.metrics)])
             if of_values
             else np.zeros((0, BINS), dtype=np.int64),

@@ -189,8 +189,10 @@ def test_the_command_prints_a_line_a_check(capsys: pytest.CaptureFixture[str], t
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, "error = worst if", "error = 9 if")
     assert main(["check-benchmark", str(file), *words[2:]]) == 1
-    wrong = "stars, yelp: no answer: benchmark stars, user synthetic-01, measure without an answer"
-    assert wrong in capsys.readouterr().out
+    assert (
+        "stars, yelp: no answer: benchmark stars, user synthetic-01, measure without an answer"
+        in capsys.readouterr().out
+    )
 
 
 def test_without_baselines_it_says_what_was_not_possible(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

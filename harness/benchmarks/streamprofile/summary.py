@@ -16,7 +16,7 @@ from harness.benchmarks.overview import ends, intervals, numbers
 from harness.benchmarks.reports import Report, Scored, Value
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.scores import COLUMNS, INDEX, PARTS, CurvePoint, Tally
+from harness.benchmarks.streamprofile.scores import INDEX, PARTS, CurvePoint, Tally
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array, interval
 
@@ -27,74 +27,57 @@ CURVE_USERS = 10
 RELEASE = f"{F1} (release code)"
 FOR_STATS = "for the authors' stats.py"
 
-Parts = Callable[[str], dict[str, Value]]
-
 
 def details(scored: Scored) -> JSON:
     """Return the benchmark's own part of the JSON report."""
-    part, tally = _parts(scored), scored.tally
-    counts, (reaches, cohort_users) = tally.counts, _cohort(tally.reached)
+    sums, counts = np.hsplit(scored.draws, 2)
+    drawn = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    cold, augmented = (_part(scored, name, drawn) for name in ("cold", "augmented"))
+    tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
+    of = tally.counts
     assert scored.report is not None
     return {
-        "scored_steps": counts["scored_steps"],
-        "unscored_steps": scored.report.diagnostics.answers - counts["scored_steps"],
-        "users_without_scored_step": counts["users_without_scored_step"],
-        "cold_start": msgspec.to_builtins(part("cold")),
-        "persona_augmented": msgspec.to_builtins(part("augmented")),
-        "delta": _delta(scored, part),
+        "scored_steps": of["scored_steps"],
+        "unscored_steps": scored.report.diagnostics.answers - of["scored_steps"],
+        "users_without_scored_step": of["users_without_scored_step"],
+        "cold_start": cold,
+        "persona_augmented": augmented,
+        "delta": {name: _delta(scored, drawn, name, cold[name], augmented[name]) for name in NAMES},
         "learning_curve": _curve(tally, lambda last, step_id: True),
         "cohort": {"reaches": reaches, "users": cohort_users},
         "cohort_curve": _curve(tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
-        "ceiling": {name: {"value": of.value, "users": of.users} for name, of in part("ceiling").items()},
-        "repaired_steps": counts["repaired_steps"],
-        "release_code_left_out": counts["release_code_left_out"],
-        "out_of_pool": {"steps": counts["out_of_pool_steps"], "tags": counts["out_of_pool_tags"]},
-        "wrong_number": {"more": counts["more_tags"], "fewer": counts["fewer_tags"]},
-        "at_asked": {name: of.value for name, of in part("at_asked").items()},
-        "errors_over_valid": {name: of.value for name, of in part("valid").items()},
+        "ceiling": _part(scored, "ceiling"),
+        "repaired_steps": of["repaired_steps"],
+        "release_code_left_out": of["release_code_left_out"],
+        "out_of_pool": {"steps": of["out_of_pool_steps"], "tags": of["out_of_pool_tags"]},
+        "wrong_number": {"more": of["more_tags"], "fewer": of["fewer_tags"]},
+        "at_asked": {name: found["value"] for name, found in _part(scored, "at_asked").items()},
+        "errors_over_valid": {name: found["value"] for name, found in _part(scored, "valid").items()},
     }
 
 
-def _parts(scored: Scored) -> Parts:
-    """Return a function from a part of the steps to its means over users."""
-    columns = len(COLUMNS)
-    sums, counts = scored.totals[:columns], scored.totals[columns:]
-    drawn = _means(scored)
-
-    def part(name: str) -> dict[str, Value]:
-        places = {metric: INDEX[name, metric] for metric in PARTS[name]}
-        return {
-            metric: Value(
-                float(sums[at] / counts[at]) if counts[at] else None,
-                interval(drawn[:, at], int(scored.units[at])),
-                int(counts[at]),
-            )
-            for metric, at in places.items()
-        }
-
-    return part
-
-
-def _means(scored: Scored) -> Array:
-    """Return the means of resamples: resamples x COLUMNS, NaN if undefined."""
-    sums, counts = np.hsplit(scored.draws, 2)
-    means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return means
-
-
-def _delta(scored: Scored, part: Parts) -> JSON:
-    """Return persona-augmented minus cold start, each over the users that have it."""
-    drawn, found = _means(scored), {}
-    for name, cold in part("cold").items():
-        augmented, at, minus = part("augmented")[name], INDEX["augmented", name], INDEX["cold", name]
-        units = int(min(scored.units[at], scored.units[minus]))
-        found[name] = {
-            "value": None if cold.value is None or augmented.value is None else augmented.value - cold.value,
-            "ci95": interval(drawn[:, at] - drawn[:, minus], units),
-            "users_cold": cold.users,
-            "users_augmented": augmented.users,
-        }
+def _part(scored: Scored, part: str, drawn: Array | None = None) -> dict[str, JSON]:
+    """Return the means of a part of the steps over users, with intervals from the means of resamples if given."""
+    sums, counts = np.hsplit(scored.totals, 2)
+    found: dict[str, JSON] = {}
+    for metric in PARTS[part]:
+        at = INDEX[part, metric]
+        found[metric] = {"value": float(sums[at] / counts[at]) if counts[at] else None, "users": int(counts[at])}
+        if drawn is not None:
+            found[metric]["ci95"] = interval(drawn[:, at], int(scored.units[at]))
     return found
+
+
+def _delta(scored: Scored, drawn: Array, name: str, cold: JSON, augmented: JSON) -> JSON:
+    """Return persona-augmented minus cold start, each over the users that have it."""
+    at, minus = INDEX["augmented", name], INDEX["cold", name]
+    missing = cold["value"] is None or augmented["value"] is None
+    return {
+        "value": None if missing else augmented["value"] - cold["value"],
+        "ci95": interval(drawn[:, at] - drawn[:, minus], int(min(scored.units[at], scored.units[minus]))),
+        "users_cold": cold["users"],
+        "users_augmented": augmented["users"],
+    }
 
 
 def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
