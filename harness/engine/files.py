@@ -36,7 +36,6 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> 
 def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> None:
     """Write a report as JSON and as text, and the benchmark's files that belong to it.
 
-
     If the report differs from the one that was there, the pages of that one are set aside first. So a page never
     belongs to another report than the one in its folder, whenever the process ends.
     """
