@@ -17,6 +17,7 @@ import anyio
 import numpy as np
 import orjson
 
+from harness.benchmarks.reports import encoded
 from harness.chat import Chat
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
@@ -159,9 +160,9 @@ class WholeRun:
         return made
 
     def finish(self, job: Run, disk: Disk) -> None:
-        files, report = self.files, finish(job, "run", stopped=False)
-        atomic.write(files.report("json"), orjson.dumps(report.data), disk=disk)
-        job.manifest.save(files.manifest, disk)
+        report, _ = finish(job, "run", stopped=False)
+        atomic.write(self.files.report("json"), encoded(report), disk=disk)
+        job.manifest.save(self.files.manifest, disk)
 
     async def _play(self, job: Run, endpoint: Endpoint) -> None:
         clock = anyio.current_time
