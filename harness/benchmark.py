@@ -515,3 +515,8 @@ class Benchmark:
     def files_needed(cls, subset: str) -> tuple[str, ...]:
         """Return the files of a subset, relative to the tasks folder, the tasks file first."""
         return cls.subsets[subset], *cls.data_files
+
+    @classmethod
+    def file_in(cls, folder: Path, name: str) -> Path:
+        """Return the path of one of these files in a tasks folder, whether it exists or not."""
+        return folder / name

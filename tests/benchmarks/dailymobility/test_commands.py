@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 import pytest
 
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
 from harness.store.log import seal, unseal
@@ -731,6 +732,29 @@ def test_options_without_effect_are_refused(
     assert run(town, tmp_path / "out", *options) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["", "datasets/DailyMobility", "DATASETS/dailymobility", "DailyMobility"])
+def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
+    """The layout of asbench, and the data folder itself; later commands find it without being told where."""
+    tasks, out = tmp_path / "theirs", tmp_path / "out"
+    shutil.copytree(town / "dailymobility", tasks / place)
+    assert run(tasks, out, "--name", "m") == 0
+    manifest = json.loads((out / "m" / "run_beijing.json").read_bytes())
+    assert Path(manifest["tasks"]["path"]) == tasks / place / "profiles.json"
+    for command in ("verify", "reeval", "report"):
+        assert again(command, out, "--name", "m") == 0
+        assert again(command, out, "--name", "m", "--tasks-dir", str(town)) == 0
+
+
+def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """And where there is none, the usual place is what the message names."""
+    tasks = tmp_path / "both"
+    for place in ("dailymobility", "datasets/DailyMobility"):
+        shutil.copytree(town / "dailymobility", tasks / place)
+    assert DailyMobility.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
+    assert run(tmp_path / "none", tmp_path / "out") == 2
+    assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
 
 
 ONE_REQUEST = (
