@@ -269,6 +269,7 @@ class Benchmark:
         self.recorded = recorded
         self.digests = digests
         self.warnings: list[str] = []
+        self.logged: list[str] = []
         if folder is None:
             return
         if self.origin is None:  # what ships raises errors of its own
@@ -292,6 +293,10 @@ class Benchmark:
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""
         self.warnings.append(text)
+
+    def log(self, text: str) -> None:
+        """Write a line to the run's log, without showing it."""
+        self.logged.append(text)
 
     # Required
 

@@ -104,6 +104,7 @@ class AgentMode:
         settings: DailyMobility.Settings,
         asking: Asking,
         warn: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
@@ -113,7 +114,7 @@ class AgentMode:
         self._seed = settings.agent_seed
         self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
         self._asking = asking
-        self._runner = Runner(agent, city, seed=self._seed, warn=warn)
+        self._runner = Runner(agent, city, seed=self._seed, warn=warn, log=log)
 
     def identity(self) -> JSON:
         return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._sent, **self._asking.identity}
@@ -251,7 +252,8 @@ class DailyMobility(Benchmark):
         if self.recorded is not None:
             return UnplayedMode(self.recorded)
         if made.agent is not None:
-            return AgentMode(load_agent(made.agent, self.digests), self.city, made, self.asking, self.warn)
+            agent = load_agent(made.agent, self.digests)
+            return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
 
     @property
