@@ -51,7 +51,8 @@ class Options:
 
     Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
     any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served in addition to
-    `MODELS`, by model; a request on which one of them fails is refused with 400. Raise `BadInput`.
+    `MODELS`, by model; a request on which one of them fails is refused with 400. `strict`: what OpenAI would refuse
+    is refused, unless another provider is imitated. Raise `BadInput`.
     """
 
     latency: float = 0.0
@@ -62,6 +63,7 @@ class Options:
     imitate: str | None = None
     key: str | None = field(default=None, repr=False)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    strict: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency) and self.latency >= 0):
@@ -123,7 +125,8 @@ class _Endpoint:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._imitation = imitate.load(options.imitate) if options.imitate is not None else None
-        self._rules = self._imitation or imitate.load("openai")
+        self._openai = options.strict and options.imitate in (None, "openai")
+        self._rules = imitate.load("openai") if self._openai else self._imitation
         self._bearer = f"Bearer {options.key}".encode() if options.key is not None else None
         self._models = (*MODELS, *options.baselines)
         self._tries: Counter[bytes] = Counter()
@@ -158,8 +161,9 @@ class _Endpoint:
         body = await request.read()
         if (refusal := self._foreign(request)) is not None:
             return refusal
-        call = calls.read(body, openai=self._options.imitate in (None, "openai"))
-        if refused := self._unknown(call["model"]) or self._rules.refusal(call):
+        call = calls.read(body, self._openai)
+        refused = self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None)
+        if refused:
             return wire.respond(refused)
         if self._in_flight == self._options.max_concurrency:
             # not a try of this body: its faults must not depend on other requests

@@ -461,6 +461,11 @@ def test_parameter_that_no_body_can_carry_is_refused_at_once(
     assert "cannot be written as JSON" in capsys.readouterr().err
 
 
+def test_baseline_takes_the_parameters_of_the_models_in_its_table(tasks: Path, tmp_path: Path) -> None:
+    """Members that no OpenAI-compatible API needs to have do not stop a baseline."""
+    assert run(tasks, tmp_path / "out", "--extra-body", '{"top_k": 5, "logprobs": true, "temperature": -1}') == 0
+
+
 def test_one_name_is_one_configuration_on_all_platforms(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

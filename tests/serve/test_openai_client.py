@@ -153,6 +153,18 @@ async def test_other_providers_take_members_that_openai_does_not(name: str) -> N
     assert status == (400 if name == "openai" else 200)
 
 
+@pytest.mark.anyio
+async def test_runs_can_send_baselines_what_their_models_need() -> None:
+    """A table's models and baselines share `--extra-body`; a wrong type of what decides an answer is refused still."""
+    members = {"top_k": 5, "logprobs": True, "response_format": {"type": "json_object"}, "temperature": -1}
+    body = {"model": "baseline/recency", "messages": [{"role": "user", "content": "你好"}], **members}
+    async with session_with(Options(strict=False)) as (endpoint, session):
+        assert (await ask(endpoint, session, "/v1/chat/completions", "POST", body))[0] == 200
+        assert (await ask(endpoint, session, "/v1/chat/completions", "POST", {**body, "n": "2"}))[0] == 400
+    async with session_with(Options()) as (endpoint, session):
+        assert (await ask(endpoint, session, "/v1/chat/completions", "POST", body))[0] == 400
+
+
 # Paths
 
 
