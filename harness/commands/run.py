@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
-    add("--temperature T", f"default: {defaults.TEMPERATURE:g}", type=options.not_negative)
+    add("--temperature T", f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for", type=options.not_negative)
     add("--top-p P", type=options.share)
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
@@ -117,10 +118,11 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
     learned = _learned(args.results_dir / model.name, tuple(tasks))
+    sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     return Plan(
         name=model.name,
         benchmark=benchmark,
-        sampling=model.sampling,
+        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
         tasks=tasks,
         results=args.results_dir,
         found=model.found,

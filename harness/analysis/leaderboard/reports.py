@@ -203,7 +203,12 @@ def _sampling(run: Run) -> tuple[str, ...]:
         for name, value in named.items()
         if value not in (None, DEFAULTS[name])
     )
-    return (*found, *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []))
+    by_request = ["temperature by request"] if run.created and run.temperature is None else []
+    return (
+        *by_request,
+        *found,
+        *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []),
+    )
 
 
 def _bounded(text: str) -> str:
