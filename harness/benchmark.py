@@ -195,6 +195,9 @@ class Benchmark:
     parser_version: ClassVar[str] = "1"
     """Recorded in the provenance: a difference is reported, and the run can be continued."""
 
+    title: ClassVar[str] = ""
+    """The name in headings of reports and pages; by default `name`."""
+
     subsets: ClassVar[Mapping[str, str]]
     """Subset -> its tasks file, relative to the tasks folder."""
 

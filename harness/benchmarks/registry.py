@@ -154,6 +154,8 @@ def _bad_words(cls: Any) -> Iterator[str]:
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
             yield f"{field}: expected text, got {shown(value)}"
+    if type(cls.title) is not str or not cls.title.isprintable():
+        yield f"title: expected text, got {shown(cls.title)}"
     if cls.language not in ("en", "zh"):
         yield f"language: expected en or zh, got {shown(cls.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]

@@ -70,7 +70,7 @@ class Unit(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`metric_units` to `defaults` declare the benchmark, so that readers of a report do not need its code.
+    """`title` to `defaults` declare the benchmark, so that readers of a report do not need its code.
 
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `run` is what was run, empty for
@@ -79,6 +79,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     benchmark: str
+    title: str = ""
     metric_units: dict[str, Unit]
     headline: tuple[str, ...]
     subsets: tuple[str, ...]
@@ -103,6 +104,11 @@ class Report(Struct, frozen=True, kw_only=True):
     usage: dict[str, Count] = {}
     bootstrap: Bootstrap | None = None
     notes: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """Return the name of the benchmark for people; reports of earlier versions have its short name alone."""
+        return self.title or self.benchmark
 
     @property
     def units(self) -> dict[str, Metric]:
@@ -141,6 +147,7 @@ class Scored:
 def declared(benchmark: type[Benchmark]) -> JSON:
     """Return what a report declares of its benchmark."""
     return {
+        "title": benchmark.title or benchmark.name,
         "metric_units": {metric.name: metric.data for metric in (*benchmark.metrics, *benchmark.secondary)},
         "headline": list(benchmark.main()),
         "subsets": list(benchmark.subsets),

@@ -570,6 +570,7 @@ STATIC = {
     "a headline of no metric": ('headline = ("Hit rate", "Detour")', 'headline = ("Recall",)', "no such metric"),
     "a name that is no word": ('name = "visits"', 'name = "my visits"', "name: expected a word"),
     "a name that ships": ('name = "visits"', 'name = "streamprofile"', "a benchmark that ships"),
+    "a title that is none": ('name = "visits"', 'name = "visits"\n    title = 3', "title: expected text"),
     "no subset": ("subsets = {", "subset = {", "subsets: expected"),
     "a tasks file elsewhere": ('"visits/north.jsonl"', '"../north.jsonl"', "below the tasks folder"),
     "secondary metrics that are none": ('user = "visitor"', "secondary = 3", "secondary: expected"),

@@ -186,9 +186,9 @@ def test_report_fits_the_terminal(users: int, missing: int, width: int) -> None:
 
 
 def test_report_names_model_run_and_platform() -> None:
-    """In the first lines, in Chinese as given, never escaped."""
+    """In the first lines, in Chinese as given, never escaped; the benchmark by its title."""
     top = rendered(a_report(2, model="通义", name="试跑"))[:200]
-    assert "streamprofile (xiaohongshu): 通义" in top and "run 试跑" in top
+    assert "StreamProfileBench (xiaohongshu): 通义" in top and "run 试跑" in top
 
 
 @pytest.mark.parametrize(("users", "release"), [(4, ["50.00"]), (1, [])])

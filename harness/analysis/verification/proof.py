@@ -262,6 +262,6 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
         saved = reports.read(content)
     except BadInput:
         return "is no report"
-    old, now = (orjson.loads(reports.encoded(structs.replace(of, sections=()))) for of in (saved, made))
+    old, now = (orjson.loads(reports.encoded(structs.replace(of, title="", sections=()))) for of in (saved, made))
     name = unlike(_filled(old, now) if found["format"] < reports.FORMAT else old, now)
     return None if name is None else f"differs in {name}"

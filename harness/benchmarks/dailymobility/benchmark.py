@@ -160,6 +160,7 @@ SCORE = "Score"
 
 class DailyMobility(Benchmark):
     name = "dailymobility"
+    title = "DailyMobility"
     version = "1"
     parser_version = "2"
     subsets: ClassVar = {"beijing": f"{FOLDER}/profiles.json"}

@@ -58,6 +58,7 @@ def _transfer(name: str) -> Metric:
 
 class StreamProfile(Benchmark):
     name = "streamprofile"
+    title = "StreamProfileBench"
     version = "1"
     parser_version = "2"
     task_version = "1"
@@ -147,7 +148,7 @@ class StreamProfile(Benchmark):
                 "persona_summary": predicted.persona,
                 "outcome": predicted.outcome,
                 "repairs": predicted.repairs,
-                **_measured_beside(step, measured),
+                **_measured(step, measured),
             }
             for step, truth, predicted, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
         ]
@@ -171,7 +172,7 @@ class StreamProfile(Benchmark):
             if from_authors:
                 again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
             again.pop("metrics_at_asked", None)
-            steps.append(again | _measured_beside(step, measured))
+            steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
@@ -237,12 +238,12 @@ def _check_steps(task: Task, data: JSON) -> None:
         raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
 
 
-def _measured_beside(step: GivenStep, measured: StepMetrics) -> JSON:
-    """What the scorer needs of a step beside its metrics."""
-    beside: JSON = {"asked": step.asked, "out_of_pool": measured.out_of_pool, "ceiling": measured.ceiling}
+def _measured(step: GivenStep, measured: StepMetrics) -> JSON:
+    """Return what the scorer needs of a step in addition to its metrics."""
+    found: JSON = {"asked": step.asked, "out_of_pool": measured.out_of_pool, "ceiling": measured.ceiling}
     if measured.at_asked is not None:
-        beside["metrics_at_asked"] = measured.at_asked
-    return beside
+        found["metrics_at_asked"] = measured.at_asked
+    return found
 
 
 def authors_outcome(saved: JSON) -> str:
