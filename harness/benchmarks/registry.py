@@ -186,6 +186,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         found = getattr(cls, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
             yield f"{name}: expected a tuple of Metric(...)"
+        elif wrong := [one for one in found if type(one.definition) is not str or not one.definition.isprintable()]:
+            yield f"{name}: {shown(wrong[0].name)}: expected a definition that is text on one line"
     if not cls.metrics:
         yield "metrics: expected one or more"
     secondary = [metric.name for metric in cls.secondary]

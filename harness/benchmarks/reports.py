@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import orjson
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
@@ -67,6 +67,7 @@ class Unit(Struct, frozen=True):
     better: str
     unit: str | None
     bounds: tuple[Number | None, Number | None]
+    definition: str = ""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -113,10 +114,7 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def units(self) -> dict[str, Metric]:
         """Return the declared metrics by name. Raise `ValueError` for one that cannot be."""
-        return {
-            name: Metric(name, better=of.better, unit=of.unit, bounds=of.bounds)  # type: ignore[arg-type]  # checked there
-            for name, of in self.metric_units.items()
-        }
+        return {name: Metric(name, **structs.asdict(of)) for name, of in self.metric_units.items()}
 
     @property
     def values(self) -> dict[str, Value]:

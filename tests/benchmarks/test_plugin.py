@@ -564,6 +564,7 @@ STATIC = {
     "two classes": ("class Visits(", "class Other(Benchmark):\n    pass\n\n\nclass Visits(", "found 2 (Other, Visits)"),
     "a missing method": ("def measure(", "def measures(", "measure: has to be written"),
     "a metric that is none": ('Metric("Hit rate"),', '"Hit rate",', "metrics: expected a tuple of Metric"),
+    "a definition that is none": ('Metric("Hit rate"),', 'Metric("Hit rate", definition=3),', "expected a definition"),
     "a metric twice": ('Metric("Hit rate"),', 'Metric("detour"),', "duplicate name"),
     "another direction": ('better="lower"', 'better="low"', 'better is "higher" or "lower"'),
     "bounds upside down": ("bounds=(0, None)", "bounds=(4, 0)", "bounds are"),

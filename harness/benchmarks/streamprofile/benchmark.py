@@ -15,7 +15,7 @@ from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, cards, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
-from harness.benchmarks.streamprofile.metrics import ERRORS, F1, NAMES, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read
@@ -28,6 +28,8 @@ from harness.model import JSON, Block, Completion, Published
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
+
+RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
@@ -49,11 +51,12 @@ class StepAnswer:
 
 
 def _metric(name: str) -> Metric:
-    return Metric(name, better="lower" if name in ERRORS else "higher")
+    return Metric(name, better="lower" if name in ERRORS else "higher", definition=DEFINITIONS[name])
 
 
 def _transfer(name: str) -> Metric:
-    return Metric(f"FWT {name}", better="lower" if name in ERRORS else "higher", bounds=(-1, 1))
+    definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
+    return Metric(f"FWT {name}", better="lower" if name in ERRORS else "higher", bounds=(-1, 1), definition=definition)
 
 
 class StreamProfile(Benchmark):
@@ -64,7 +67,7 @@ class StreamProfile(Benchmark):
     task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
     metrics = tuple(map(_metric, NAMES))
-    secondary = (Metric(summary.RELEASE), *map(_transfer, NAMES))
+    secondary = (Metric(summary.RELEASE, definition=RELEASED), *map(_transfer, NAMES))
     headline = ("Recall", F1)
     language = "zh"
     invalid_as = "Invalid answers count as empty"
