@@ -43,7 +43,7 @@ def page(report: Report) -> Page:
     covered = f"{of.scored_users} of {of.expected_users} {user}s are scored, {of.failed_users} failed"
     warning = "" if of.complete else f"INCOMPLETE: {covered}"
     return Page(
-        f"{called(report)} · {report.benchmark} ({report.subset})",
+        f"{called(report)} · {report.heading} ({report.subset})",
         warning,
         tuple(_tiles(report)),
         tuple(blocks(report)),
@@ -62,7 +62,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
 
 def blocks(report: Report) -> Iterator[Block]:
     """The report for people, in order. Text leaves out pictures."""
-    yield Heading(f"{report.benchmark} ({report.subset}): {report.model}")
+    yield Heading(f"{report.heading} ({report.subset}): {report.model}")
     yield Paragraph(f"Model {report.model}, run {report.name}, subset {report.subset}.")
     yield from map(Paragraph, report.notes)
     yield from _coverage(report)

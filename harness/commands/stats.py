@@ -84,9 +84,9 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
 
 def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
     """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
-    without names the main ones."""
+    without names the main ones, and those with published scores."""
     if names is None:
-        main = [(table.benchmark, metric) for table in found for metric in table.layout.main]
+        main = [(table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)]
         return [table for key in dict.fromkeys(main) for table in found if (table.benchmark, table.metric.name) == key]
     chosen: list[MetricTable] = []
     for name in names:
