@@ -264,7 +264,8 @@ class RunFacts:
 
 
 RUN_FACTS = frozenset(
-    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "sample_seed", "endpoint", "harness", "created"}
+    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
+    | {"created"}
 )
 """Names in `RunFacts.run` that are no settings."""
 

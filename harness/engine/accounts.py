@@ -146,7 +146,7 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
         plan.name,
         findings,
         caller,
-        seed=plan.sample_seed,
+        seed=plan.selection["sample_seed"],
         requested=account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,
