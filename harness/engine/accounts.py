@@ -139,7 +139,7 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
     caller = Caller(
         Adapted(replicas, known, tuning.stream, findings.learned, plan.sampling.extra_body),
         limiter,
-        Limits(tuning.max_retries, tuning.max_outage),
+        Limits(tuning.max_retries, tuning.max_outage, tuning.wait),
         clock=time.monotonic,
     )
     return Lane(

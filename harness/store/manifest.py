@@ -93,6 +93,7 @@ class Tuning(TypedDict, total=False):
     stream: Stream
     max_retries: Annotated[int, Meta(ge=0, le=RETRIES_MOST)]
     max_outage: Seconds
+    wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
     durability: Durability
     learned_limit: Slots
 
