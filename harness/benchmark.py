@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
-from harness.defaults import TASKS_FOLDER
+from harness.defaults import TASKS_FOLDER, TEMPERATURE
 from harness.model import JSON, Baseline, Block, Completion, Published, Where
 
 VALID = "valid"
@@ -32,7 +32,8 @@ ROUNDING = 1e-9
 class Metric:
     """Declare a figure of a report. Without a `unit` it is a share from 0 to 1, shown in percent.
 
-    `bounds` are the lowest and highest value of one user, None for no bound. Raise `ValueError` for another `better`.
+    `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one phrase that Excel
+    files and reports show. Raise `ValueError` for another `better`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Metric:
     better: Literal["higher", "lower"] = "higher"
     unit: str | None = None
     bounds: tuple[float | None, float | None] | None = None
+    definition: str = ""
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
@@ -122,7 +124,8 @@ class Metric:
     @property
     def data(self) -> JSON:
         """Return the metric as reports save it, so that readers of a report do not need the benchmark."""
-        return {"better": self.better, "unit": self.unit, "bounds": list(self.bounds or (None, None))}
+        found: JSON = {"better": self.better, "unit": self.unit, "bounds": list(self.bounds or (None, None))}
+        return found | ({"definition": self.definition} if self.definition else {})
 
     @classmethod
     def of(cls, name: str, data: JSON) -> Metric:
@@ -194,6 +197,9 @@ class Benchmark:
 
     parser_version: ClassVar[str] = "1"
     """Recorded in the provenance: a difference is reported, and the run can be continued."""
+
+    title: ClassVar[str] = ""
+    """The name in headings of reports and pages; by default `name`."""
 
     subsets: ClassVar[Mapping[str, str]]
     """Subset -> its tasks file, relative to the tasks folder."""
@@ -283,6 +289,11 @@ class Benchmark:
 
         If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
         """
+
+    @property
+    def default_temperature(self) -> float | None:
+        """Return the temperature of requests if the user sets none. With None each request decides (`parameters`)."""
+        return TEMPERATURE
 
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""

@@ -43,7 +43,7 @@ def page(report: Report) -> Page:
     covered = f"{of.scored_users} of {of.expected_users} {user}s are scored, {of.failed_users} failed"
     warning = "" if of.complete else f"INCOMPLETE: {covered}"
     return Page(
-        f"{called(report)} · {report.benchmark} ({report.subset})",
+        f"{called(report)} · {report.heading} ({report.subset})",
         warning,
         tuple(_tiles(report)),
         tuple(blocks(report)),
@@ -62,7 +62,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
 
 def blocks(report: Report) -> Iterator[Block]:
     """The report for people, in order. Text leaves out pictures."""
-    yield Heading(f"{report.benchmark} ({report.subset}): {report.model}")
+    yield Heading(f"{report.heading} ({report.subset}): {report.model}")
     yield Paragraph(f"Model {report.model}, run {report.name}, subset {report.subset}.")
     yield from map(Paragraph, report.notes)
     yield from _coverage(report)
@@ -77,15 +77,18 @@ def blocks(report: Report) -> Iterator[Block]:
 def _coverage(report: Report) -> Iterator[Block]:
     """Who is scored, and how many of their answers are invalid."""
     of, user, run = report.coverage, report.user, report.run
-    share, of_all = run.get("ratio", 1.0), ""
+    share, of_all, limit = run.get("ratio", 1.0), "", run.get("limit")
     users = f"{of.scored_users} of {of.expected_users} {user}s are scored"
-    if share != 1.0:
+    part = f"a share of {share:g}" if share != 1.0 else ""
+    if limit is not None and limit < run["users_in_tasks"]:
+        part = f"a limit of {limit}"
+    if part:
         of_all = (
-            f" This is a share of {share:g} of the {run['users_in_tasks']} {user}s in the tasks file, drawn with seed "
+            f" This is {part} of the {run['users_in_tasks']} {user}s in the tasks file, drawn with seed "
             f"{run['sample_seed']}."
         )
     if of.complete:
-        yield Heading(f"Coverage: complete{'' if share == 1.0 else f' (of a share of {share:g})'}")
+        yield Heading(f"Coverage: complete{part and f' (of {part})'}")
         yield Paragraph(f"{users}.{of_all}")
     else:
         missing = of.expected_users - of.scored_users

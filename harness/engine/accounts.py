@@ -139,14 +139,14 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
     caller = Caller(
         Adapted(replicas, known, tuning.stream, findings.learned, plan.sampling.extra_body),
         limiter,
-        Limits(tuning.max_retries, tuning.max_outage),
+        Limits(tuning.max_retries, tuning.max_outage, tuning.wait),
         clock=time.monotonic,
     )
     return Lane(
         plan.name,
         findings,
         caller,
-        seed=plan.sample_seed,
+        seed=plan.selection["sample_seed"],
         requested=account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,

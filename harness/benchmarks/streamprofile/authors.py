@@ -36,7 +36,7 @@ def record(line: bytes, where: Where) -> JSON:
     try:
         loose = json.loads(line, parse_constant=lambda name: None)
         data = orjson.loads(json.dumps(loose, ensure_ascii=False).encode("utf-8", "replace"))
-        orjson.dumps([[data]])  # the file is written anew, and what it reads may be too deep for it to write
+        orjson.dumps([[data]])  # the line is written again, and what can be read may be nested too deep to be written
     except TypeError:
         raise BadInput(f"{where}: nested too deep to be written again") from None
     except (ValueError, RecursionError) as error:
@@ -65,7 +65,7 @@ def _step(step: object, at: str, where: Where) -> JSON:
 
 
 def _text(value: object) -> str:
-    """Nothing depends on what the model said beside its tags: what is no text is shown as it stands there."""
+    """Return a text that pages show; no score depends on it. A value of another type becomes its JSON."""
     return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
 
 
