@@ -14,7 +14,7 @@ from harness.benchmarks import overview
 from harness.benchmarks.derived import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
-from harness.model import Block, Heading, Paragraph, Record, RunFacts, Table, Verbatim
+from harness.model import Block, Chart, Heading, Paragraph, Record, RunFacts, Table, Verbatim
 from harness.report import text as text_module
 from harness.report.text import rendered, wrap
 
@@ -30,6 +30,12 @@ def widest(text: str) -> int:
 def test_headings_are_underlined_to_their_width() -> None:
     """A Chinese character is two columns of underline; an empty line stands between blocks."""
     assert shown(Heading("报告 A"), Paragraph("好")) == "报告 A\n------\n\n好\n"
+
+
+def test_a_heading_of_pictures_alone_is_left_out() -> None:
+    picture = Chart("histogram", "users", (0, 1), "x", "y", ())
+    a, b, c, words = Heading("a"), Heading("b"), Heading("c"), Paragraph("words")
+    assert rendered([a, b, picture, picture, c, picture, words, b, picture]) == rendered([a, c, words])
 
 
 def test_a_paragraph_wraps_at_spaces() -> None:
