@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
-from harness.defaults import TASKS_FOLDER
+from harness.defaults import TASKS_FOLDER, TEMPERATURE
 from harness.model import JSON, Baseline, Block, Completion, Published, Where
 
 VALID = "valid"
@@ -292,6 +292,11 @@ class Benchmark:
 
         If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
         """
+
+    @property
+    def default_temperature(self) -> float | None:
+        """Return the temperature of requests if the user sets none. With None each request decides (`parameters`)."""
+        return TEMPERATURE
 
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""

@@ -78,15 +78,18 @@ def blocks(report: Report) -> Iterator[Block]:
 def _coverage(report: Report) -> Iterator[Block]:
     """Who is scored, and how many of their answers are invalid."""
     of, user, run = report.coverage, report.user, report.run
-    share, of_all = run.get("ratio", 1.0), ""
+    share, of_all, limit = run.get("ratio", 1.0), "", run.get("limit")
     users = f"{of.scored_users} of {of.expected_users} {user}s are scored"
-    if share != 1.0:
+    part = f"a share of {share:g}" if share != 1.0 else ""
+    if limit is not None and limit < run["users_in_tasks"]:
+        part = f"a limit of {limit}"
+    if part:
         of_all = (
-            f" This is a share of {share:g} of the {run['users_in_tasks']} {user}s in the tasks file, drawn with seed "
+            f" This is {part} of the {run['users_in_tasks']} {user}s in the tasks file, drawn with seed "
             f"{run['sample_seed']}."
         )
     if of.complete:
-        yield Heading(f"Coverage: complete{'' if share == 1.0 else f' (of a share of {share:g})'}")
+        yield Heading(f"Coverage: complete{part and f' (of {part})'}")
         yield Paragraph(f"{users}.{of_all}")
     else:
         order = f", and {user}s with few steps are scored before those with many" if run else ""

@@ -72,7 +72,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
         done, selection = store.open_logs(index), manifest.selection
-        expected = index.select(selection["ratio"], selection["sample_seed"]) | done
+        expected = index.selected(selection) | done
         job = Run(benchmark, run.files.subset, index, store, manifest, expected)
         scores, diverged = ReportScores(benchmark, job.subset), list[str]()
         if args.reparse:

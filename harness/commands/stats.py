@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)"
     options.add(parser, "--metric NAME", words, type=options.filled, action="append")
     options.add(parser, "--published", "show the published scores next to the runs", action="store_true")
+    words = "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)"
+    options.add(parser, "--intervals", words, action="store_true")
     words = "folder for the Excel files (default: metric_excels in the results folder)"
     options.add(parser, "--out DIR", words, type=options.folder)
     words = "write Markdown, LaTeX or CSV into this file instead"
@@ -121,19 +123,22 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
             tell(line)
     if args.json:
         show_json(formats.plain(chosen))
-    elif args.format == "table":
-        _show(chosen, missing, out)
-    elif args.into:
-        atomic.write(args.into, formats.text(args.format, chosen, missing).encode())
+        return
+    if args.format == "table":
+        _show(chosen, missing, out, args.intervals)
+        return
+    text = formats.text(args.format, chosen, missing, intervals=args.intervals)
+    if args.into:
+        atomic.write(args.into, text.encode())
     else:
-        show(formats.text(args.format, chosen, missing).rstrip("\n"))
+        show(text.rstrip("\n"))
 
 
-def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
+def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
     screen = console()
     for table in chosen:
         screen.print(table.title, style="italic", highlight=False)
-        columns = _columns(formats.grid(table))
+        columns = _columns(formats.grid(table, intervals=intervals))
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
@@ -164,4 +169,7 @@ def _least(columns: Columns) -> int:
 
 
 def _cell(number: Number | None) -> Text:
-    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "") if number else Text("")
+    if number is None:
+        return Text("")
+    interval = f" {number.interval}" if number.interval else ""
+    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "", interval)

@@ -727,7 +727,7 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
 
 def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
     """No character of a name means anything to LaTeX, nor do two hyphens become a dash."""
-    lines = [line.strip() for line in latex([GRID], ["100 %"], ["model\n\\input{x}"]).splitlines()]
+    lines = [line.strip() for line in latex([replace(GRID, notes=("100 %",))], ["model\n\\input{x}"]).splitlines()]
     assert lines[1] == "% model \\input{x}"
     assert lines[lines.index("\\toprule") :] == [
         "\\toprule",
@@ -739,9 +739,10 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
         "z & \\underline{2.00} \\\\",
         "\\bottomrule",
         "\\end{tabular}",
+        "\\par\\smallskip\\begin{minipage}{\\linewidth}\\footnotesize 100 \\%\\end{minipage}",
         "\\end{table}",
     ]
-    assert "\\caption{F1\\textasciicircum{}NS, \\%. 100 \\%}" in lines
+    assert "\\caption{$F1^{NS}$, \\%}" in lines
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])

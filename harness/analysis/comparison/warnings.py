@@ -57,7 +57,7 @@ def _covered(side: Side, both: Sequence[str]) -> JSON:
         "expected": max(saved.expected_users, scored),
         "failed": saved.manifest.counts.get("failed", 0),
         "state": saved.manifest.state,
-        "ratio": saved.manifest.selection["ratio"],
+        "ratio": saved.share,
         "users_in_tasks": saved.manifest.tasks["users"],
     }
 

@@ -49,7 +49,7 @@ class Check:
         self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Player | None, beat: Beat
     ) -> None:
         selection = run.manifest.selection
-        self.expected = index.select(selection["ratio"], selection["sample_seed"])
+        self.expected = index.selected(selection)
         self.notes: list[str] = []
         self._run, self._files, self._manifest = run, run.files, run.manifest
         self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
