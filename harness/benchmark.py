@@ -184,6 +184,9 @@ class Importer(Protocol):
     def is_partial(self, task: Task, record: JSON) -> bool:
         """Return whether a record lacks answers to its task, and so cannot be scored."""
 
+    def has_failed(self, record: JSON) -> bool:
+        """Return whether a scored record has an answer that is a failure of the endpoint, and no answer of a model."""
+
     def notes(self, outcomes: Mapping[str, int]) -> Sequence[str]:
         """Return what a report says of such answers, from the number of answers by outcome."""
 

@@ -353,7 +353,8 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert main(["reeval", "--name", "Qwen3-8B", *where]) == 0
     found = report(tmp_path / "out", "Qwen3-8B")
     assert found["prompt"] == "authors"
-    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 3), "ci95": None, "users": 3}
+    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 2), "ci95": None, "users": 2}
+    assert found["details"]["with_failures"]["Recall"]["value"] == pytest.approx(1 / 3)
     assert any("1 of its steps were API failures" in note for note in found["notes"])
     assert any("1 of its steps were replies without JSON" in note for note in found["notes"])
     assert (folder / RESULTS).read_text() != "\n".join(lines)

@@ -256,5 +256,5 @@ def authors_outcome(saved: JSON) -> str:
     if saved["prediction"] or not reasoning.startswith("Error:"):
         return VALID
     if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON
-        return "authors_api_failure"
-    return "authors_no_json" if _NO_JSON.search(reasoning) else "authors_api_failure"
+        return authors.API_FAILURE
+    return authors.NO_JSON if _NO_JSON.search(reasoning) else authors.API_FAILURE

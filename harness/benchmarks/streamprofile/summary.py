@@ -255,7 +255,7 @@ def _for_stats(report: Report) -> str:
     pattern for F1^NS finds no mark: a marked one is among the other metrics, whose pattern does.
     """
     of, title, release = report.coverage, "Overall Macro Average", report.secondary[RELEASE].value
-    share = "" if report.run.get("ratio", 1.0) == 1.0 else "(share)"
+    share = "(share)" if report.run.get("users_in_tasks", of.expected_users) > of.expected_users else ""
     mark = share if of.complete else "(INCOMPLETE)"
     values = [(name, report.metrics[name].value) for name in METRICS]
     lines = [f"  {name}{mark} : {SHARE.text(value)}%" for name, value in values if value is not None]
