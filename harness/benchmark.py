@@ -278,6 +278,7 @@ class Benchmark:
         self.recorded = recorded
         self.digests = digests
         self.warnings: list[str] = []
+        self.logged: list[str] = []
         if folder is None:
             return
         if self.origin is None:  # what ships raises errors of its own
@@ -301,6 +302,10 @@ class Benchmark:
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""
         self.warnings.append(text)
+
+    def log(self, text: str) -> None:
+        """Write a line to the run's log, without showing it."""
+        self.logged.append(text)
 
     # Required
 
@@ -524,3 +529,8 @@ class Benchmark:
     def files_needed(cls, subset: str) -> tuple[str, ...]:
         """Return the files of a subset, relative to the tasks folder, the tasks file first."""
         return cls.subsets[subset], *cls.data_files
+
+    @classmethod
+    def file_in(cls, folder: Path, name: str) -> Path:
+        """Return the path of one of these files in a tasks folder, whether it exists or not."""
+        return folder / name

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in cls.subsets}
+    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name their folder with --tasks-dir")

@@ -143,7 +143,7 @@ def _add(data: JSON, scores: ReportScores) -> None:
 def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
-    tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / benchmark.subsets[files.subset]
+    tasks = benchmark.file_in(args.tasks_dir or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
         raise BadInput(f"its tasks file {tasks} does not exist: name its folder with --tasks-dir")
     lock = RunLock(files.lock, time.time)

@@ -103,7 +103,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in subsets}
+    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in subsets}
     absent = [str(path) for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(f"no tasks: missing {', '.join(absent)}; put them there, or use synthetic ones with --demo")

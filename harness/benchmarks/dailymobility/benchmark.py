@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,8 @@ from harness.model import JSON, Block, Completion, Request
 
 FOLDER = "dailymobility"
 """Below the tasks folder: the data as published."""
+LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
+"""Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
 
 SIMULATOR_VERSION = "1"
 AGENT_STEPS = 100
@@ -101,6 +104,7 @@ class AgentMode:
         settings: DailyMobility.Settings,
         asking: Asking,
         warn: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
@@ -110,7 +114,7 @@ class AgentMode:
         self._seed = settings.agent_seed
         self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
         self._asking = asking
-        self._runner = Runner(agent, city, seed=self._seed, warn=warn)
+        self._runner = Runner(agent, city, seed=self._seed, warn=warn, log=log)
 
     def identity(self) -> JSON:
         return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._sent, **self._asking.identity}
@@ -235,11 +239,17 @@ class DailyMobility(Benchmark):
         made = cls.Settings if identity.get(AGENT_PARAMETERS) == SENT else cls.EarlierSettings
         return made(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
 
+    @classmethod
+    def file_in(cls, folder: Path, name: str) -> Path:
+        profiles = Path(cls.subsets["beijing"]).name
+        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / profiles))
+        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
+
     _city_or_none: City | None = None
     """None where nothing is prepared."""
 
     def prepare(self) -> None:
-        folder = self.folder / FOLDER
+        folder = self.file_in(self.folder, FOLDER)
         self.city = self._city_or_none = load_city(folder / "beijing.pb")
         self._truth = groundtruth.load(folder)
         self.truth_sha256 = self._truth.sha256
@@ -250,7 +260,8 @@ class DailyMobility(Benchmark):
         if self.recorded is not None:
             return UnplayedMode(self.recorded)
         if made.agent is not None:
-            return AgentMode(load_agent(made.agent, self.digests), self.city, made, self.asking, self.warn)
+            agent = load_agent(made.agent, self.digests)
+            return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
 
     @property
@@ -393,6 +404,23 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
         raise BadInput(f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null")
     if len(intentions) != SLOTS or any(type(one) is not int or one not in INTENTIONS for one in intentions):
         raise BadInput(f"user {resident.key}: field intentions: expected {SLOTS} whole numbers from 1 to 7")
+
+
+def _below(folder: Path, *names: str) -> list[Path]:
+    """Return the folders at a path of names below a folder, in any case of letters, that spelling itself first."""
+    found = [folder]
+    for name in names:
+        listed = [Path(entry.path) for above in found for entry in _entries(above) if entry.name.lower() == name]
+        found = sorted(listed, key=lambda path: (path.name != name, path.name))
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (OSError, ValueError):  # a path of a manifest may be no path at all
+        return []
 
 
 def _columns(metrics: DayMetrics) -> JSON:

@@ -502,7 +502,8 @@ def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path: Path, mode: in
     warnings: list[str] = []
     body = f"async def forward(self):\n    await self.go_to_aoi(({AOI + 35}, {mode}))"
     played(runner(written(tmp_path, body), warnings.append))
-    assert len(warnings) == 1 and warnings[0].startswith(f"agent.py: trip mode {mode} ")
+    assert len(warnings) == 2 and warnings[1].startswith(f"agent.py: trip mode {mode} ")
+    assert "upstream takes a POI" in warnings[0]
 
 
 def test_residents_share_the_module_alone(tmp_path: Path) -> None:

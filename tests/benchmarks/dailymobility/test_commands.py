@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import orjson
 import pytest
 
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
 from harness.store.log import seal, unseal
@@ -731,6 +733,55 @@ def test_options_without_effect_are_refused(
     assert run(town, tmp_path / "out", *options) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["", "datasets/DailyMobility", "DATASETS/dailymobility", "DailyMobility"])
+def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
+    """The layout of asbench, and the data folder itself; later commands find it without being told where."""
+    tasks, out = tmp_path / "theirs", tmp_path / "out"
+    shutil.copytree(town / "dailymobility", tasks / place)
+    assert run(tasks, out, "--name", "m") == 0
+    manifest = json.loads((out / "m" / "run_beijing.json").read_bytes())
+    assert Path(manifest["tasks"]["path"]) == tasks / place / "profiles.json"
+    for command in ("verify", "reeval", "report"):
+        assert again(command, out, "--name", "m") == 0
+        assert again(command, out, "--name", "m", "--tasks-dir", str(town)) == 0
+
+
+def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """And where there is none, the usual place is what the message names."""
+    tasks = tmp_path / "both"
+    for place in ("dailymobility", "datasets/DailyMobility"):
+        shutil.copytree(town / "dailymobility", tasks / place)
+    assert DailyMobility.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
+    assert run(tmp_path / "none", tmp_path / "out") == 2
+    assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
+
+
+def test_what_an_agent_logs_is_in_the_run_s_log_alone(
+    town: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `logging` with and without a handler of its own, standard error, its logger and `print`; nothing is shown."""
+    agent, out = tmp_path / "talks.py", tmp_path / "out"
+    agent.write_text(
+        "import logging, sys\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n"
+        "own = logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\n\n"
+        "class Talks(DailyMobilityAgent):\n    async def forward(self):\n"
+        "        if self.environment.get_tick() == 901:\n"
+        "            logging.warning('one')\n            own.warning('two')\n"
+        "            sys.stderr.write('第三\\n')\n            self.logger.info('four')\n            print('five')\n"
+        "            sys.stderr.close()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
+    assert run(town, out, "--name", "m", "--agent", agent) == 0
+    log = [json.loads(line) for line in (out / "m" / "run_beijing.log").read_text("utf-8").splitlines()]
+    details = [entry["detail"] for entry in log if entry["what"] == "output"]
+    assert len(details) == 5 * FEW
+    assert {detail.partition(", resident ")[0] for detail in details} == {"talks.py, step 2"}
+    assert {detail.rpartition(": ")[2] for detail in details} == {"one", "two", "第三", "four", "five"}
+    shown = capsys.readouterr()
+    assert shown.err == "" and "four" not in shown.out and "第三" not in shown.out
 
 
 ONE_REQUEST = (

@@ -238,7 +238,9 @@ class Environment(Incomplete):
         plan: list[Stop] = []
         for number, given in enumerate(targets):
             aoi, mode = self._target(given)
-            if mode is None:
+            if mode is not None:
+                harness.warn_once("the second number of a pair (AOI, 1 to 8) is a trip mode here; upstream takes a POI")
+            else:
                 mode = ways[number] if number < len(ways) else DRIVE
             departure = times[number] if number < len(times) else self.get_tick()
             if mode not in (WALK, DRIVE):
