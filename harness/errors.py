@@ -2,7 +2,8 @@
 
 HarnessError                 one sentence for the user, and the `exit_code` of the process
 ├── BadInput            2    arguments, tasks, prompt or results that cannot be used
-├── MachineError        4    this machine: disk, permissions, a run that is locked by another process
+├── MachineError        4    this machine: disk, permissions
+│   └── InUse                a run that another process holds
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
@@ -47,6 +48,10 @@ class BadInput(HarnessError):
 
 class MachineError(HarnessError):
     exit_code = 4
+
+
+class InUse(MachineError):
+    """Another process holds the lock of a run."""
 
 
 class EndpointStopped(HarnessError):

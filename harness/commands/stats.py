@@ -123,6 +123,7 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
         _show(chosen, missing, out)
     elif args.into:
         atomic.write(args.into, formats.text(args.format, chosen, missing).encode())
+        tell(f"written: {args.into}")
     else:
         show(formats.text(args.format, chosen, missing).rstrip("\n"))
 
