@@ -642,7 +642,9 @@ async def test_lost_lock_ends_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)], ids=str
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)],
+    ids=str,
 )
 async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, code: int) -> None:
     """No new request goes out, those on the wire are saved, and the exit code tells the signal."""
