@@ -87,6 +87,7 @@ def latency(s: Snapshot) -> list[Piece]:
 def requests(s: Snapshot) -> list[Piece]:
     digits = len(str(sum([subset.steps for subset in s.subsets])))
     parts = [Piece(f"{s.requests} sent", 5 + digits), Piece(tries_failed(s), 15, "yellow" if s.faults else "")]
+    parts += [Piece(f"{s.hedged} hedged")] if s.hedged else []
     return [*parts, Piece(f"{s.replayed} from saved")] if s.replayed else parts
 
 
@@ -148,7 +149,8 @@ def time(s: Snapshot) -> str:
         return f"{duration(s.seconds)} gone, {state(s)}"
     left = eta(s)
     chain = " (longest chain)" if s.chain_bound and left else ""
-    return f"{duration(s.seconds)} gone, {'?' if left is None else duration(left)} to go{chain}"
+    most = "at most " if s.at_most and left else ""
+    return f"{duration(s.seconds)} gone, {most}{'?' if left is None else duration(left)} to go{chain}"
 
 
 def state(s: Snapshot) -> str:

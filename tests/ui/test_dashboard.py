@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from harness.endpoint.latency import REPLIES, Latency
 from harness.engine.progress import time_to_go
-from harness.engine.recent import REPLIES, Latency, Rates, Warnings
+from harness.engine.recent import Rates, Warnings
 from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view
