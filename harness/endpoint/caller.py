@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -58,7 +59,7 @@ class _Race:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the start; `requests` counts tries sent."""
+    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries."""
 
     requests: int = 0
     successes: int = 0
@@ -107,6 +108,7 @@ class Caller:
         self._unreachable_since: float | None = None
         self._denied_at: float | None = None
         self._naps: set[anyio.CancelScope] = set()
+        self._resting: Counter[str] = Counter()
         self._in_flight: dict[int, tuple[float, str]] = {}
         """When each request was sent, oldest first, and whose it is; by its number."""
 
@@ -206,7 +208,7 @@ class Caller:
 
     async def _retry(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
         """Make the tries after a failed first one, which is the first attempt so that the pauses count right."""
-        record, number = _Failures(self), 0
+        record, number = _Failures(self, user), 0
         tries = AsyncRetrying(retry=RETRY, stop=record.exhausted, wait=record.wait, sleep=record.pause, reraise=True)
 
         async def attempt() -> Reply:
@@ -231,11 +233,12 @@ class Caller:
         finally:
             tries.iter_state.reset()  # it holds methods of its own, a cycle that only the garbage collector frees
 
-    async def pause(self, seconds: float, *, requested: bool) -> None:
+    async def pause(self, seconds: float, *, requested: bool, user: str) -> None:
         """Sleep between two tries; the end of an outage ends it, unless the endpoint `requested` the pause."""
         if self._unreachable_since is not None:
             seconds = min(seconds, WAIT_FOR_AN_ADDRESS)
-        self.traffic.backing_off += 1
+        self._resting[user] += 1
+        self.traffic.backing_off = len(self._resting)
         nap = anyio.CancelScope()
         if not requested:
             self._naps.add(nap)
@@ -244,7 +247,9 @@ class Caller:
                 await self._sleep(seconds)
         finally:
             self._naps.discard(nap)
-            self.traffic.backing_off -= 1
+            self._resting[user] -= 1
+            self._resting += Counter()  # drops users without a pause
+            self.traffic.backing_off = len(self._resting)
 
     def _succeeded(self, completion: Completion, now: float) -> None:
         self._unreachable_since = self._denied_at = None
@@ -312,8 +317,9 @@ class Caller:
 class _Failures:
     """The failed tries of one request: their `times`, and how many of them count."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, user: str) -> None:
         self.times: list[float] = []
+        self._user = user
         self._caller = caller
         self._requested: float | None = None
 
@@ -331,7 +337,7 @@ class _Failures:
         return full_jitter(self._counted(), self._requested, self._caller.rng)
 
     async def pause(self, seconds: float) -> None:
-        await self._caller.pause(seconds, requested=bool(self._requested))
+        await self._caller.pause(seconds, requested=bool(self._requested), user=self._user)
 
     def _counted(self) -> int:
         return sum(not self._caller.outage.covers(time) for time in self.times)
