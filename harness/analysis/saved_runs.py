@@ -17,7 +17,7 @@ from harness.config.origin import check_trust, is_own
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
 from harness.model import JSON
-from harness.store.manifest import Manifest, differences
+from harness.store.manifest import Manifest, differences, share
 from harness.store.run import RunFiles, shown
 
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
@@ -49,7 +49,11 @@ class SavedRun:
     def expected_users(self) -> int:
         """Return how many users the run selected; before it has counted them, what its share comes to."""
         manifest = self.manifest
-        return manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
+        return manifest.counts.get("users") or round(self.share * manifest.tasks["users"])
+
+    @property
+    def share(self) -> float:
+        return share(self.manifest.selection, self.manifest.tasks["users"])
 
     @property
     def is_own(self) -> bool:

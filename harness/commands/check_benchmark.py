@@ -29,7 +29,7 @@ USERS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
     options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
-    words = "JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines"
+    words = "JSON Lines of replies (others than JSON as strings), which each user gets in turn"
     options.add(parser, "--replies FILE", words, type=Path)
 
 
@@ -56,12 +56,22 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _replies(path: Path) -> list[str]:
+    """Return the reply of each line: the text of a JSON string, and any other JSON as it is written."""
     try:
-        found = [orjson.loads(line) for line in content(path, DOCUMENT_MOST).splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
+        lines = content(path, DOCUMENT_MOST).splitlines()
+    except OSError as error:
         raise BadInput(f"cannot read the replies {path}: {error}") from None
-    if not found or not all(isinstance(one, str) for one in found):
-        raise BadInput(f"{path}: expected a JSON text in each line, one line or more")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                reply = orjson.loads(line)
+            except ValueError as error:
+                expected = "expected a reply in JSON, or any other reply as a JSON string"
+                raise BadInput(f"{path}, line {number}: {expected} ({error})") from None
+            found.append(reply if isinstance(reply, str) else line.decode())
+    if not found:
+        raise BadInput(f"{path}: expected one reply or more, each in a line")
     return found
 
 

@@ -24,7 +24,7 @@ from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.serve.app import MODELS
-from harness.store.manifest import load
+from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
 from harness.ui.streams import tell
@@ -41,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
     add("--demo", "use the synthetic tasks that ship with the harness", action="store_true")
-    add("--ratio R", "share of the users to play", type=options.share, default=1.0)
-    options.add_sample_seed(parser, "seed of that share and of the order of users")
+    fewer = parser.add_mutually_exclusive_group()
+    options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
+    words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
+    options.add(fewer, "--limit N", words, type=options.positive_int)
+    options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
     add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     options.add_folders(parser)
@@ -127,8 +130,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         results=args.results_dir,
         found=model.found,
         tuning=options.tuning(args, learned | model.pace),
-        ratio=args.ratio,
-        sample_seed=args.sample_seed,
+        selection=_selection(args),
         allowed=frozenset(args.allow),
         restart=args.restart,
         providers_file=str(args.providers.resolve()) if args.providers else None,
@@ -136,6 +138,11 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
     )
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
+    return chosen if args.limit is None else {**chosen, "limit": args.limit}
 
 
 def _config(args: argparse.Namespace) -> config_file.Config | None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ from harness.store.tasks import TaskIndex
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
+
+KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
+"""What sessions found out or counted, in addition to what a command gives."""
 
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
@@ -144,7 +147,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     manifest = _manifest(plan, files.subset, provenance, index, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
-    done, selected = store.open_logs(index), index.select(plan.ratio, plan.sample_seed)
+    done, selected = store.open_logs(index), index.selected(plan.selection)
     run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
@@ -181,7 +184,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         provenance={**provenance, "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
         tuning=cast(Tuning, asdict(plan.tuning)),
         tasks={"path": path, "sha256": index.sha256, "users": len(index), "truth": truth},
-        selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
+        selection=plan.selection,
         state=RUNNING,
         counts={},
         times={"created": now(), "seconds": 0.0},
@@ -192,8 +195,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
             for name, (a, b) in differences(old.identity, made.identity).items()
         ]
         made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        if "learned_limit" in old.tuning:
-            made.tuning["learned_limit"] = old.tuning["learned_limit"]
+        made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
     made.provenance["origin"] = origin.seal(made, os.environ)
@@ -229,5 +231,5 @@ def check_disk(runs: Sequence[Run]) -> None:
     if free < needed:
         raise MachineError(
             f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
-            f"{needed / 1e6:.0f} MB: free some space, or take a share of the users with --ratio"
+            f"{needed / 1e6:.0f} MB: free some space, or take fewer users with --limit or --ratio"
         )

@@ -31,9 +31,9 @@ from harness.engine.accounts import check_sockets, open_lanes
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
-from harness.engine.local import SIGNALS, LocalEngine
+from harness.engine.local import LocalEngine
 from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
-from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, memory_for
+from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, heeded, memory_for
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
@@ -191,7 +191,7 @@ class Session:
         users = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
         self._say(f"{run.label}: {users}: {headline(report)}; report: {files.report('txt')}")
         plan = self.plan
-        self.sources.append(Source(files, report, plan.sample_seed, plan.benchmark, run.index))
+        self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Print what remains and the command for it; return the exit code."""
@@ -225,7 +225,7 @@ def _play(sessions: Sequence[Session], console: Console) -> list[tuple[Session, 
     """Play all at once, with one limit for each account; return each session's lane and schedule."""
     check_sockets([session.plan for session in sessions])
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in heeded()}
     gc.freeze()
     try:
         with display(console) as observe:
@@ -247,7 +247,7 @@ async def _played(
         async def ended(lane: Lane, schedule: JSON) -> None:
             await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
-        seed = sessions[0].plan.sample_seed
+        seed = sessions[0].plan.selection["sample_seed"]
         engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
         await engine.run()
         return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]

@@ -81,7 +81,10 @@ class Provenance(TypedDict, total=False):
 
 
 class Tuning(TypedDict, total=False):
-    """What may change freely; times in seconds. `learned_limit` is what `auto` has found."""
+    """What may change freely; times in seconds. `learned_limit` is what `auto` has found.
+
+    `hedged` requests were sent a second time.
+    """
 
     concurrency: Slots | None
     start: Slots
@@ -94,6 +97,9 @@ class Tuning(TypedDict, total=False):
     stream: Stream
     max_retries: Annotated[int, Meta(ge=0, le=RETRIES_MOST)]
     max_outage: Seconds
+    wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
+    hedge: Annotated[float, Meta(ge=0)]
+    hedged: Count
     durability: Durability
     learned_limit: Slots
 
@@ -106,8 +112,17 @@ class Tasks(TypedDict):
 
 
 class Selection(TypedDict):
+    """Which users: a share of them, or the first `limit`, in the order that the seed draws."""
+
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
+    limit: NotRequired[Annotated[int, Meta(ge=1)]]
+
+
+def share(selection: Selection, users: int) -> float:
+    """Return the share that a selection is of so many users."""
+    limit = selection.get("limit")
+    return selection["ratio"] if limit is None else min(1.0, limit / max(1, users))
 
 
 class Counts(TypedDict, total=False):

@@ -481,7 +481,7 @@ def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told)
     (own / "results/random-1/run_weibo.json").unlink()
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
     assert any("no manifest" in words for words in pair["warnings"])
-    assert pair["coverage"][0]["b"]["expected"] is None
+    assert pair["coverage"][0]["b"]["expected"] == 40, "as its report says"
 
 
 # Formats
@@ -524,6 +524,17 @@ def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: 
     page = out.read_text()
     assert "is better than &lt;b&gt;随机&lt;b&gt; in Recall" in page and "<b>随机<b>" not in page
     assert pair["verdicts"][-1].startswith("recency is better than <b>随机<b> in Recall")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_files_that_were_written_are_named(
+    more: tuple[str, ...], played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stderr, so that JSON stays JSON."""
+    files = [str(tmp_path / name) for name in ("both.xlsx", "both.html")]
+    words = ["recency", "random-1", "--out", files[0], "--html", files[1], "--resamples", "1000", *more]
+    assert main(["compare", *words, "--results-dir", str(played / "results")]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == files
 
 
 def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> None:

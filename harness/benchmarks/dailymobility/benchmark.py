@@ -185,8 +185,13 @@ class UnplayedMode(Unplayed):
 SCORE = "Score"
 
 
+def _divergence(metric: str) -> str:
+    return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
+
+
 class DailyMobility(Benchmark):
     name = "dailymobility"
+    title = "DailyMobility"
     version = "1"
     parser_version = "2"
     subsets: ClassVar = {"beijing": f"{FOLDER}/profiles.json"}
@@ -194,10 +199,13 @@ class DailyMobility(Benchmark):
         f"{FOLDER}/beijing.pb",
         *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
     )
-    metrics = (Metric(SCORE), *(Metric(f"JSD_{metric}", better="lower") for metric in METRICS))
+    metrics = (
+        Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
+        *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),
+    )
     secondary = (
-        Metric(summary.PER_SLOT, better="lower"),
-        *(Metric(f"{SCORE} ({protocol})") for protocol in ("asbench", "agentsociety2")),
+        Metric(summary.PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
+        *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, summary.PER_SLOT)
