@@ -30,10 +30,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat call of a benchmark; model and sampling parameters are the run's."""
+    """One chat call of a benchmark; model and sampling parameters are the run's.
+
+    `parameters` are further members of the body, plain JSON, each used where the run does not set it.
+    """
 
     messages: tuple[Message, ...]
     json_object: bool = True
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,8 @@ class RunFacts:
 
 
 RUN_FACTS = frozenset(
-    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "sample_seed", "endpoint", "harness", "created"}
+    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
+    | {"created"}
 )
 """Names in `RunFacts.run` that are no settings."""
 
@@ -321,8 +326,9 @@ class Snapshot:
 
     Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
     more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
-    for none; `silence` the seconds since the last answer or the start; `waiting` the requests of this run that wait for
-    a slot. `lag` is the largest delay of the event loop, `slowest_write` of the disk, since the last snapshot.
+    for none; `silence` the seconds since the last answer or the start; `awaited` the seconds of `--wait` that are left
+    for the first answer, 0 for none; `waiting` the requests of this run that wait for a slot. `lag` is the largest
+    delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
     `rate` is in steps, `token_rates` in tokens of prompts and of completions, a second. `eta` is the remaining seconds
     at that rate, or of the longest user's chain if that takes longer (`chain_bound`); None if unknown. `latency` is the
@@ -363,6 +369,7 @@ class Snapshot:
     silence: float = 0.0
     over: bool = False
     others_in_flight: int = 0
+    awaited: float = 0.0
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -136,7 +136,7 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace
         return benchmark, index_file(benchmark, files.subset, run.tasks(args.tasks_dir), args.results_dir)
     cls, _ = registry.importing(files.subset)
     made = cls()
-    tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / made.subsets[files.subset]
+    tasks = made.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
     return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
@@ -177,7 +177,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     of_metrics = tables.main(tables.tables([run.scored for run in runs], with_published=False))
     for name in dict.fromkeys(run.scored.benchmark for run in runs):
         mine = [table for table in of_metrics if table.benchmark == name]
-        blocks += _blocks(name, [run for run in runs if run.scored.benchmark == name], mine)
+        blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
     _print(place)
     return code
@@ -188,8 +188,8 @@ def _run(files: RunFiles) -> _Run:
     return _Run(files, scored, not report.coverage.complete)
 
 
-def _blocks(benchmark: str, runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
-    yield Heading(benchmark)
+def _blocks(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
+    yield Heading(runs[0].scored.declared.title)
     incomplete = sum(run.is_incomplete for run in runs)
     how_many = f", {incomplete} of them INCOMPLETE" if incomplete else ""
     yield Paragraph(

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
+from harness.analysis.imported import imported
 from harness.analysis.leaderboard import footnotes, formats, tables, workbooks
 from harness.analysis.leaderboard.reports import Scored, read
 from harness.analysis.leaderboard.tables import MetricTable
@@ -78,6 +79,7 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     if not args.runs:
         return list(paths)
     there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
+    there |= {one.name for one in imported(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
@@ -86,7 +88,7 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
 
 def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
     """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
-    without names the main ones."""
+    without names the main ones, and those with published scores."""
     if names is None:
         return tables.main(found)
     chosen: list[MetricTable] = []

@@ -47,10 +47,11 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a caller's patience: retries of one request; seconds without any answer at all."""
+    """Bounds of a caller's patience: retries of one request; seconds without any answer at all; those to the first."""
 
     max_retries: int
     max_outage: float
+    wait: float = 0.0
 
 
 class Caller:
@@ -68,7 +69,7 @@ class Caller:
     ) -> None:
         self.traffic = Traffic()
         self.limiter = limiter
-        self.outage = Outage(clock())
+        self.outage = Outage(clock(), limits.wait > 0)
         self.limits = limits
         self.rng = rng or random.Random()
         self._transport = transport
@@ -169,17 +170,18 @@ class Caller:
 
     def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
         """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
-        now = self._clock()
+        now, left = self._clock(), self.wait_left
         self._judge_address(fault, start)
         if not self.outage.failed(now, user):
             return fault
         lasted = now - self.outage.last_success
-        if lasted >= self.limits.max_outage:
+        if lasted >= self.limits.max_outage and not left:
             duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
             self._stop(
                 f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
             )
-        self.limiter.probe(self.outage.next_probe(now))
+        probe = self.outage.next_probe(now)
+        self.limiter.probe(min(probe, left) if left else probe)  # one more at the end of --wait
         return fault
 
     def _denied(self, error: Denied, start: float) -> TransportFault:
@@ -201,10 +203,17 @@ class Caller:
             return
         if self._unreachable_since is None:
             self._unreachable_since = start
-        unknown_path = fault.kind == "http_404"
-        if unknown_path or self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
-            hint = "; does the address need a /v1 at its end?" if unknown_path else ""
-            self._stop(f"the endpoint has never answered: {fault.detail}{hint}")
+        if fault.kind == "http_404":
+            self._stop(f"the endpoint has never answered: {fault.detail}; does the address need a /v1 at its end?")
+        if self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS and not self.wait_left:
+            wait = self.limits.wait
+            hint = f"--wait {wait:g} is over" if wait else "if it is still loading, give --wait 600"
+            self._stop(f"the endpoint has never answered: {fault.detail}; {hint}")
+
+    @property
+    def wait_left(self) -> float:
+        """Return the seconds of `--wait` for the first answer that are left; 0 after it, and where none is awaited."""
+        return max(0.0, self.outage.last_success + self.limits.wait - self._clock()) if self.outage.awaited else 0.0
 
     def _stop(self, why: str) -> NoReturn:
         self.limiter.close()

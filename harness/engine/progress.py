@@ -9,7 +9,10 @@ from harness.endpoint.caller import Caller
 from harness.engine.recent import WARNINGS, Counts, Latency, Rates, Warnings
 from harness.engine.run import Run
 from harness.model import JSON, AtRisk, Snapshot
+from harness.ui.streams import tell
 
+FIRST_ANSWER_SECONDS = 30.0
+"""Without any answer from the start to this, a warning says what was seen and what to try."""
 REPLIES_TO_PROJECT = 20
 """Replies of ended users before the number of replies of the others is projected from them."""
 
@@ -36,13 +39,14 @@ class Findings:
             provenance["quirks"] = sorted({*provenance["quirks"], name})
             provenance["quirks_used"] = sorted({*provenance["quirks_used"], name})
             run.manifest.save(run.store.files.manifest)
-        self._note("learned", f"{name}: {words}")
+        self.note("learned", f"{name}: {words}")
 
     def replica(self, detail: str) -> None:
         """Note that a replica was set aside, or is back."""
-        self._note("replica", detail)
+        self.note("replica", detail)
 
-    def _note(self, what: str, detail: str) -> None:
+    def note(self, what: str, detail: str) -> None:
+        """Show a finding, and log it."""
         self.show(detail)
         for run in self.runs:
             run.store.event(what, detail=detail)
@@ -78,6 +82,7 @@ class Progress:
         self._steps_before = self._steps_done()
         self._clock = clock
         self._started = clock()
+        self._warned = False
         self._rates = Rates(self._started, self._counts())
         self._work = 0.0
         self._longest_chain = 0.0
@@ -113,6 +118,20 @@ class Progress:
         self.lag = lag
         self._slots += self._caller.limiter.slots.limit * (now - self._slots_since)
         self._slots_since = now
+        if self._caller.traffic.successes or self._caller.wait_left or now - self._started < FIRST_ANSWER_SECONDS:
+            return
+        if self._caller.traffic.requests and not self._warned:
+            self._warned = True
+            self._findings.note("no_answer", words := self._no_answer(now - self._started))
+            tell(f"{self.name}: {words}")
+
+    def _no_answer(self, seconds: float) -> str:
+        """Return what was seen of an endpoint that has not answered for so long since the start, and what to try."""
+        seen = ", ".join([f"{kind} {number}" for kind, number in self._faults.most_common()])
+        url = self._runs[0].manifest.provenance["endpoint"]
+        advice = "if it is still loading, stop and resume with --wait 600" if seen else "--stream on shows if it writes"
+        silent = f"{self._caller.limiter.in_flight} requests in flight, no reply"
+        return f"no answer in {seconds:.0f} s ({seen or silent}): try `curl {url}/models`; {advice}"
 
     def schedule(self, others: Sequence[Progress] = ()) -> JSON:
         """Return how close the runs on these slots came to the shortest time that their requests allow
@@ -175,6 +194,7 @@ class Progress:
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
             over=over,
+            awaited=self._caller.wait_left if outage else 0.0,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
         )
 

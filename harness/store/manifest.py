@@ -93,6 +93,7 @@ class Tuning(TypedDict, total=False):
     stream: Stream
     max_retries: Annotated[int, Meta(ge=0, le=RETRIES_MOST)]
     max_outage: Seconds
+    wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
     durability: Durability
     learned_limit: Slots
 
@@ -105,8 +106,17 @@ class Tasks(TypedDict):
 
 
 class Selection(TypedDict):
+    """Which users: a share of them, or the first `limit`, in the order that the seed draws."""
+
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
+    limit: NotRequired[Annotated[int, Meta(ge=1)]]
+
+
+def share(selection: Selection, users: int) -> float:
+    """Return the share that a selection is of so many users."""
+    limit = selection.get("limit")
+    return selection["ratio"] if limit is None else min(1.0, limit / max(1, users))
 
 
 class Counts(TypedDict, total=False):

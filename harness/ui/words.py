@@ -39,6 +39,8 @@ def in_flight(s: Snapshot) -> list[Piece]:
 
 def held_back(s: Snapshot) -> list[str]:
     """Return why fewer requests are in flight than were requested."""
+    if s.awaited:
+        return [f"waiting for the first answer, {duration(s.awaited)} left"]
     reasons = [HELD[s.held_by]] if s.held_by in HELD else []
     if is_silent(s):
         reasons.append(f"no answer for {duration(s.silence)}")
@@ -142,6 +144,8 @@ def time(s: Snapshot) -> str:
     """Return the time elapsed and the time to go, and what determines it if not the rate."""
     if s.stopping:
         return f"{duration(s.seconds)} gone, stopping"
+    if s.outage:
+        return f"{duration(s.seconds)} gone, {state(s)}"
     left = eta(s)
     chain = " (longest chain)" if s.chain_bound and left else ""
     return f"{duration(s.seconds)} gone, {'?' if left is None else duration(left)} to go{chain}"
@@ -154,7 +158,9 @@ def state(s: Snapshot) -> str:
     if s.stopping:
         return "stopping"
     left = eta(s)
-    return "outage" if s.outage else "?" if left is None else duration(left)
+    if s.outage:
+        return "waiting" if s.awaited else "outage"
+    return "?" if left is None else duration(left)
 
 
 def warned(one: Warned) -> str:

@@ -818,6 +818,12 @@ class Together:
         self.runs: dict[str, Run] = {}
         self.lanes: dict[str, Lane] = {}
         self.sleep: Callable[[float], Awaitable[None]] = no_wait
+        self.wait = 0.0
+        self.ahead = 0.0
+        """Seconds by which the clock of displays and callers has been put forward."""
+
+    def clock(self) -> float:
+        return anyio.current_time() + self.ahead
 
     def replace_users(self, users: Mapping[str, int]) -> None:
         """Of the runs that are added from now on."""
@@ -828,8 +834,8 @@ class Together:
         run = self.runs[name] = Run(self._folder / name, self._users)
         self._opened.append(run.open())
         job = self._opened[-1].__enter__()
-        clock = anyio.current_time
-        caller = Caller(endpoint, Limiter(slots), Limits(2, 900.0), clock=clock, sleep=self.sleep, rng=random.Random(0))
+        clock, limits = self.clock, Limits(2, 900.0, self.wait)
+        caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=self.sleep, rng=random.Random(0))
         made = Lane(name, Findings([job], clock), caller, seed=1, requested=None, power=False, clock=clock)
         self.lanes[name] = made
         return made
@@ -913,6 +919,66 @@ async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -
     await together.play(observe)
     assert done_in_outage == [0]
     assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("same_account", [True, False])
+async def test_model_that_loads_late_does_not_hold_the_other(tmp_path: Path, same_account: bool) -> None:
+    """With --wait the other is played to its end meanwhile, and the display says for how long more it waits."""
+    together, shared, loaded = Together(tmp_path), slots(3), anyio.Event()
+
+    async def loading(user: str, before: int) -> None:
+        if not loaded.is_set():
+            raise TransportFault("connect", "refused", unreachable=True)
+
+    together.wait = 600.0
+    late = together.add("late", Endpoint(loading), shared)
+    together.add("up", Endpoint(), shared if same_account else slots(3))
+    seen: list[tuple[int, float, float | None]] = []
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        of_late, of_up = snapshots
+        if of_up.subsets[0].done == len(USERS) and of_late.awaited and not loaded.is_set():
+            seen.append((of_late.subsets[0].done, of_late.awaited, of_late.eta))
+            loaded.set()
+            late.caller.limiter.recover()
+
+    await together.play(observe)
+    [(done, awaited, eta)] = seen
+    assert (done, eta) == (0, None) and 500.0 < awaited <= 600.0
+    assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fault", ["http_502", None], ids=["5xx", "silent"])
+async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str | None
+) -> None:
+    """Once, with what was seen and the address; the run goes on, and the log has it."""
+    together, warned = Together(tmp_path), anyio.Event()
+
+    async def useless(user: str, before: int) -> None:
+        if not warned.is_set() and fault:
+            raise TransportFault(fault, "bad gateway")
+        await warned.wait()
+
+    together.sleep = lambda seconds: warned.wait()
+    together.add("useless", Endpoint(useless), slots(2))
+    looks = 0
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        nonlocal looks
+        looks += 1
+        together.ahead += 20.0
+        if looks == 4:
+            warned.set()
+
+    await together.play(observe)
+    events = [log.unseal(line.text) for line in log.sound_lines(together.runs["useless"].files.events)]
+    [event] = [event for event in events if event["what"] == "no_answer"]
+    assert (fault or "no reply") in event["detail"] and "http://x/models" in event["detail"]
+    assert capsys.readouterr().err.count("http://x/models") == 1
+    assert sorted(together.runs["useless"].recorded) == sorted(USERS)
 
 
 @pytest.mark.anyio

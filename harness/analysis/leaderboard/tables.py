@@ -36,6 +36,11 @@ class Layout:
     published: Published | None = None
 
     @property
+    def printed(self) -> tuple[str, ...]:
+        """Return the metrics that have published scores."""
+        return tuple(self.published.figures) if self.published else ()
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return (*self.subsets, AVERAGE) if len(self.subsets) > 1 else self.subsets
 
@@ -141,8 +146,10 @@ def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTab
 
 
 def main(found: Sequence[MetricTable]) -> list[MetricTable]:
-    """Return the tables of the main metrics of each benchmark, in the benchmark's order."""
-    wanted = dict.fromkeys((table.benchmark, metric) for table in found for metric in table.layout.main)
+    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores."""
+    wanted = dict.fromkeys(
+        (table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)
+    )
     return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
 
 
