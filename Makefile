@@ -36,6 +36,7 @@ takes.resume := NAME MODEL PLATFORM PROVIDER CONCURRENCY ARGS
 takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
+takes.remove := NAME PLATFORM ARGS
 takes.stats := RUNS ARGS
 takes.report := $(takes.reeval)
 takes.compare := RUNS PLATFORM ARGS
@@ -56,7 +57,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval status verify report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help run resume reeval status verify remove report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -76,6 +77,9 @@ status: .venv/run.made ## the state of every run, all or one: NAME= MODEL= PLATF
 
 verify: .venv/run.made ## prove runs sound: every user once, every line whole, metrics as a re-score: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) verify $(WHICH_RUN) $(MORE))
+
+remove: .venv/run.made ## set a run aside, under other names in its folder; deletes nothing: NAME= PLATFORM=
+	$(strip $(HARNESS) remove $(if $(call given,NAME),'$(call given,NAME)') $(PLATFORMS) $(MORE))
 
 report: .venv/run.made ## pages of reports again, or with no name one page over all runs: NAME= PLATFORM= ARGS="--with-posts"
 	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))

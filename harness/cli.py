@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from harness import __version__
 from harness.benchmarks import registry
 from harness.config import secrets
-from harness.errors import BadInput, HarnessError, MachineError, lacks_memory
+from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.printable import in_lines, on_one_line
 from harness.ui import process_list, streams
 
@@ -38,14 +38,13 @@ COMMANDS = {
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
     "verify": "prove a run's folder sound",
+    "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "prove that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},
     "serve": "serve the baseline models, with latency and faults on demand",
 }
 MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
 INTERNAL_ERROR, INTERRUPTED = 70, 130
-SIGNALS = {signal.SIGTERM: 143, signal.SIGUSR1: 143}
-"""Signals that end a command, and its exit code then; job schedulers send SIGUSR1."""
 
 
 class _Signalled(KeyboardInterrupt):
@@ -128,15 +127,15 @@ def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let `SIGNALS` end the command as Ctrl-C does; an engine that can stop more gently has its own receivers."""
+    """Let signals end the command as Ctrl-C does; an engine that can stop more gently has its own receivers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise _Signalled(SIGNALS[signal.Signals(number)])
+        raise _Signalled(EXIT_CODES[signal.Signals(number)])
 
-    before = {number: signal.signal(number, end) for number in SIGNALS}
+    before = {number: signal.signal(number, end) for number in heeded() if number != signal.SIGINT}
     try:
         yield
     finally:
@@ -202,7 +201,7 @@ class _Parser(argparse.ArgumentParser):
         """Return the message on an unknown option, with the nearest known one."""
         known = [name for name in self._option_string_actions if name.startswith("--")]
         longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
-        near = longer or get_close_matches(flag.lower().replace("_", "-"), known, 1)
+        near = longer or get_close_matches(flag.lower().replace("_", "-"), known, 1, 0.7)
         return f"unknown option {flag}{f': did you mean {near[0]}?' if near else ''}"
 
     def error(self, message: str) -> NoReturn:

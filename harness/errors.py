@@ -2,9 +2,10 @@
 
 HarnessError                 one sentence for the user, and the `exit_code` of the process
 ├── BadInput            2    arguments, tasks, prompt or results that cannot be used
-├── MachineError        4    this machine: disk, permissions, a run that is locked by another process
+├── MachineError        4    this machine: disk, permissions
+│   └── InUse                a run that another process holds
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
-├── RunStopped      130/143  a signal asked the run to stop
+├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
 └── OfKind                   with the `kind` that files and displays have
     ├── AgentFailed          a user's file (an agent) failed for one user, who becomes a failure
@@ -17,6 +18,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 from __future__ import annotations
 
 import reprlib
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,8 +50,22 @@ class MachineError(HarnessError):
     exit_code = 4
 
 
+class InUse(MachineError):
+    """Another process holds the lock of a run."""
+
+
 class EndpointStopped(HarnessError):
     exit_code = 3
+
+
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 129}
+"""Signals that end a command, and its exit code then; job schedulers send SIGUSR1, a terminal that closes SIGHUP."""
+
+
+def heeded() -> list[signal.Signals]:
+    """Return the signals to obey: not SIGHUP where it is ignored, as `nohup` has it."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in EXIT_CODES if number != signal.SIGHUP or not ignored]
 
 
 class RunStopped(HarnessError):

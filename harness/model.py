@@ -331,10 +331,11 @@ class Snapshot:
     delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
     `rate` is in steps, `token_rates` in tokens of prompts and of completions, a second. `eta` is the remaining seconds
-    at that rate, or of the longest user's chain if that takes longer (`chain_bound`); None if unknown. `latency` is the
-    median and the 95th percentile of a reply. `faults` are failed tries and `failures` failed users, by kind, the most
-    frequent first. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the
-    last ones, the newest first. `over` is whether the run has ended, in any way.
+    at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that hangs
+    times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
+    failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
+    time. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the last ones,
+    the newest first. `over` is whether the run has ended, in any way.
     """
 
     name: str
@@ -370,6 +371,8 @@ class Snapshot:
     over: bool = False
     others_in_flight: int = 0
     awaited: float = 0.0
+    at_most: bool = False
+    hedged: int = 0
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -18,7 +18,7 @@ from harness.report import compare, text, xlsx
 from harness.scoring.paired import RESAMPLES
 from harness.store import atomic
 from harness.ui.console import console
-from harness.ui.streams import show_json
+from harness.ui.streams import show_json, tell
 
 FORMAT = 1
 WIDTH_MOST = 120
@@ -47,12 +47,15 @@ def execute(args: argparse.Namespace) -> int:
         title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
         atomic.make_folder(args.html.parent)
         atomic.write(args.html, html.page(title, list(compare.blocks(data))).encode("utf-8", "replace"))
+    written = [path for path in (args.out, args.html) if path is not None]
     if args.json:
         show_json(data)
     else:
         screen = console()
         whole = text.rendered(list(compare.blocks(data)), min(screen.width, WIDTH_MOST))
         screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
+    for path in written:
+        tell(f"written: {path}")
     return 0
 
 

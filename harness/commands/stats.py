@@ -122,15 +122,13 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
             tell(line)
     if args.json:
         show_json(formats.plain(chosen))
-        return
-    if args.format == "table":
+    elif args.format == "table":
         _show(chosen, missing, out, args.intervals)
-        return
-    text = formats.text(args.format, chosen, missing, intervals=args.intervals)
-    if args.into:
-        atomic.write(args.into, text.encode())
+    elif args.into:
+        atomic.write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
+        tell(f"written: {args.into}")
     else:
-        show(text.rstrip("\n"))
+        show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))
 
 
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:

@@ -21,7 +21,7 @@ from harness.benchmark import Benchmark
 from harness.config import options
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput, InUse, MachineError
 from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
@@ -52,14 +52,24 @@ def execute(args: argparse.Namespace) -> int:
     theirs, unnamed = selection.find_imported(args)
     if not found and not theirs:
         raise selection.nothing_found(args)
-    proofs, failed = selection.each(found, lambda run: _prove(run, args), lambda run: run.label)
+    made, failed = selection.each(found, lambda run: _prove_free(run, args), lambda run: run.label)
     others, unread = selection.each(theirs, _imported, lambda of: of.label)
-    proofs += others
+    proofs = [*(proof for proof in made if proof is not None), *others]
     if args.json:
         streams.show_json(proofs)
     else:
         _show(proofs)
-    return max(skipped, unnamed, failed, unread, *(bool(made["findings"]) for made in proofs))
+    unchecked = InUse.exit_code if made and not proofs else 0
+    return max(skipped, unnamed, failed, unread, unchecked, *(bool(proof["findings"]) for proof in proofs))
+
+
+def _prove_free(run: SavedRun, args: argparse.Namespace) -> JSON | None:
+    """Check a run; pass over one in use with a line, and return None."""
+    try:
+        return _prove(run, args)
+    except InUse as error:
+        streams.tell(f"{run.label}: not checked: {error}")
+        return None
 
 
 def _prove(run: SavedRun, args: argparse.Namespace) -> JSON:
@@ -126,10 +136,10 @@ def _locked(run: SavedRun | Imported) -> Iterator[Callable[[], None]]:
 
 
 def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
-    """Return a run's lock, or why it cannot be locked. Raise `MachineError` if another process holds it."""
+    """Return a run's lock, or why it cannot be locked. Raise `InUse` if another process holds it."""
     if why := _untouchable(files.folder):
         if held(files.lock, time.time):
-            raise MachineError(f"{files.folder} is in use by another process: wait for it, or end it and try again")
+            raise InUse(f"{files.folder} is in use by another process: wait for it, or end it and try again")
         return None, why
     try:
         return RunLock(files.lock, time.time), ""

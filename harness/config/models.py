@@ -39,6 +39,12 @@ def resolve(
     entry: QueuedModel, given: config_file.Config | None, book: Book, args: Namespace, missing: list[str]
 ) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
+    whole = bool(args.provider or args.config)
+    if not whole and (near := providers.misspelt(entry.model, book)):
+        name, _, rest = entry.model.partition(":")
+        words = f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the model's own name, "
+        missing.append(f"{words}name its provider with --provider.)")
+        return None
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name, model)
     provider = _provider(provider_name, book)
@@ -58,9 +64,13 @@ def resolve(
         return None
     if found is None and not baseline:
         missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
-    elif found and not (args.provider or args.config) and providers.is_taken_for_provider(entry.model, book):
-        why = providers.unknown_provider(entry.model, book)
-        tell(f"{entry.model} as a whole is used as the name of a model of {found.shown}: {why}")
+    elif (
+        found
+        and not (provider or given)
+        and "/" in model.partition(":")[2]
+        and (why := providers.unknown_provider(model, book))
+    ):
+        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {why}")
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     sampling = Sampling(
         model,

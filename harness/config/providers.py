@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,8 @@ APPLICATION = "behavior-harness"
 """The folder of the user's own file, below the one that the XDG base directory specification names."""
 
 NAME = re.compile(r"[\w.-]+")
+TAG = re.compile(r"latest|\d+(\.\d+)?[bm](-.*)?", re.I)
+"""What follows a colon in the name of a model, never in a provider's: its size."""
 ALIKE = 0.85
 """Similarity from which a name counts as a typing error; `llama3`/`ollama` and `deepseek-r1`/`deepseek` are below."""
 
@@ -118,13 +121,21 @@ def unknown_provider(text: str, book: Book) -> str | None:
     return f"{name} is no provider of {book.files[-1]}: known are {', '.join(book.providers)}"
 
 
-def is_taken_for_provider(text: str, book: Book) -> bool:
-    """Return whether the part before the first colon is meant for a provider but unknown: spelt nearly like a known
-    one, or before a name with a slash, which no tag of a model has (`llama3:8b`)."""
+def misspelt(text: str, book: Book) -> str | None:
+    """Return the provider whose name is spelt nearly like the part before the first colon, None if there is none, or if
+    a tag of a model follows the colon (`llama:7b`)."""
     name, _, model = text.partition(":")
-    if unknown_provider(text, book) is None:
-        return False
-    return "/" in model or bool(get_close_matches(name.lower(), map(str.lower, book.providers), 1, ALIKE))
+    if unknown_provider(text, book) is None or TAG.fullmatch(model):
+        return None
+    known = {provider.lower(): provider for provider in book.providers}
+    alike = [*filter(partial(_is_slip, name.lower()), known), *get_close_matches(name.lower(), known, 1, ALIKE)]
+    return known[alike[0]] if alike else None
+
+
+def _is_slip(name: str, known: str) -> bool:
+    """Return whether one letter differs, or the same letters are in another order."""
+    differ = sum(a != b for a, b in zip(name, known, strict=False))
+    return len(name) == len(known) > 3 and (differ <= 1 or sorted(name) == sorted(known))
 
 
 def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, ...]:

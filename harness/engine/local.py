@@ -11,15 +11,13 @@ import anyio
 from harness.defaults import GRACE_SECONDS
 from harness.engine.dispatch import Dispatch
 from harness.engine.lane import Lane
-from harness.errors import MachineError, RunStopped
+from harness.errors import EXIT_CODES, MachineError, RunStopped, heeded
 from harness.model import JSON, Snapshots
 
 TICK_SECONDS = 0.25
 RUNNING_SCORE_SECONDS = 2.0
 NOTE_SECONDS = 10.0
 """Between two log lines with the actual concurrency."""
-
-SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143}
 
 
 async def _nothing(lane: Lane, schedule: JSON) -> None:
@@ -86,12 +84,14 @@ class LocalEngine:
     async def _watch_signals(self) -> None:
         """Stop every lane on a signal: with a grace period if any lane was still running, else (a second signal, or
         all lanes already stopping) at once."""
-        with anyio.open_signal_receiver(*SIGNALS) as signals:
+        with anyio.open_signal_receiver(*heeded()) as signals:
             async for number in signals:
                 lanes = [lane for lane in self._lanes if not lane.over]
-                grace = GRACE_SECONDS if any(lane.ending is None for lane in lanes) else 0.0
+                first = any(lane.ending is None for lane in lanes)
+                if not first and number == signal.SIGHUP:
+                    continue  # a closed terminal sends one itself, and so does its shell
                 for lane in lanes:
-                    lane.stop(RunStopped(SIGNALS[number]), grace)
+                    lane.stop(RunStopped(EXIT_CODES[number]), GRACE_SECONDS if first else 0.0)
 
     async def _tick(self) -> None:
         logged = self._clock()

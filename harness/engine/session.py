@@ -31,9 +31,9 @@ from harness.engine.accounts import check_sockets, open_lanes
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
-from harness.engine.local import SIGNALS, LocalEngine
+from harness.engine.local import LocalEngine
 from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
-from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, memory_for
+from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, heeded, memory_for
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
@@ -223,7 +223,7 @@ def _play(sessions: Sequence[Session], console: Console) -> list[tuple[Session, 
     """Play all at once, with one limit for each account; return each session's lane and schedule."""
     check_sockets([session.plan for session in sessions])
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in heeded()}
     gc.freeze()
     try:
         with display(console) as observe:

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from harness.benchmarks.files import open_regular
-from harness.errors import MachineError
+from harness.errors import InUse, MachineError
 from harness.store.atomic import check_folder
 from harness.store.disk import DISK, KEEP, Disk
 
@@ -37,7 +37,7 @@ def kernel_lock(fd: int) -> None:
 
 
 class RunLock:
-    """A lock that is held from construction until `release`. Raise `MachineError` with its holder if it is taken.
+    """A lock that is held from construction until `release`. Raise `InUse` with its holder if it is taken.
 
     `clock` gives seconds since the epoch; `lock` locks a descriptor by the kernel.
     """
@@ -101,7 +101,7 @@ class RunLock:
     def _refuse(self) -> None:
         who = self._who()
         self._close()
-        raise MachineError(f"{self._path.parent} is in use by {who}: wait for it, or end it and try again")
+        raise InUse(f"{self._path.parent} is in use by {who}: wait for it, or end it and try again")
 
     def _who(self) -> str:
         holder = self._read()

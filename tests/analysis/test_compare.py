@@ -526,6 +526,17 @@ def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: 
     assert pair["verdicts"][-1].startswith("recency is better than <b>随机<b> in Recall")
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_files_that_were_written_are_named(
+    more: tuple[str, ...], played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stderr, so that JSON stays JSON."""
+    files = [str(tmp_path / name) for name in ("both.xlsx", "both.html")]
+    words = ["recency", "random-1", "--out", files[0], "--html", files[1], "--resamples", "1000", *more]
+    assert main(["compare", *words, "--results-dir", str(played / "results")]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == files
+
+
 def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> None:
     """Seeds are fixed."""
     first, again = (told(played, capsys, "recency", "random-1") for _ in range(2))

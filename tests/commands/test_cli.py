@@ -34,6 +34,7 @@ from harness.store.lock import RunLock
 from harness.ui.console import console
 from tests.support import ROOT
 from tests.support.disks import read_only
+from tests.support.scripted import baseline, serving
 
 Told = pytest.CaptureFixture[str]
 USERS = 2
@@ -206,13 +207,15 @@ def test_console_shows_names_as_they_are(capsys: Told) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)], ids=str
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)],
+    ids=str,
 )
 def test_signal_before_the_engine_listens_ends_the_command_in_words(
     number: int, code: int, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
     """While the tasks are indexed too, a signal is an exit code and a word, and leaves no lock and no handler."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
 
     def indexing(*_: object) -> None:
         assert signal.getsignal(number) is not signal.SIG_DFL  # else this very process would be killed
@@ -225,6 +228,23 @@ def test_signal_before_the_engine_listens_ends_the_command_in_words(
     assert run(tasks, tmp_path) == code
     assert capsys.readouterr().err == "harness: interrupted\n"
     assert {each: signal.getsignal(each) for each in before} == before
+
+
+def test_ignored_hangup_stays_ignored(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `nohup` a terminal that closes ends nothing, neither before the engine listens nor in it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    sent = []
+
+    def look(body: dict[str, Any]) -> tuple[int, bytes]:
+        sent.append(os.kill(os.getpid(), signal.SIGHUP))
+        return baseline(body)
+
+    try:
+        with serving(look) as server:
+            assert run(tasks, tmp_path, "--api-url", server.url) == 0
+        assert sent and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -434,6 +434,30 @@ def test_status_tells_where_a_run_stands(tasks: Path, tmp_path: Path, capsys: py
     assert (row["name"], row["state"], row["users"], row["done"]) == ("recency", "complete", 12, 12)
 
 
+def test_removed_run_is_nowhere_listed_and_nothing_of_it_is_lost(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every file keeps its bytes under another name in its folder; a run of the same name begins from nothing."""
+    out = tmp_path / "out"
+    where = ["--results-dir", str(out)]
+    assert run(tasks, out) == 0 and run(tasks, out, "--name", "other") == 0
+    kept = {"lock", "txt"}  # of the prompt, which a run of another platform may have too
+    before = {path.name: path.read_bytes() for path in (out / "recency").iterdir() if path.suffix[1:] not in kept}
+    assert main(["remove", "recency", *where]) == 0
+    after = {path.name.partition(".before-")[0]: path.read_bytes() for path in (out / "recency").glob("*.before-*")}
+    assert before.items() <= after.items()
+    capsys.readouterr()
+    assert main(["status", "--json", *where]) == 0
+    assert [row["name"] for row in orjson.loads(capsys.readouterr().out)] == ["other"]
+    for name in ("recency", "nobody", "../out/other"):
+        try:
+            assert main(["remove", name, *where]) == 2
+        except SystemExit as left:
+            assert left.code == 2
+    assert main(["remove", "other", "--platform", "zhihu", *where]) == 2
+    assert run(tasks, out, "--temperature", "0.5") == 0
+
+
 def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:
     """Files named as the harness reads them, equal for equal seeds."""
     for folder in ("a", "b"):

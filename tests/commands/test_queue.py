@@ -299,6 +299,24 @@ def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
     )
 
 
+@pytest.mark.parametrize("base", [True, False])
+def test_misspelt_provider_is_never_sent_as_a_model(
+    base: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused with the nearest known one, whatever endpoint there is; with --provider it is a model's name."""
+    name = "deepseak:deepseek-chat"
+    with serving(baseline) as server:
+        file = providers(tmp_path, server.url, server.url)
+        if base:
+            monkeypatch.setenv("LLM_API_BASE", server.url)
+        assert run(tmp_path / "results", "--model", name) == 2
+        assert "deepseek:deepseek-chat" in capsys.readouterr().err
+        assert not server.bodies and not (tmp_path / "results").exists()
+        words = ("--providers", file, "--provider", "oa", "--model", name)
+        assert run(tmp_path / "results", *words, users=0.05) == 0
+        assert {orjson.loads(body)["model"] for body in server.bodies} == {name}
+
+
 def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> None:
     """The slow endpoint answers its first request only once the quick model's report is there."""
     results = tmp_path / "results"

@@ -139,12 +139,12 @@ def running(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 @pytest.mark.parametrize(
-    "words", ["run", "run --restart", "run --reeval", "resume", "reeval", "reeval --reparse", "verify"]
+    "words", ["run", "run --restart", "run --reeval", "resume", "reeval", "reeval --reparse", "verify", "remove"]
 )
 def test_command_that_writes_or_proves_is_refused_beside_a_run(words: str, running: Running, capsys: Told) -> None:
     """It says who holds the folder, exits with 4, and changes nothing."""
     before, lock = contents(running.folder), (running.folder / LOCK).read_bytes()
-    more = ["--name", "m"]
+    more = ["m"] if words == "remove" else ["--name", "m"]
     if words.startswith("run"):
         more += ["--model", "baseline/recency", "--platform", "weibo", "--tasks-dir", str(running.tasks)]
         more += ["--api-url", "http://127.0.0.1:9/v1"] if "reeval" not in words else []
@@ -156,9 +156,12 @@ def test_command_that_writes_or_proves_is_refused_beside_a_run(words: str, runni
 
 
 def test_other_runs_have_their_turn_beside_one_that_is_held(running: Running, capsys: Told) -> None:
-    """`verify` and `reeval` of all runs do what they can, and exit with 4 for the one that they cannot."""
-    assert command("verify", running.results) == 4
-    assert "done, weibo: 6 of 6 users, complete: sound" in capsys.readouterr().out
+    """`verify` passes over the one in use with a line; `reeval` exits with 4 for the one that it cannot score."""
+    assert command("verify", running.results) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["done, weibo: 6 of 6 users, complete: sound"]
+    (line,) = shown.err.splitlines()
+    assert "m, weibo: not checked" in line and f"in use by process {running.process.pid}" in line
     assert command("reeval", running.results) == 4
     assert "done, weibo: 6 of 6 users scored again" in capsys.readouterr().out
 

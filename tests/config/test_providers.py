@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.config import fields, providers
-from harness.config.providers import Book, Provider, QueuedModel, addresses, headers, is_taken_for_provider, split_model
+from harness.config.providers import Book, Provider, QueuedModel, addresses, headers, misspelt, split_model
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 from tests.support import ROOT
@@ -162,10 +162,22 @@ def test_a_known_provider_before_the_first_colon_is_split_off(text: str, provide
     assert split_model(text, providers.shipped()) == (provider, model)
 
 
-@pytest.mark.parametrize("name", ["goood:baseline/recency", "deepsek:deepseek-chat", "DeepSeek:x", "中转:org/m"])
-def test_what_is_meant_for_a_provider_and_is_none_is_recognised(name: str) -> None:
-    """It is spelt nearly like a known one, or a model with a slash comes after it."""
-    assert is_taken_for_provider(name, providers.shipped())
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("deepseak:deepseek-chat", "deepseek"),
+        ("deepsek:deepseek-chat", "deepseek"),
+        ("DeepSeek:x", "deepseek"),
+        ("opnai:gpt-5", "openai"),
+        ("opanai:gpt-5", "openai"),
+        ("openia:gpt-5", "openai"),
+        ("oolama:qwen3:8b", "ollama"),
+        ("siliconflow-int:org/m", "siliconflow-intl"),
+    ],
+)
+def test_misspelt_provider_is_recognised(name: str, meant: str) -> None:
+    """A letter is wrong, missing, doubled or elsewhere, or the case differs."""
+    assert misspelt(name, providers.shipped()) == meant
 
 
 @pytest.mark.parametrize(
@@ -173,6 +185,11 @@ def test_what_is_meant_for_a_provider_and_is_none_is_recognised(name: str) -> No
     [
         "qwen3:8b",
         "llama3:8b",
+        "llama:7b",
+        "llama:13b-chat-q4_0",
+        "ft:gpt-4o-mini:org::id",
+        "中转:org/m",
+        "goood:baseline/recency",
         "llama3.1:70b",
         "deepseek-r1:7b",
         "ft:m:a::1",
@@ -186,7 +203,7 @@ def test_what_is_meant_for_a_provider_and_is_none_is_recognised(name: str) -> No
 )
 def test_names_of_models_with_colons_are_not_taken_for_misspelt_providers(name: str) -> None:
     """Tags of ollama, variants of OpenRouter, fine-tuned models, and providers that are known."""
-    assert not is_taken_for_provider(name, providers.shipped())
+    assert not misspelt(name, providers.shipped())
 
 
 def test_a_provider_without_a_model_is_refused() -> None:

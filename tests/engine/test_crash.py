@@ -25,7 +25,9 @@ def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Pat
     assert found.extra <= found.allowed
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)]
+)
 def test_signal_stops_cleanly_and_resume_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """Requests on the wire are answered and saved, the resume command is printed and works, nothing is paid twice."""
     tasks, results = tmp_path / "tasks", tmp_path / "results"

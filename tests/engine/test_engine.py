@@ -21,6 +21,7 @@ import pytest
 
 from harness.benchmarks import tasks
 from harness.chat import Chat
+from harness.endpoint import caller as caller_module
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -90,6 +91,7 @@ class Run:
         limit: int = 3,
         power: bool = False,
         max_retries: int = 2,
+        hedge: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
     ) -> HarnessError | None:
@@ -103,7 +105,7 @@ class Run:
             caller = Caller(
                 endpoint,
                 Limiter(Slots(FixedControl(limit), anyio.current_time)),
-                Limits(max_retries, max_outage=900.0),
+                Limits(max_retries, max_outage=900.0, hedge=hedge),
                 clock=anyio.current_time,
                 sleep=sleep,
                 rng=random.Random(0),
@@ -642,7 +644,9 @@ async def test_lost_lock_ends_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)], ids=str
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)],
+    ids=str,
 )
 async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, code: int) -> None:
     """No new request goes out, those on the wire are saved, and the exit code tells the signal."""
@@ -836,7 +840,16 @@ class Together:
         job = self._opened[-1].__enter__()
         clock, limits = self.clock, Limits(2, 900.0, self.wait)
         caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=self.sleep, rng=random.Random(0))
-        made = Lane(name, Findings([job], clock), caller, seed=1, requested=None, power=False, clock=clock)
+        made = Lane(
+            name,
+            Findings([job], clock),
+            caller,
+            seed=1,
+            requested=None,
+            power=False,
+            clock=clock,
+            where=lambda user: f"http://{user}/v1",
+        )
         self.lanes[name] = made
         return made
 
@@ -979,6 +992,58 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
     assert (fault or "no reply") in event["detail"] and "http://x/models" in event["detail"]
     assert capsys.readouterr().err.count("http://x/models") == 1
     assert sorted(together.runs["useless"].recorded) == sorted(USERS)
+
+
+@pytest.mark.anyio
+async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path: Path) -> None:
+    """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its time-out at most."""
+    together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
+
+    async def hangs(user: str, before: int) -> None:
+        if user == "用户5":
+            await released.wait()
+
+    together.add("hangs", Endpoint(hangs), slots(3))
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if snapshots[0].subsets[0].done == len(USERS) - 1 and not released.is_set():
+            together.ahead += 100.0
+            seen.append(snapshots[0])
+            if len(seen) == 4:
+                released.set()
+
+    await together.play(observe)
+    first, *_, last = seen
+    assert not first.at_most
+    text = last.warnings[0].text
+    assert "用户5 300 s" in text and "http://用户5/v1" in text
+    assert last.at_most and last.eta is not None and 299.0 < last.eta < 310.0
+    run = together.runs["hangs"]
+    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    [event] = [event for event in events if event["what"] == "straggler"]
+    assert (event["user_id"], event["endpoint"], event["seconds"] > 99.0) == ("用户5", "http://用户5/v1", True)
+    assert sorted(run.recorded) == sorted(USERS)
+
+
+@pytest.mark.anyio
+async def test_log_and_report_count_what_was_sent_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --hedge a request that hangs costs another one and no time; the log and the report count it."""
+    monkeypatch.setattr(caller_module, "LEAST_TO_HEDGE", 0.0)
+    monkeypatch.setattr(caller_module, "LOOK_SECONDS", 0.01)
+
+    async def hangs(user: str, before: int) -> None:
+        if user == "用户5" and before == 0:
+            await anyio.sleep_forever()
+
+    run = Run(tmp_path)
+    assert await run.play(Endpoint(hangs), hedge=20.0) is None
+    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    hedged = [event["user_id"] for event in events if event["what"] == "hedged"]
+    assert "用户5" in hedged and run.manifest.tuning["hedged"] == len(hedged)
+    assert any("--hedge" in note and f" {len(hedged)} " in note for note in run.report.notes)
+    assert sorted(run.recorded) == sorted(USERS)
 
 
 @pytest.mark.anyio

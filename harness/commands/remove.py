@@ -1,0 +1,45 @@
+"""`remove`: set runs aside. Every file stays in its folder, under another name."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import ExitStack
+
+from harness import defaults
+from harness.analysis import selection
+from harness.config import options
+from harness.engine.files import stamp
+from harness.errors import BadInput, shown
+from harness.store.run import RunStore, runs_in
+from harness.ui.console import console
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "name of a run (its folder under the results)"
+    parser.add_argument("names", nargs="+", type=options.folder_name, metavar="NAME", help=words)
+    options.add_platform(parser, "one subset; may be repeated (default: all)")
+    options.add(parser, "--results-dir DIR", "default: results", type=options.folder, default=defaults.RESULTS_FOLDER)
+
+
+def execute(args: argparse.Namespace) -> int:
+    _, code = selection.each(list(dict.fromkeys(args.names)), lambda name: _remove(name, args), str)
+    return code
+
+
+def _remove(name: str, args: argparse.Namespace) -> None:
+    """Set a run aside on all named subsets, or on none if one of them is in use."""
+    folder, platforms = args.results_dir / name, {word.lower() for word in args.platform or ()}
+    found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
+    if not found:
+        raise BadInput(f"{shown(str(folder))} holds no run of these names: `harness status` lists the runs")
+    made = stamp()
+    with ExitStack() as held:
+        stores = []
+        for files in found:
+            stores.append(RunStore(files, time.time, made))
+            held.callback(stores[-1].close)
+        for store in stores:
+            store.set_aside_everything()
+    subsets = ", ".join(files.subset for files in found)
+    console().print(f"{name}: {subsets}: set aside as {folder}/*.before-{made}", highlight=False, soft_wrap=True)
