@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
@@ -189,8 +190,24 @@ class _Parser(argparse.ArgumentParser):
         self._given = list(args or ())
         return super().parse_known_args(args, namespace)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
+            self.error("; ".join(map(self._unknown, flags)))
+        if unknown:
+            self.error(f"unexpected argument {unknown[0]}")
+        return parsed
+
+    def _unknown(self, flag: str) -> str:
+        """Return the message on an unknown option, with the nearest known one."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
+        near = longer or get_close_matches(flag.lower().replace("_", "-"), known, 1)
+        return f"unknown option {flag}{f': did you mean {near[0]}?' if near else ''}"
+
     def error(self, message: str) -> NoReturn:
-        super().error(on_one_line(_scrubbed(message, self._given)))
+        words = on_one_line(_scrubbed(message, self._given))
+        self.exit(2, f"{self.prog}: error: {words} (`{self.prog} --help` lists the options)\n")
 
 
 def _top_parser() -> argparse.ArgumentParser:

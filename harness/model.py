@@ -30,10 +30,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat call of a benchmark; model and sampling parameters are the run's."""
+    """One chat call of a benchmark; model and sampling parameters are the run's.
+
+    `parameters` are further members of the body, plain JSON, each used where the run does not set it.
+    """
 
     messages: tuple[Message, ...]
     json_object: bool = True
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,8 @@ class RunFacts:
 
 
 RUN_FACTS = frozenset(
-    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "sample_seed", "endpoint", "harness", "created"}
+    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
+    | {"created"}
 )
 """Names in `RunFacts.run` that are no settings."""
 

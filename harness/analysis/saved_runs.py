@@ -17,7 +17,7 @@ from harness.config.origin import check_trust, is_own
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
 from harness.model import JSON
-from harness.store.manifest import Manifest, differences
+from harness.store.manifest import Manifest, differences, share
 from harness.store.run import RunFiles, shown
 
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
@@ -49,7 +49,11 @@ class SavedRun:
     def expected_users(self) -> int:
         """Return how many users the run selected; before it has counted them, what its share comes to."""
         manifest = self.manifest
-        return manifest.counts.get("users") or round(manifest.selection["ratio"] * manifest.tasks["users"])
+        return manifest.counts.get("users") or round(self.share * manifest.tasks["users"])
+
+    @property
+    def share(self) -> float:
+        return share(self.manifest.selection, self.manifest.tasks["users"])
 
     @property
     def is_own(self) -> bool:
@@ -161,14 +165,16 @@ class SavedRun:
         """Return the tasks folder: the named one, else the original one."""
         if folder is not None:
             return folder
-        above, depth = Path(self.manifest.tasks["path"]).parents, len(Path(self._tasks_file).parts)
+        path, depth = Path(self.manifest.tasks["path"]), len(Path(self._tasks_file).parts)
+        above = [*path.parents][:depth]
         if len(above) < depth:
             raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
-        return above[depth - 1]
+        of = self.benchmark_class.file_in
+        return next((folder for folder in above if of(folder, self._tasks_file) == path), above[-1])
 
     def tasks(self, folder: Path | None) -> Path:
         """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not exist."""
-        path = self._folder(folder) / self._tasks_file
+        path = self.benchmark_class.file_in(self._folder(folder), self._tasks_file)
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir")
         return path

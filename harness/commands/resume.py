@@ -78,7 +78,7 @@ NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
 
 def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
     first, manifest = group[0], group[0].manifest
-    left_out, selection = () if own else NOT_FOLLOWED, manifest.selection
+    left_out = () if own else NOT_FOLLOWED
     provenance: JSON = {name: value for name, value in manifest.provenance.items() if name not in left_out}
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
@@ -94,8 +94,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         results=args.results_dir,
         found=found,
         tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
-        ratio=selection["ratio"],
-        sample_seed=selection["sample_seed"],
+        selection=manifest.selection,
         allowed=frozenset(args.allow),
         source=provenance.get("source"),
         sources=provenance.get("sources", {}),

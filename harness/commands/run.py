@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.serve.app import MODELS
-from harness.store.manifest import load
+from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
 from harness.ui.streams import tell
@@ -40,14 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
     add("--demo", "use the synthetic tasks that ship with the harness", action="store_true")
-    add("--ratio R", "share of the users to play", type=options.share, default=1.0)
-    options.add_sample_seed(parser, "seed of that share and of the order of users")
+    fewer = parser.add_mutually_exclusive_group()
+    options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
+    words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
+    options.add(fewer, "--limit N", words, type=options.positive_int)
+    options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
     add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
-    add("--temperature T", f"default: {defaults.TEMPERATURE:g}", type=options.not_negative)
+    add("--temperature T", f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for", type=options.not_negative)
     add("--top-p P", type=options.share)
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
@@ -99,7 +103,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in subsets}
+    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in subsets}
     absent = [str(path) for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(f"no tasks: missing {', '.join(absent)}; put them there, or use synthetic ones with --demo")
@@ -117,16 +121,16 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
     learned = _learned(args.results_dir / model.name, tuple(tasks))
+    sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     return Plan(
         name=model.name,
         benchmark=benchmark,
-        sampling=model.sampling,
+        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
         tasks=tasks,
         results=args.results_dir,
         found=model.found,
         tuning=options.tuning(args, learned | model.pace),
-        ratio=args.ratio,
-        sample_seed=args.sample_seed,
+        selection=_selection(args),
         allowed=frozenset(args.allow),
         restart=args.restart,
         providers_file=str(args.providers.resolve()) if args.providers else None,
@@ -134,6 +138,11 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
     )
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
+    return chosen if args.limit is None else {**chosen, "limit": args.limit}
 
 
 def _config(args: argparse.Namespace) -> config_file.Config | None:

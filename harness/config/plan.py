@@ -17,7 +17,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import settings
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
-from harness.store.manifest import Identity, Manifest, Provenance
+from harness.store.manifest import Identity, Manifest, Provenance, Selection
 
 PACKAGES = (
     "aiohttp",
@@ -51,8 +51,7 @@ class Plan:
     results: Path
     found: Found | None
     tuning: defaults.Tuning
-    ratio: float = 1.0
-    sample_seed: int = defaults.SAMPLE_SEED
+    selection: Selection = field(default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED))
     allowed: frozenset[str] = frozenset()
     restart: bool = False
     source: str | None = None

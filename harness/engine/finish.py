@@ -14,7 +14,9 @@ from harness.endpoint.quirks import QUIRKS
 from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, RunFacts
-from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest
+from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
+
+SELECTED = tuple(Selection.__annotations__)
 
 
 class ReportScores:
@@ -89,9 +91,9 @@ def _notes(run: Run) -> Iterator[str]:
         yield remark
     for change in manifest.provenance.get("allowed", ()):
         yield f"Continued although {change}; records from before and after stand side by side."
-    outside = int((run.expected & ~run.index.select(selection["ratio"], selection["sample_seed"])).sum())
+    outside = int((run.expected & ~run.index.selected(selection)).sum())
     if outside:
-        yield f"{outside} of the users stand outside the share asked for last: together they are no fair sample."
+        yield f"{outside} of the users stand outside the selection asked for last: together they are no fair sample."
     for name in manifest.provenance.get("quirks_used", ()):
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
             words = QUIRKS[name].sentence
@@ -110,8 +112,7 @@ def _described(manifest: Manifest) -> JSON:
         "tasks": Path(manifest.tasks["path"]).name,
         "tasks_sha256": manifest.tasks["sha256"],
         "users_in_tasks": manifest.tasks["users"],
-        "ratio": manifest.selection["ratio"],
-        "sample_seed": manifest.selection["sample_seed"],
+        **{name: value for name, value in manifest.selection.items() if name in SELECTED},
         "endpoint": provenance["endpoint"],
         "harness": provenance.get("harness"),
         "created": manifest.times.get("created"),

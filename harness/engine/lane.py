@@ -229,7 +229,10 @@ class Lane:
                 self.stop(error, GRACE_SECONDS)
 
     def _take_warnings(self, run: Run) -> None:
-        """Log the benchmark's warnings since the last call, and show them."""
+        """Log the benchmark's lines and warnings since the last call, and show the latter."""
+        lines, run.benchmark.logged = run.benchmark.logged, []
+        for line in lines:
+            run.store.event("output", detail=line)
         fresh, run.benchmark.warnings = run.benchmark.warnings, []
         for warning in fresh:
             run.store.event("warning", detail=warning)

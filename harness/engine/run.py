@@ -147,7 +147,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     manifest = _manifest(plan, files.subset, provenance, index, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
-    done, selected = store.open_logs(index), index.select(plan.ratio, plan.sample_seed)
+    done, selected = store.open_logs(index), index.selected(plan.selection)
     run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
@@ -184,7 +184,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         provenance={**provenance, "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
         tuning=cast(Tuning, asdict(plan.tuning)),
         tasks={"path": path, "sha256": index.sha256, "users": len(index), "truth": truth},
-        selection={"ratio": plan.ratio, "sample_seed": plan.sample_seed},
+        selection=plan.selection,
         state=RUNNING,
         counts={},
         times={"created": now(), "seconds": 0.0},
@@ -231,5 +231,5 @@ def check_disk(runs: Sequence[Run]) -> None:
     if free < needed:
         raise MachineError(
             f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
-            f"{needed / 1e6:.0f} MB: free some space, or take a share of the users with --ratio"
+            f"{needed / 1e6:.0f} MB: free some space, or take fewer users with --limit or --ratio"
         )

@@ -189,7 +189,7 @@ class Session:
         users = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
         self._say(f"{run.label}: {users}: {headline(report)}; report: {files.report('txt')}")
         plan = self.plan
-        self.sources.append(Source(files, report, plan.sample_seed, plan.benchmark, run.index))
+        self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Print what remains and the command for it; return the exit code."""
@@ -245,7 +245,7 @@ async def _played(
         async def ended(lane: Lane, schedule: JSON) -> None:
             await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
-        seed = sessions[0].plan.sample_seed
+        seed = sessions[0].plan.selection["sample_seed"]
         engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
         await engine.run()
         return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]

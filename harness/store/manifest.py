@@ -111,8 +111,17 @@ class Tasks(TypedDict):
 
 
 class Selection(TypedDict):
+    """Which users: a share of them, or the first `limit`, in the order that the seed draws."""
+
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
+    limit: NotRequired[Annotated[int, Meta(ge=1)]]
+
+
+def share(selection: Selection, users: int) -> float:
+    """Return the share that a selection is of so many users."""
+    limit = selection.get("limit")
+    return selection["ratio"] if limit is None else min(1.0, limit / max(1, users))
 
 
 class Counts(TypedDict, total=False):

@@ -30,6 +30,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
 from harness.store.jsonl import Unexpected, elements, plain_lines
+from harness.store.manifest import Selection
 
 FORMAT = 4
 Measured = Callable[[bytes, Where], tuple[str, int]]
@@ -86,6 +87,10 @@ class TaskIndex:
     def digest(self, position: int) -> str:
         return bytes(self.rows["digest"][position]).hex()
 
+    def selected(self, selection: Selection) -> NDArray[np.bool_]:
+        """Return a mask of the users that a run's manifest selects."""
+        return self.select(selection["ratio"], selection["sample_seed"], selection.get("limit"))
+
     def read(self, position: int) -> bytes:
         """Return the line of a task. Raise `MachineError` if the file is no longer the one that was indexed."""
         line = os.pread(self._fd, int(self.rows["size"][position]), int(self.rows["offset"][position]))
@@ -98,10 +103,11 @@ class TaskIndex:
     def where(self, position: int) -> Where:
         return Where(str(self.path), int(self.rows["number"][position]))
 
-    def select(self, ratio: float, seed: int) -> NDArray[np.bool_]:
-        """Return a mask of a share of the users; for one seed, a larger share includes every smaller one."""
+    def select(self, ratio: float, seed: int, limit: int | None = None) -> NDArray[np.bool_]:
+        """Return a mask of a share of the users, or of `limit` of them; for one seed, more include fewer."""
         chosen = np.zeros(len(self), dtype=np.bool_)
-        count = min(len(self), max(1, round(ratio * len(self)))) if len(self) else 0
+        wanted = max(1, round(ratio * len(self))) if limit is None else limit
+        count = min(len(self), wanted)
         chosen[np.argsort(_mixed(self._keys, seed), kind="stable")[:count]] = True
         return chosen
 

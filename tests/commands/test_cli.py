@@ -425,6 +425,28 @@ def test_argument_that_cannot_be_meant_is_a_usage_error(
 
 
 @pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("run --modle m", "--model"),
+        ("run --limti=3", "--limit"),
+        ("run --max_tokens 3", "--max-tokens"),
+        ("run --concurency 3 --model m", "--concurrency"),
+        ("run dailymobility --agent-sed 3", "--agent-seed"),
+        ("stats --pub", "--published"),
+        ("status --result-dir x", "--results-dir"),
+        ("verify --without_tasks", "--without-tasks"),
+        ("run --xyzzyx", None),
+    ],
+)
+def test_unknown_option_is_answered_by_the_nearest_known_one(words: str, nearest: str | None, capsys: Told) -> None:
+    """One line, without the list of all options, which `--help` has."""
+    assert main(words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--help" in line and "usage:" not in line
+    assert (f"did you mean {nearest}?" in line) if nearest else ("did you mean" not in line)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "--sample-seed 0",

@@ -143,6 +143,28 @@ def test_growing_the_share_pays_for_the_rest_only(tasks: Path, tmp_path: Path) -
     assert (tmp_path / "grown/m" / RESULTS).read_bytes() == (tmp_path / "whole/m" / RESULTS).read_bytes()
 
 
+def test_limit_is_recorded_shown_like_a_share_and_grows(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Manifest, report and tables state it; a higher one plays the other users only; `resume` and `verify` keep it."""
+    out = tmp_path / "out"
+    folder, where = out / "recency", ["--results-dir", str(out)]
+    assert run(tasks, out, "--limit", "3") == 0
+    manifest = orjson.loads((folder / "run_weibo.json").read_bytes())
+    assert manifest["selection"] == {"ratio": 1.0, "sample_seed": 42, "limit": 3}
+    assert report(out)["run"]["limit"] == 3 and report(out)["coverage"]["expected_users"] == 3
+    assert "a limit of 3 of the 12 users" in " ".join((folder / "eval_report_weibo.txt").read_text().split())
+    capsys.readouterr()
+    assert main(["stats", "--format", "csv", *where]) == 0
+    table = capsys.readouterr().out
+    assert "limit 3" in table and ",no," in table
+    assert run(tasks, out, "--ratio", "0.5") == 0
+    assert report(out)["coverage"]["scored_users"] == 6 and len(lines_of(folder / RESULTS)) == 6
+    assert run(tasks, out, "--limit", "12") == 0 and main(["verify", *where]) == 0
+    assert main(["stats", "--format", "csv", *where]) == 0
+    assert ",yes," in capsys.readouterr().out
+
+
 def test_user_whose_task_changed_is_owed_again(tasks: Path, tmp_path: Path) -> None:
     """After a changed line only that user is asked for, and its old record stays in a set-aside file."""
     path = tasks / "weibo_inference_tasks.jsonl"
@@ -331,7 +353,8 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert main(["reeval", "--name", "Qwen3-8B", *where]) == 0
     found = report(tmp_path / "out", "Qwen3-8B")
     assert found["prompt"] == "authors"
-    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 3), "ci95": None, "users": 3}
+    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 2), "ci95": None, "users": 2}
+    assert found["details"]["with_failures"]["Recall"]["value"] == pytest.approx(1 / 3)
     assert any("1 of its steps were API failures" in note for note in found["notes"])
     assert any("1 of its steps were replies without JSON" in note for note in found["notes"])
     assert (folder / RESULTS).read_text() != "\n".join(lines)
@@ -459,6 +482,11 @@ def test_parameter_that_no_body_can_carry_is_refused_at_once(
     """A body nested deeper than can be written is one sentence and exit 2, not a failure of every user."""
     assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
+
+
+def test_baseline_takes_the_parameters_of_the_models_in_its_table(tasks: Path, tmp_path: Path) -> None:
+    """Members that no OpenAI-compatible API needs to have do not stop a baseline."""
+    assert run(tasks, tmp_path / "out", "--extra-body", '{"top_k": 5, "logprobs": true, "temperature": -1}') == 0
 
 
 def test_one_name_is_one_configuration_on_all_platforms(

@@ -266,6 +266,15 @@ def test_larger_share_holds_every_smaller_one(opened: Callable[[bytes], TaskInde
     assert all(not (smaller & ~larger).any() for smaller, larger in pairwise(shares))
 
 
+def test_limit_takes_the_first_users_of_the_order_of_shares(opened: Callable[[bytes], TaskIndex]) -> None:
+    """A number of users and a share of the same size are the same users; more than there are is all."""
+    index = opened(many(50))
+    for limit in (1, 7, 25, 50):
+        selected = index.selected({"ratio": 1.0, "sample_seed": 7, "limit": limit})
+        assert (selected == index.select(limit / 50, 7)).all() and selected.sum() == limit
+    assert index.selected({"ratio": 1.0, "sample_seed": 7, "limit": 51}).all()
+
+
 def test_share_is_the_same_wherever_its_users_stand(opened: Callable[[bytes], TaskIndex]) -> None:
     """Which users are taken hangs on who they are, not on the order of the file."""
     lines = many(60).splitlines(keepends=True)

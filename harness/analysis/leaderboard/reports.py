@@ -38,9 +38,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a report's benchmark declares: its metrics by name, those shown first, its subsets in the order of tables,
-    and what becomes of invalid answers."""
+    """What a report's benchmark declares: its title, its metrics by name, those shown first, its subsets in the order
+    of tables, and what becomes of invalid answers."""
 
+    title: str
     metrics: Mapping[str, Metric]
     headline: tuple[str, ...]
     subsets: tuple[str, ...]
@@ -51,6 +52,7 @@ class Run(msgspec.Struct, frozen=True):
     """What tables need of `run` in a report. All of it is unknown for results of the authors' runner."""
 
     ratio: Number = 1.0
+    limit: Count | None = None
     users_in_tasks: Count | None = None
     tasks_sha256: str | None = None
     files: dict[str, str] = {}
@@ -99,6 +101,7 @@ class Scored:
     complete: bool
     usage: Mapping[str, int]
     values: Mapping[str, Value | None]
+    limit: int | None = None
 
     @property
     def about(self) -> str:
@@ -109,7 +112,8 @@ class Scored:
     def conditions(self) -> str:
         """Prompt, ablation, sampling, share, synthetic tasks."""
         words = [self.prompt_label, *self.settings]
-        words += [] if self.ratio == 1.0 else [f"share {self.ratio:g}"]
+        if self.ratio != 1.0:
+            words.append(f"share {self.ratio:g}" if self.limit is None else f"limit {self.limit}")
         words += ["synthetic tasks"] if self.synthetic else []
         return ", ".join(words)
 
@@ -154,6 +158,8 @@ def checked(report: Report, path: Path) -> Scored:
     except msgspec.ValidationError:
         raise BadInput(NOT_A_REPORT) from None
     invalid = sum(of.invalid.values())
+    in_tasks = coverage.expected_users if run.users_in_tasks is None else run.users_in_tasks
+    ratio = run.ratio if run.limit is None else min(1.0, run.limit / max(1, in_tasks))
     return Scored(
         benchmark=report.benchmark,
         run=path.parent.name.encode("utf-8", "backslashreplace").decode(),  # a folder's name may be no text
@@ -161,10 +167,11 @@ def checked(report: Report, path: Path) -> Scored:
         model=report.model,
         prompt=report.prompt,
         prompt_version=report.prompt_version,
-        declared=Declared(report.units, report.headline, report.subsets, report.invalid_as),
+        declared=Declared(report.heading, report.units, report.headline, report.subsets, report.invalid_as),
         ablations=_ablations(report.run, report.defaults),
         sampling=_sampling(run),
-        ratio=run.ratio,
+        ratio=ratio,
+        limit=run.limit,
         synthetic=any("synthetic" in note for note in report.notes),
         tasks=run.tasks_sha256 or "",
         files=tuple(digest for _, digest in sorted(run.files.items())),
@@ -173,10 +180,10 @@ def checked(report: Report, path: Path) -> Scored:
         expected=coverage.expected_users,
         scored=coverage.scored_users,
         failed=coverage.failed_users,
-        in_tasks=coverage.expected_users if run.users_in_tasks is None else run.users_in_tasks,
+        in_tasks=in_tasks,
         answers=of.valid_answers + invalid,
         invalid=invalid,
-        complete=coverage.complete and run.ratio == 1.0,
+        complete=coverage.complete and ratio == 1.0,
         usage=report.usage if report.usage.get("requests") else {},
         values={
             name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
@@ -187,7 +194,7 @@ def checked(report: Report, path: Path) -> Scored:
 def declared_of(cls: Any) -> Declared:
     """Return what reports of a benchmark declare."""
     metrics = {metric.name: metric for metric in (*cls.metrics, *cls.secondary)}
-    return Declared(metrics, cls.main(), tuple(cls.subsets), cls.invalid_as)
+    return Declared(cls.title or cls.name, metrics, cls.main(), tuple(cls.subsets), cls.invalid_as)
 
 
 def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
@@ -203,7 +210,12 @@ def _sampling(run: Run) -> tuple[str, ...]:
         for name, value in named.items()
         if value not in (None, DEFAULTS[name])
     )
-    return (*found, *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []))
+    by_request = ["temperature by request"] if run.created and run.temperature is None else []
+    return (
+        *by_request,
+        *found,
+        *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []),
+    )
 
 
 def _bounded(text: str) -> str:
