@@ -203,7 +203,10 @@ class _Parser(argparse.ArgumentParser):
         """Return the message on an unknown option, with the nearest known one."""
         known = [name for name in self._option_string_actions if name.startswith("--")]
         longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
-        near = longer or get_close_matches(flag.lower().replace("_", "-"), known, 1, 0.7)
+        words = {name.removeprefix("--"): name for name in known}
+        near = longer or [
+            words[word] for word in get_close_matches(flag.lstrip("-").lower().replace("_", "-"), words, 1, 0.7)
+        ]
         return f"unknown option {flag}{f': did you mean {near[0]}?' if near else ''}"
 
     def error(self, message: str) -> NoReturn:

@@ -329,7 +329,7 @@ def test_coverage_comes_first_and_tells_of_a_share() -> None:
     run |= {"endpoint": "embedded", "harness": "1", "created": "2025-07-01", "structured": "json_object"}
     found = report(some_days(3), facts(3, run=run))
     headings = [block.text for block in found.blocks if isinstance(block, Heading)]
-    assert headings[:2] == ["dailymobility (beijing): 通义", "Coverage: complete (of a share of 0.5)"]
+    assert headings[:2] == ["DailyMobility (beijing): 通义", "Coverage: complete (of a share of 0.5)"]
     assert "a share of 0.5 of the 6 residents in the tasks file, drawn with seed 3" in text(
         some_days(3), facts(3, run=run)
     )
