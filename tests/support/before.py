@@ -130,7 +130,7 @@ RUNS = (
     Run("spoilt", ("--model", "m", "--platform", "weibo"), spoilt_by(answer, "baseline/recency")),
     Run("commuter", (*MOBILITY, "baseline/commuter")),
     Run("random-day", (*MOBILITY, "baseline/random-day")),
-    Run("agent", (*MOBILITY, "baseline/commuter", "--agent", str(AGENT), "--ratio", "0.2")),
+    Run("agent", (*MOBILITY, "baseline/commuter", "--agent", str(AGENT), "--ratio", "0.2", "--temperature", "0")),
     Run("spoilt-day", (*MOBILITY, "m"), spoilt_by(answer, "baseline/commuter")),
 )
 COMPARED = (
