@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)"
     options.add(parser, "--metric NAME", words, type=options.filled, action="append")
     options.add(parser, "--published", "show the published scores next to the runs", action="store_true")
-    words = "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)"
+    words = "show 95 %% intervals with the figures (CSV, JSON and Excel files always have them)"
     options.add(parser, "--intervals", words, action="store_true")
     words = "folder for the Excel files (default: metric_excels in the results folder)"
     options.add(parser, "--out DIR", words, type=options.folder)
