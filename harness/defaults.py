@@ -65,8 +65,9 @@ class Tuning:
     """Options that may change between a run and its resume. Times in seconds.
 
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
-    tokens a minute, None for no limit. `stream` is `on`, `off`, or `auto`: only for an endpoint that answers in streams
-    only.
+    tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
+    the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
+    `auto`: only for an endpoint that answers in streams only.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -80,6 +81,8 @@ class Tuning:
     stream: str = STREAM
     max_retries: int = MAX_RETRIES
     max_outage: float = MAX_OUTAGE_SECONDS
+    wait: float = 0.0
+    hedge: float = 0.0
     durability: str = DURABILITY
 
     @property

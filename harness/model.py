@@ -30,10 +30,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat call of a benchmark; model and sampling parameters are the run's."""
+    """One chat call of a benchmark; model and sampling parameters are the run's.
+
+    `parameters` are further members of the body, plain JSON, each used where the run does not set it.
+    """
 
     messages: tuple[Message, ...]
     json_object: bool = True
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,14 +326,16 @@ class Snapshot:
 
     Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
     more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
-    for none; `silence` the seconds since the last answer or the start; `waiting` the requests of this run that wait for
-    a slot. `lag` is the largest delay of the event loop, `slowest_write` of the disk, since the last snapshot.
+    for none; `silence` the seconds since the last answer or the start; `awaited` the seconds of `--wait` that are left
+    for the first answer, 0 for none; `waiting` the requests of this run that wait for a slot. `lag` is the largest
+    delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
     `rate` is in steps, `token_rates` in tokens of prompts and of completions, a second. `eta` is the remaining seconds
-    at that rate, or of the longest user's chain if that takes longer (`chain_bound`); None if unknown. `latency` is the
-    median and the 95th percentile of a reply. `faults` are failed tries and `failures` failed users, by kind, the most
-    frequent first. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the
-    last ones, the newest first. `over` is whether the run has ended, in any way.
+    at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that hangs
+    times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
+    failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
+    time. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the last ones,
+    the newest first. `over` is whether the run has ended, in any way.
     """
 
     name: str
@@ -364,6 +370,9 @@ class Snapshot:
     silence: float = 0.0
     over: bool = False
     others_in_flight: int = 0
+    awaited: float = 0.0
+    at_most: bool = False
+    hedged: int = 0
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -165,14 +165,16 @@ class SavedRun:
         """Return the tasks folder: the named one, else the original one."""
         if folder is not None:
             return folder
-        above, depth = Path(self.manifest.tasks["path"]).parents, len(Path(self._tasks_file).parts)
+        path, depth = Path(self.manifest.tasks["path"]), len(Path(self._tasks_file).parts)
+        above = [*path.parents][:depth]
         if len(above) < depth:
             raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
-        return above[depth - 1]
+        of = self.benchmark_class.file_in
+        return next((folder for folder in above if of(folder, self._tasks_file) == path), above[-1])
 
     def tasks(self, folder: Path | None) -> Path:
         """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not exist."""
-        path = self._folder(folder) / self._tasks_file
+        path = self.benchmark_class.file_in(self._folder(folder), self._tasks_file)
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir")
         return path

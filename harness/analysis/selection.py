@@ -8,6 +8,7 @@ from glob import escape
 from pathlib import Path
 from typing import TypeVar
 
+from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
 from harness.config.options import run_name
 from harness.errors import BadInput, HarnessError
@@ -45,6 +46,26 @@ def find(args: Namespace) -> tuple[list[SavedRun], int]:
     return found, code
 
 
+def find_imported(args: Namespace) -> tuple[list[Imported], int]:
+    """Return the results of another program that the options select, and an exit code as `find` does."""
+    platforms = {name.lower() for name in args.platform or ()}
+    found, code = list[Imported](), 0
+    try:
+        folder = folder_named(args) or "*"
+    except BadInput:  # a model's name that is no folder's
+        return found, code
+    for one in imported(args.results_dir, folder):
+        if platforms and one.files.subset not in platforms:
+            continue
+        try:
+            check_name(one.files.folder)
+            found.append(one)
+        except BadInput as error:
+            tell(str(error))
+            code = error.exit_code
+    return found, code
+
+
 def check_name(folder: Path) -> None:
     """Raise `BadInput` if the name of a folder is not text, which reports and manifests could not hold."""
     try:
@@ -60,6 +81,9 @@ def folder_named(args: Namespace) -> str | None:
 
 
 def nothing_found(args: Namespace) -> BadInput:
+    """Return the error that no run is selected; it names results of another program that are."""
+    if unscored := [one for one in find_imported(args)[0] if one.report is None]:
+        return BadInput(f"{unscored[0].label}: {unscored[0].remedy}")
     named = [f"--name {args.name}"] if args.name else []
     named += [f"--model {args.model}"] if args.model else []
     named += [f"--platform {platform}" for platform in args.platform or ()]

@@ -150,7 +150,7 @@ class Scorer:
         """Return the report, and the benchmark's files that belong to it by name."""
         benchmark = self.benchmark
         scored = self._measured(merged)
-        found, files = self._values(merged, scored), dict[str, bytes]()
+        found = self._values(merged, scored)
         names = [metric.name for metric in benchmark.metrics]
         missing = max(0, run.expected_users - merged.users)
         valid = merged.outcomes[VALID]
@@ -192,15 +192,18 @@ class Scorer:
             },
             Report,
         )
-        if scored is not None:
-            with guarded(benchmark, "sections"):
-                scored = replace(scored, report=report)
-                details = msgspec.json.decode(msgspec.json.encode(benchmark.details(scored)))
-                report = msgspec.structs.replace(report, details=details)
-                scored = replace(scored, report=report)
-                report = msgspec.structs.replace(report, sections=reports.checked(benchmark.sections(scored)))
-                files = dict(benchmark.report_files(scored))
-        return report, files
+        return (report, {}) if scored is None else self._with_own(report, scored)
+
+    def _with_own(self, report: Report, scored: Scored) -> tuple[Report, Mapping[str, bytes]]:
+        """Return the report with the benchmark's own values and blocks, and the benchmark's files."""
+        benchmark = self.benchmark
+        with guarded(benchmark, "sections"):
+            scored = replace(scored, report=report)
+            details = msgspec.json.decode(msgspec.json.encode(benchmark.details(scored)))
+            report = msgspec.structs.replace(report, details=details)
+            scored = replace(scored, report=report)
+            report = msgspec.structs.replace(report, sections=reports.checked(benchmark.sections(scored)))
+            return report, dict(benchmark.report_files(scored))
 
     def _measured(self, merged: Totals) -> Scored | None:
         """Return what sections are made of; None without users."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
 import orjson
 
 from harness.benchmark import Metric
@@ -43,7 +44,7 @@ def page(report: Report) -> Page:
     covered = f"{of.scored_users} of {of.expected_users} {user}s are scored, {of.failed_users} failed"
     warning = "" if of.complete else f"INCOMPLETE: {covered}"
     return Page(
-        f"{called(report)} · {report.benchmark} ({report.subset})",
+        f"{called(report)} · {report.heading} ({report.subset})",
         warning,
         tuple(_tiles(report)),
         tuple(blocks(report)),
@@ -62,7 +63,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
 
 def blocks(report: Report) -> Iterator[Block]:
     """The report for people, in order. Text leaves out pictures."""
-    yield Heading(f"{report.benchmark} ({report.subset}): {report.model}")
+    yield Heading(f"{report.heading} ({report.subset}): {report.model}")
     yield Paragraph(f"Model {report.model}, run {report.name}, subset {report.subset}.")
     yield from map(Paragraph, report.notes)
     yield from _coverage(report)
@@ -91,11 +92,12 @@ def _coverage(report: Report) -> Iterator[Block]:
         yield Heading(f"Coverage: complete{part and f' (of {part})'}")
         yield Paragraph(f"{users}.{of_all}")
     else:
+        order = f", and {user}s with few steps are scored before those with many" if run else ""
         missing = of.expected_users - of.scored_users
         yield Heading(f"INCOMPLETE: {of.scored_users} of {of.expected_users} {user}s")
         yield Paragraph(
             f"{users}; {missing} are missing, of whom {of.failed_users} failed and are not scored.{of_all} Every "
-            f"figure is over the scored {user}s only, and {user}s with few steps are scored before those with many."
+            f"figure is over the scored {user}s only{order}."
         )
         yield from _bounds(report)
     if words := _invalid(report):
@@ -136,6 +138,25 @@ def _about_run(report: Report) -> Iterator[Block]:
             f"{run['tasks_sha256'][:16]}… Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
             f"{run['created']}."
         )
+
+
+def with_failures(report: Report, of_all: Report) -> Report:
+    """Return a report of another program's results with the figures `of_all`, in which failures count as empty."""
+    user, units = report.user, report.units
+    table = Table(
+        ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
+        tuple(
+            (*_row(units[name], of)[:3], str(of.users), *_row(units[name], of_all.values[name])[2::2])
+            for name, of in report.values.items()
+        ),
+    )
+    words = (
+        f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint. The program that "
+        "wrote them counts each as an empty answer; so do the figures under `with`, and no others in this report."
+    )
+    sections = Heading("With failures as empty answers"), Paragraph(words), table, *report.sections
+    details = {**report.details, "with_failures": msgspec.to_builtins(of_all.values)}
+    return msgspec.structs.replace(report, sections=sections, details=details)
 
 
 def plain(value: object) -> str:

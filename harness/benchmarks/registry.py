@@ -154,6 +154,8 @@ def _bad_words(cls: Any) -> Iterator[str]:
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
             yield f"{field}: expected text, got {shown(value)}"
+    if type(cls.title) is not str or not cls.title.isprintable():
+        yield f"title: expected text, got {shown(cls.title)}"
     if cls.language not in ("en", "zh"):
         yield f"language: expected en or zh, got {shown(cls.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]
@@ -184,6 +186,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         found = getattr(cls, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
             yield f"{name}: expected a tuple of Metric(...)"
+        elif wrong := [one for one in found if type(one.definition) is not str or not one.definition.isprintable()]:
+            yield f"{name}: {shown(wrong[0].name)}: expected a definition that is text on one line"
     if not cls.metrics:
         yield "metrics: expected one or more"
     secondary = [metric.name for metric in cls.secondary]

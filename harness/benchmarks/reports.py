@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import orjson
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
@@ -67,10 +67,11 @@ class Unit(Struct, frozen=True):
     better: str
     unit: str | None
     bounds: tuple[Number | None, Number | None]
+    definition: str = ""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`metric_units` to `defaults` declare the benchmark, so that readers of a report do not need its code.
+    """`title` to `defaults` declare the benchmark, so that readers of a report do not need its code.
 
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `run` is what was run, empty for
@@ -79,6 +80,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     format: int = FORMAT
     benchmark: str
+    title: str = ""
     metric_units: dict[str, Unit]
     headline: tuple[str, ...]
     subsets: tuple[str, ...]
@@ -105,12 +107,14 @@ class Report(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
     @property
+    def heading(self) -> str:
+        """Return the name of the benchmark for people; reports of earlier versions have its short name alone."""
+        return self.title or self.benchmark
+
+    @property
     def units(self) -> dict[str, Metric]:
         """Return the declared metrics by name. Raise `ValueError` for one that cannot be."""
-        return {
-            name: Metric(name, better=of.better, unit=of.unit, bounds=of.bounds)  # type: ignore[arg-type]  # checked there
-            for name, of in self.metric_units.items()
-        }
+        return {name: Metric(name, **structs.asdict(of)) for name, of in self.metric_units.items()}
 
     @property
     def values(self) -> dict[str, Value]:
@@ -141,6 +145,7 @@ class Scored:
 def declared(benchmark: type[Benchmark]) -> JSON:
     """Return what a report declares of its benchmark."""
     return {
+        "title": benchmark.title or benchmark.name,
         "metric_units": {metric.name: metric.data for metric in (*benchmark.metrics, *benchmark.secondary)},
         "headline": list(benchmark.main()),
         "subsets": list(benchmark.subsets),

@@ -29,14 +29,14 @@ USERS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
     options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
-    words = "JSON Lines of replies as texts, which each user gets in turn, for a benchmark without baselines"
+    words = "JSON Lines of replies (others than JSON as strings), which each user gets in turn"
     options.add(parser, "--replies FILE", words, type=Path)
 
 
 def execute(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in cls.subsets}
+    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name their folder with --tasks-dir")
@@ -56,12 +56,22 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _replies(path: Path) -> list[str]:
+    """Return the reply of each line: the text of a JSON string, and any other JSON as it is written."""
     try:
-        found = [orjson.loads(line) for line in content(path, DOCUMENT_MOST).splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
+        lines = content(path, DOCUMENT_MOST).splitlines()
+    except OSError as error:
         raise BadInput(f"cannot read the replies {path}: {error}") from None
-    if not found or not all(isinstance(one, str) for one in found):
-        raise BadInput(f"{path}: expected a JSON text in each line, one line or more")
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                reply = orjson.loads(line)
+            except ValueError as error:
+                expected = "expected a reply in JSON, or any other reply as a JSON string"
+                raise BadInput(f"{path}, line {number}: {expected} ({error})") from None
+            found.append(reply if isinstance(reply, str) else line.decode())
+    if not found:
+        raise BadInput(f"{path}: expected one reply or more, each in a line")
     return found
 
 

@@ -19,13 +19,13 @@ from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Importer
-from harness.benchmarks import registry
+from harness.benchmarks import overview, registry
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import options
-from harness.engine.files import index_file, now, stamp, write_report
+from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
@@ -39,7 +39,6 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
-from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,11 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     screen = console()
     ours, skipped = selection.find(args)
-    theirs, unnamed = _without_manifest(args)
+    theirs, unnamed = selection.find_imported(args)
     if not ours and not theirs:
         raise selection.nothing_found(args)
     codes, failed = selection.each(ours, lambda run: _ours(run, args, screen), lambda run: run.label)
-    _, unread = selection.each(theirs, lambda files: _theirs(files, args, screen), lambda files: str(files.results))
+    _, unread = selection.each(theirs, lambda of: _theirs(of.files, args, screen), lambda of: str(of.files.results))
     return max(skipped, unnamed, *codes, failed, unread)
 
 
@@ -141,36 +140,23 @@ def _add(data: JSON, scores: ReportScores) -> None:
         scores.add(Record(key, orjson.loads(orjson.dumps(data))))
 
 
-def _without_manifest(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
-    """Return results that another program wrote, and the exit code for folders whose name is not text."""
-    platforms = {name.lower() for name in args.platform or ()}
-    found, code = [], 0
-    for path in sorted(args.results_dir.glob(f"{selection.folder_named(args) or '*'}/inference_results_*.jsonl")):
-        files = RunFiles(path.parent, path.stem.removeprefix("inference_results_"))
-        if files.manifest.exists() or (platforms and files.subset not in platforms):
-            continue
-        try:
-            selection.check_name(path.parent)
-            found.append(files)
-        except BadInput as error:
-            tell(str(error))
-            code = error.exit_code
-    return found, code
-
-
 def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
-    tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / benchmark.subsets[files.subset]
+    tasks = benchmark.file_in(args.tasks_dir or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
         raise BadInput(f"its tasks file {tasks} does not exist: name its folder with --tasks-dir")
     lock = RunLock(files.lock, time.time)
     try:
         with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
-            found, scores = _Theirs(files, benchmark, importer, index), ReportScores(benchmark, files.subset)
-            replace_results(files.results, found.records(scores, lock.beat), stamp(), shown_by=files.pages)
+            found = _Theirs(files, benchmark, importer, index)
+            replace_results(files.results, found.records(lock.beat), stamp(), shown_by=files.pages)
             name, notes = files.folder.name, found.notes()
-            report, more = scores.report(RunFacts(files.subset, name, name, AUTHORS, len(index), 0, notes))
+            about = RunFacts(files.subset, name, name, AUTHORS, len(index), found.failed, notes)
+            report, more = found.scores.report(about)
+            if found.failed:
+                report = overview.with_failures(report, found.all_scores.report(about)[0])
+            keep_foreign_text(files)
             write_report(files, report, more)
             _show(files, report, notes, screen)
             if args.html:
@@ -182,7 +168,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
 @dataclass(slots=True)
 class _Theirs:
     """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
-    steps of it."""
+    steps of it, and `failed` ones answers that are failures of the endpoint: only `all_scores` has these."""
 
     files: RunFiles
     benchmark: Benchmark
@@ -190,9 +176,15 @@ class _Theirs:
     index: TaskIndex
     unknown: int = 0
     cut: int = 0
+    failed: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    scores: ReportScores = field(init=False)
+    all_scores: ReportScores = field(init=False)
 
-    def records(self, scores: ReportScores, beat: Callable[[], None]) -> Iterator[JSON]:
+    def __post_init__(self) -> None:
+        self.scores, self.all_scores = (ReportScores(self.benchmark, self.files.subset) for _ in range(2))
+
+    def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
         """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
         seen = np.zeros(len(self.index), np.bool_)
         for number, line in enumerate(lines(self.files.results), 1):
@@ -215,15 +207,21 @@ class _Theirs:
             else:
                 data = rescored(self.benchmark, task, data)
                 self.outcomes.update(self.benchmark.outcomes(data))
-                data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
-                _add(data, scores)
+                _add(data, self.all_scores)
+                if self.importer.has_failed(data):
+                    self.failed += 1
+                else:
+                    data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
+                    _add(data, self.scores)
             yield data
-        scores.flush()
+        self.scores.flush()
+        self.all_scores.flush()
 
     def notes(self) -> tuple[str, ...]:
         left_out = {
             "are not in the tasks file and are not scored.": self.unknown,
             "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
+            "have failures of the endpoint, and are not scored; the report has figures with them, too.": self.failed,
         }
         excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
         return (*self.importer.notes(self.outcomes), *excluded)

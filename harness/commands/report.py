@@ -133,7 +133,7 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace
         return benchmark, index_file(benchmark, files.subset, run.tasks(args.tasks_dir), args.results_dir)
     cls, _ = registry.importing(files.subset)
     made = cls()
-    tasks = (args.tasks_dir or defaults.TASKS_FOLDER) / made.subsets[files.subset]
+    tasks = made.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
     return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
@@ -177,7 +177,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
     blocks: list[Block] = list(map(Paragraph, left.sentences()))
     for name in dict.fromkeys(run.scored.benchmark for run in runs):
-        blocks += _blocks(name, [run for run in runs if run.scored.benchmark == name])
+        blocks += _blocks([run for run in runs if run.scored.benchmark == name])
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
     _print(place)
     return code
@@ -188,15 +188,15 @@ def _run(files: RunFiles) -> _Run:
     return _Run(files, scored, not report.coverage.complete)
 
 
-def _blocks(benchmark: str, runs: Sequence[_Run]) -> Iterator[Block]:
-    yield Heading(benchmark)
+def _blocks(runs: Sequence[_Run]) -> Iterator[Block]:
+    declared = runs[0].scored.declared
+    yield Heading(declared.title)
     incomplete = sum(run.is_incomplete for run in runs)
     how_many = f", {incomplete} of them INCOMPLETE" if incomplete else ""
     yield Paragraph(
         f"{plural(len(runs), 'report')}{how_many}. Only runs with the same prompt, tasks and settings compare; "
         "intervals are over the choice of users."
     )
-    declared = runs[0].scored.declared
     metrics = [declared.metrics[name] for name in declared.headline]
     yield _table(metrics, runs)
     for metric in metrics:

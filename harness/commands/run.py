@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
-    add("--temperature T", f"default: {defaults.TEMPERATURE:g}", type=options.not_negative)
+    add("--temperature T", f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for", type=options.not_negative)
     add("--top-p P", type=options.share)
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
@@ -102,7 +103,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    needed = {subset: [folder / name for name in cls.files_needed(subset)] for subset in subsets}
+    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in subsets}
     absent = [str(path) for paths in needed.values() for path in paths if not path.exists()]
     if absent:
         missing.append(f"no tasks: missing {', '.join(absent)}; put them there, or use synthetic ones with --demo")
@@ -120,10 +121,11 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
     learned = _learned(args.results_dir / model.name, tuple(tasks))
+    sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     return Plan(
         name=model.name,
         benchmark=benchmark,
-        sampling=model.sampling,
+        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
         tasks=tasks,
         results=args.results_dir,
         found=model.found,

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
+from harness.analysis.imported import imported
 from harness.analysis.leaderboard import footnotes, formats, tables, workbooks
 from harness.analysis.leaderboard.reports import Scored, read
 from harness.analysis.leaderboard.tables import MetricTable
@@ -42,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)"
     options.add(parser, "--metric NAME", words, type=options.filled, action="append")
     options.add(parser, "--published", "show the published scores next to the runs", action="store_true")
+    words = "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)"
+    options.add(parser, "--intervals", words, action="store_true")
     words = "folder for the Excel files (default: metric_excels in the results folder)"
     options.add(parser, "--out DIR", words, type=options.folder)
     words = "write Markdown, LaTeX or CSV into this file instead"
@@ -76,6 +79,7 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     if not args.runs:
         return list(paths)
     there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
+    there |= {one.name for one in imported(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
@@ -84,9 +88,9 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
 
 def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
     """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
-    without names the main ones."""
+    without names the main ones, and those with published scores."""
     if names is None:
-        main = [(table.benchmark, metric) for table in found for metric in table.layout.main]
+        main = [(table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)]
         return [table for key in dict.fromkeys(main) for table in found if (table.benchmark, table.metric.name) == key]
     chosen: list[MetricTable] = []
     for name in names:
@@ -120,19 +124,19 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
     if args.json:
         show_json(formats.plain(chosen))
     elif args.format == "table":
-        _show(chosen, missing, out)
+        _show(chosen, missing, out, args.intervals)
     elif args.into:
-        atomic.write(args.into, formats.text(args.format, chosen, missing).encode())
+        atomic.write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
         tell(f"written: {args.into}")
     else:
-        show(formats.text(args.format, chosen, missing).rstrip("\n"))
+        show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))
 
 
-def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
+def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
     screen = console()
     for table in chosen:
         screen.print(table.title, style="italic", highlight=False)
-        columns = _columns(formats.grid(table))
+        columns = _columns(formats.grid(table, intervals=intervals))
         screen.width = max(screen.width, _least(columns))
         screen.print(columns, crop=False)
         screen.print()
@@ -163,4 +167,7 @@ def _least(columns: Columns) -> int:
 
 
 def _cell(number: Number | None) -> Text:
-    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "") if number else Text("")
+    if number is None:
+        return Text("")
+    interval = f" {number.interval}" if number.interval else ""
+    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "", interval)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
+from datetime import UTC, datetime
 
 from rich.measure import Measurement
 from rich.table import Table
 
 from harness.analysis import selection
+from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
 from harness.model import JSON
 from harness.store.lock import held
-from harness.store.log import objects
+from harness.store.log import lines, objects
 from harness.store.manifest import RUNNING
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
-NUMBERS = ("users", "done", "failed")
+NUMBERS = ("users", "done", "percent", "failed")
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
@@ -32,14 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     found, skipped = selection.find(args)
+    theirs, unnamed = selection.find_imported(args)
     rows, failed = selection.each(found, _row, lambda run: run.label)
+    rows += map(_imported_row, theirs)
+    rows = [{**row, "percent": 100 * row["done"] // row["users"] if row["users"] else None} for row in rows]
     if args.json:
         show_json(rows)
     elif rows:
         _print(rows)
     else:
         console().print(f"no run under {args.results_dir}", soft_wrap=True)
-    return max(skipped, failed)
+    return max(skipped, unnamed, failed)
 
 
 def _print(rows: list[JSON]) -> None:
@@ -48,8 +53,8 @@ def _print(rows: list[JSON]) -> None:
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
-        shown = {**row, "updated": row["updated"].replace("T", " ").removesuffix("+00:00")}
-        table.add_row(*(str(shown[name]) for name in COLUMNS))
+        shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
+        table.add_row(*("" if shown[name] is None else str(shown[name]) for name in COLUMNS))
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
@@ -69,6 +74,22 @@ def _row(run: SavedRun) -> JSON:
         "done": len(done),
         "failed": manifest.counts.get("failed", 0),
         "updated": manifest.times.get("updated", manifest.times["created"]),
+    }
+
+
+def _imported_row(of: Imported) -> JSON:
+    """Return the row of another program's results; how many users they should have is unknown until they are scored."""
+    report, results = of.report, of.files.results
+    coverage = report.coverage if report else None
+    return {
+        "name": of.name,
+        "subset": of.files.subset,
+        "model": of.name,
+        "state": "scored" if report else "not scored (reeval it)",
+        "users": coverage.expected_users if coverage else None,
+        "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text.strip()),
+        "failed": coverage.failed_users if coverage else 0,
+        "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
     }
 
 

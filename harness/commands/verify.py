@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.analysis import selection
+from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.verification import checksums, proof, replayed
 from harness.benchmark import Benchmark
@@ -48,16 +49,18 @@ def execute(args: argparse.Namespace) -> int:
     if args.without_tasks and args.tasks_dir:
         raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
     found, skipped = selection.find(args)
-    if not found:
+    theirs, unnamed = selection.find_imported(args)
+    if not found and not theirs:
         raise selection.nothing_found(args)
     made, failed = selection.each(found, lambda run: _prove_free(run, args), lambda run: run.label)
-    proofs = [proof for proof in made if proof is not None]
+    others, unread = selection.each(theirs, _imported, lambda of: of.label)
+    proofs = [*(proof for proof in made if proof is not None), *others]
     if args.json:
         streams.show_json(proofs)
     else:
         _show(proofs)
     unchecked = InUse.exit_code if made and not proofs else 0
-    return max(skipped, failed, unchecked, *(bool(proof["findings"]) for proof in proofs))
+    return max(skipped, unnamed, failed, unread, unchecked, *(bool(proof["findings"]) for proof in proofs))
 
 
 def _prove_free(run: SavedRun, args: argparse.Namespace) -> JSON | None:
@@ -89,6 +92,17 @@ def _prove(run: SavedRun, args: argparse.Namespace) -> JSON:
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
+def _imported(of: Imported) -> JSON:
+    """Check the lines of another program's results, which `reeval` scored."""
+    about = {"name": of.name, "subset": of.files.subset, "users": None}
+    if of.report is None:
+        return {**about, "state": "not scored", "records": 0, "findings": [of.remedy], "notes": []}
+    with _locked(of) as beat:
+        records, findings = checksums.imported(of, beat)
+    notes = [f"{checksums.ALONE}; `reeval` scores them again"]
+    return {**about, "state": "scored", "records": records, "findings": findings, "notes": notes}
+
+
 def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[[], None]) -> JSON:
     manifest = run.manifest
     try:
@@ -105,7 +119,7 @@ def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[
 
 
 @contextmanager
-def _locked(run: SavedRun) -> Iterator[Callable[[], None]]:
+def _locked(run: SavedRun | Imported) -> Iterator[Callable[[], None]]:
     """Lock a run and yield a function to call now and then, which keeps the lock.
 
     A folder that is read-only, another user's or a link is read without a lock, with a message.

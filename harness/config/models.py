@@ -24,7 +24,10 @@ OWN_MEMBERS = frozenset({"model", "messages"})
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model of a command: its run's name, its requests' parameters, their endpoint, and the pace."""
+    """One model of a command: its run's name, its requests' parameters, their endpoint, and the pace.
+
+    `sampling` has only what the user set; the default temperature is the benchmark's.
+    """
 
     name: str
     sampling: Sampling
@@ -71,7 +74,7 @@ def resolve(
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     sampling = Sampling(
         model,
-        _first(args.temperature, entry.temperature, defaults.TEMPERATURE),
+        _first(args.temperature, entry.temperature),
         _first(args.top_p, entry.top_p),
         _first(args.seed, entry.seed),
         _first(args.max_tokens, entry.max_tokens),

@@ -154,6 +154,10 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--max-retries N", words, type=retries)
     words = f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})"
     add(group, "--max-outage S", words, type=seconds)
+    words = "seconds to wait for the first answer of an endpoint that is still loading (default: 0)"
+    add(group, "--wait S", words, type=seconds_or_none)
+    words = "send what takes N times the 99th percentile, such as 3, a second time; can pay twice (default: 0, never)"
+    add(group, "--hedge N", words, type=hedge)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
 
@@ -228,6 +232,8 @@ signed_int = whole(-BITS_64, BITS_64 - 1)
 positive_float = _number(lambda number: number > 0, "a number above 0")
 not_negative = _number(lambda number: number >= 0, "a number from 0")
 seconds = _number(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
+hedge = _number(lambda number: number == 0 or 1 <= number <= 1000, "a number from 1 to 1000, or 0")
+seconds_or_none = _number(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
 share = _number(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
 
 

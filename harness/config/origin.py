@@ -43,6 +43,8 @@ SHARED = (
 """Parts of the provenance that decide where requests and keys go; the same for all runs of one plan."""
 SEALED = (*SHARED, "key_check", "benchmark")
 """Parts of the provenance that a seal covers, with subset, identity and selection."""
+LATER = ("sources", "benchmark")
+"""Those that manifests of 0.1.0 do not have, so that their seals do not cover them."""
 
 SECRET_BYTES = 32
 UNKNOWN = "nothing shows that this run was made by you on this machine"
@@ -94,7 +96,8 @@ def _agreed(question: str, files: tuple[tuple[str, str], ...]) -> bool:
 
 
 def _sealed(manifest: Manifest, own: bytes) -> str:
-    provenance = {name: manifest.provenance.get(name) for name in SEALED}
+    found: Mapping[str, object] = manifest.provenance
+    provenance = {name: found.get(name) for name in SEALED if name in found or name not in LATER}
     covered = [manifest.subset, manifest.identity, provenance, manifest.selection]
     return hmac.new(own, orjson.dumps(covered, option=orjson.OPT_SORT_KEYS), "sha256").hexdigest()
 

@@ -5,14 +5,18 @@ tenacity is used only once a first try has failed, so that a success pays nothin
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NoReturn
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from harness.endpoint.latency import Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
@@ -29,28 +33,54 @@ WAIT_FOR_AN_ADDRESS = 1.5
 RETRY = retry_if_exception_type(TransportFault)
 """One for all: it holds a method of its own, a cycle that only the garbage collector frees."""
 
+HEDGED = "hedged"
+"""The kind of the warning for a request that is sent a second time before its first try has ended."""
+LEAST_TO_HEDGE, LOOK_SECONDS = 1.0, 1.0
+"""Seconds before which no second try is sent; those between two looks while too few replies say what is usual."""
+ABANDONED = TransportFault("abandoned", "this try was cancelled")
+"""For the limiter: neither an answer nor a refusal, and possibly billed."""
+
 Warn = Callable[[TransportFault, int], None]
-"""Called for every failed try of a request, with its number."""
+"""Called for every failed try of a request, with its number, and for a second try that does not wait for the first."""
+
+
+@dataclass(slots=True)
+class _Race:
+    """Two tries of one request: whether one was `sent`, and whether one has `won`."""
+
+    sent: asyncio.Event = field(default_factory=asyncio.Event)
+    won: bool = False
+
+    def start(self) -> bool:
+        """Note that a try has its slot; return whether it comes too late."""
+        self.sent.set()
+        return self.won
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the start; `requests` counts tries sent."""
+    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries."""
 
     requests: int = 0
     successes: int = 0
     retries: int = 0
     backing_off: int = 0
+    hedged: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a caller's patience: retries of one request; seconds without any answer at all."""
+    """Bounds of a caller's patience: retries of one request; seconds without any answer at all; those to the first.
+
+    `hedge` times the 99th percentile is when a second try is sent; 0 for never.
+    """
 
     max_retries: int
     max_outage: float
+    wait: float = 0.0
+    hedge: float = 0.0
 
 
 class Caller:
@@ -67,8 +97,9 @@ class Caller:
         rng: random.Random | None = None,
     ) -> None:
         self.traffic = Traffic()
+        self.latency = Latency()
         self.limiter = limiter
-        self.outage = Outage(clock())
+        self.outage = Outage(clock(), limits.wait > 0)
         self.limits = limits
         self.rng = rng or random.Random()
         self._transport = transport
@@ -77,6 +108,9 @@ class Caller:
         self._unreachable_since: float | None = None
         self._denied_at: float | None = None
         self._naps: set[anyio.CancelScope] = set()
+        self._resting: Counter[str] = Counter()
+        self._in_flight: dict[int, tuple[float, str]] = {}
+        """When each request was sent, oldest first, and whose it is; by its number."""
 
     async def complete(self, body: bytes, rank: int, user: str, warn: Warn) -> Reply:
         """Return the settled reply to one of a user's requests.
@@ -85,17 +119,24 @@ class Caller:
         `EndpointStopped` when it will not serve the run.
         """
         try:
+            if self.limits.hedge:
+                return await self._hedged(body, rank, user, 1, warn)
             return await self._try(body, rank, user, 1)
         except TransportFault as fault:
             return await self._retry(body, rank, user, fault, warn)
 
-    async def _try(self, body: bytes, rank: int, user: str, number: int) -> Reply:
+    async def _try(self, body: bytes, rank: int, user: str, number: int, race: _Race | None = None) -> Reply:
+        """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
         if not limiter.at_once(tokens):
             await limiter.acquire(rank, tokens)
+        if race is not None and race.start():
+            limiter.release(0.0, ABANDONED)
+            raise asyncio.CancelledError
         fault, received, start = None, None, clock()
-        self.traffic.requests += 1
+        place = self.traffic.requests = self.traffic.requests + 1
+        self._in_flight[place] = start, user
         try:
             received = await self._transport.send(body, user)
         except TransportFault as error:
@@ -105,20 +146,69 @@ class Caller:
         except EndpointStopped:
             limiter.close()  # before another request gets the slot
             raise
+        except asyncio.CancelledError:
+            fault = ABANDONED
+            raise
         finally:
             now = clock()
-            if rates:
+            del self._in_flight[place]
+            if race is not None:
+                race.won |= received is not None
+            if rates and fault is not ABANDONED:
                 rates.correct(tokens, *_used(received), now)
             limiter.release(now - start, fault)
         if received is None:
             assert fault is not None
             raise fault
+        self.latency.add(now - start)
         self._succeeded(received.completion, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token)
 
+    async def _hedged(self, body: bytes, rank: int, user: str, number: int, warn: Warn) -> Reply:
+        """Try once; send what takes `hedge` times the 99th percentile a second time, to whichever replica has room.
+
+        The first whole reply wins, and the other try is cancelled. Each takes a slot, and counts towards the rates. A
+        fault of one waits for the other.
+        """
+        race = _Race()
+        tries = {asyncio.create_task(self._try(body, rank, user, number, race))}
+        try:
+            await race.sent.wait()
+            done, start = set[asyncio.Task[Reply]](), self._clock()
+            while not done and (left := self._until_second(start)) > 0.0:
+                done, _ = await asyncio.wait(tries, timeout=left)
+            if not done:
+                self.traffic.hedged += 1
+                warn(TransportFault(HEDGED, f"no reply within {self._clock() - start:.0f} s"), number)
+                tries.add(asyncio.create_task(self._try(body, rank, "", number + 1, race)))
+            while True:
+                done, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
+                ended = [one for one in done if not one.cancelled()]
+                ended.sort(key=_faulty)
+                if ended and not (tries and _faulty(ended[0])):
+                    return ended[0].result()
+        finally:
+            for one in tries:
+                one.cancel()
+            await asyncio.gather(*tries, return_exceptions=True)
+
+    def _until_second(self, start: float) -> float:
+        """Return the seconds until a request that was sent at `start` may be sent again, or until another look."""
+        if (tail := self.latency.tail) is None:
+            return LOOK_SECONDS
+        return start + max(LEAST_TO_HEDGE, self.limits.hedge * tail) - self._clock()
+
+    def stragglers(self) -> list[tuple[int, str, float]]:
+        """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
+        if (beyond := self.latency.beyond) is None:
+            return []
+        now = self._clock()
+        old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
+        return [(place, user, now - start) for place, (start, user) in old if user]
+
     async def _retry(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
         """Make the tries after a failed first one, which is the first attempt so that the pauses count right."""
-        record, number = _Failures(self), 0
+        record, number = _Failures(self, user), 0
         tries = AsyncRetrying(retry=RETRY, stop=record.exhausted, wait=record.wait, sleep=record.pause, reraise=True)
 
         async def attempt() -> Reply:
@@ -128,6 +218,8 @@ class Caller:
                 if number == 1:
                     raise first
                 self.traffic.retries += 1
+                if self.limits.hedge:
+                    return await self._hedged(body, rank, user, number, warn)
                 return await self._try(body, rank, user, number)
             except TransportFault as fault:
                 record.times.append(self._clock())
@@ -141,11 +233,12 @@ class Caller:
         finally:
             tries.iter_state.reset()  # it holds methods of its own, a cycle that only the garbage collector frees
 
-    async def pause(self, seconds: float, *, requested: bool) -> None:
+    async def pause(self, seconds: float, *, requested: bool, user: str) -> None:
         """Sleep between two tries; the end of an outage ends it, unless the endpoint `requested` the pause."""
         if self._unreachable_since is not None:
             seconds = min(seconds, WAIT_FOR_AN_ADDRESS)
-        self.traffic.backing_off += 1
+        self._resting[user] += 1
+        self.traffic.backing_off = len(self._resting)
         nap = anyio.CancelScope()
         if not requested:
             self._naps.add(nap)
@@ -154,7 +247,9 @@ class Caller:
                 await self._sleep(seconds)
         finally:
             self._naps.discard(nap)
-            self.traffic.backing_off -= 1
+            self._resting[user] -= 1
+            self._resting += Counter()  # drops users without a pause
+            self.traffic.backing_off = len(self._resting)
 
     def _succeeded(self, completion: Completion, now: float) -> None:
         self._unreachable_since = self._denied_at = None
@@ -169,17 +264,18 @@ class Caller:
 
     def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
         """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
-        now = self._clock()
+        now, left = self._clock(), self.wait_left
         self._judge_address(fault, start)
         if not self.outage.failed(now, user):
             return fault
         lasted = now - self.outage.last_success
-        if lasted >= self.limits.max_outage:
+        if lasted >= self.limits.max_outage and not left:
             duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
             self._stop(
                 f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
             )
-        self.limiter.probe(self.outage.next_probe(now))
+        probe = self.outage.next_probe(now)
+        self.limiter.probe(min(probe, left) if left else probe)  # one more at the end of --wait
         return fault
 
     def _denied(self, error: Denied, start: float) -> TransportFault:
@@ -201,10 +297,17 @@ class Caller:
             return
         if self._unreachable_since is None:
             self._unreachable_since = start
-        unknown_path = fault.kind == "http_404"
-        if unknown_path or self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS:
-            hint = "; does the address need a /v1 at its end?" if unknown_path else ""
-            self._stop(f"the endpoint has never answered: {fault.detail}{hint}")
+        if fault.kind == "http_404":
+            self._stop(f"the endpoint has never answered: {fault.detail}; does the address need a /v1 at its end?")
+        if self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS and not self.wait_left:
+            wait = self.limits.wait
+            hint = f"--wait {wait:g} is over" if wait else "if it is still loading, give --wait 600"
+            self._stop(f"the endpoint has never answered: {fault.detail}; {hint}")
+
+    @property
+    def wait_left(self) -> float:
+        """Return the seconds of `--wait` for the first answer that are left; 0 after it, and where none is awaited."""
+        return max(0.0, self.outage.last_success + self.limits.wait - self._clock()) if self.outage.awaited else 0.0
 
     def _stop(self, why: str) -> NoReturn:
         self.limiter.close()
@@ -214,8 +317,9 @@ class Caller:
 class _Failures:
     """The failed tries of one request: their `times`, and how many of them count."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, user: str) -> None:
         self.times: list[float] = []
+        self._user = user
         self._caller = caller
         self._requested: float | None = None
 
@@ -233,7 +337,7 @@ class _Failures:
         return full_jitter(self._counted(), self._requested, self._caller.rng)
 
     async def pause(self, seconds: float) -> None:
-        await self._caller.pause(seconds, requested=bool(self._requested))
+        await self._caller.pause(seconds, requested=bool(self._requested), user=self._user)
 
     def _counted(self) -> int:
         return sum(not self._caller.outage.covers(time) for time in self.times)
@@ -246,6 +350,10 @@ def full_jitter(failures: int, requested: float | None, rng: random.Random) -> f
     """
     wait = rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
     return wait if requested is None else max(wait, requested + wait * 0.1)  # requests with the same time spread out
+
+
+def _faulty(one: asyncio.Task[Reply]) -> bool:
+    return isinstance(one.exception(), TransportFault)
 
 
 def _used(received: Received | None) -> tuple[float | None, float | None]:

@@ -15,9 +15,13 @@ FIRST_PROBE, LONGEST_PROBE = 1.0, 15.0
 
 @dataclass(slots=True)
 class Outage:
-    """`last_success` is the start of the run until there is one; `silent`: a failure came long after it."""
+    """`last_success` is the start of the run until there is one; `silent`: a failure came long after it.
+
+    `awaited`: there was no success yet, and the endpoint may still be loading, so that the first failure declares it.
+    """
 
     last_success: float
+    awaited: bool = False
     active: bool = False
     silent: bool = False
     ended: list[tuple[float, float]] = field(default_factory=list)
@@ -32,7 +36,9 @@ class Outage:
         if len(self._users) < USERS:
             self._users.add(user)
         self.silent = now - self.last_success >= SILENCE
-        self.active = self.active or (self.silent and self._failures >= FAILURES and len(self._users) >= USERS)
+        self.active = (
+            self.active or self.awaited or (self.silent and self._failures >= FAILURES and len(self._users) >= USERS)
+        )
         return self.active
 
     def succeeded(self, now: float) -> bool:
@@ -40,7 +46,7 @@ class Outage:
         over = self.active
         if over:
             self.ended.append((self.last_success, now))
-        self.last_success, self.active, self.silent = now, False, False
+        self.last_success, self.active, self.silent, self.awaited = now, False, False, False
         self._failures, self._probe, self._due = 0, FIRST_PROBE, now
         self._users.clear()
         return over

@@ -77,6 +77,7 @@ class Replicas:
         self._tries_left = tuple(reversed(range(len(self._replicas))))
         self._recent: dict[str, _Replica] = {}
         self._earlier: dict[str, _Replica] = {}
+        self._current: dict[str, str] = {}
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try once, at one replica; at another at once if the first is full (429) and another is not.
@@ -93,6 +94,7 @@ class Replicas:
             probe = replica.due != SERVES
             replica.in_flight = place = replica.in_flight + 1
             replica.probes += probe
+            self._current[user] = replica.name
             try:
                 received = await replica.transport.send(body, user)
             except TransportFault as fault:
@@ -118,7 +120,12 @@ class Replicas:
             finally:
                 replica.in_flight -= 1
                 replica.probes -= probe
+                self._current.pop(user, None)
         raise AssertionError("the last try returns or raises")
+
+    def where(self, user: str) -> str:
+        """Return the replica that a user's request is at now; empty for none."""
+        return self._current.get(user, "")
 
     def _has_other(self, replica: _Replica) -> bool:
         return any(one is not replica for one in self._serving)

@@ -189,7 +189,7 @@ def _settle(
         raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
     if status in (401, 403) and says("region", low):
         raise Denied(f"the endpoint does not serve the country that this machine is in ({shown})")
-    if status in (401, 403):
+    if status in (401, 403) or (status == 400 and says("key", low)):
         raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use")
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))

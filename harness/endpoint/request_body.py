@@ -27,12 +27,12 @@ class Sampling:
 
     def encode(self, request: Request) -> bytes:
         """Return the JSON body, UTF-8."""
-        body: dict[str, Any] = {"model": self.model, "messages": request.messages}
+        body: dict[str, Any] = {"model": self.model, "messages": request.messages, **request.parameters}
         for name in ("temperature", "top_p", "seed", "max_tokens"):
             if (value := getattr(self, name)) is not None:
                 body[name] = value
         if request.json_object:
-            body["response_format"] = {"type": "json_object"}
+            body.setdefault("response_format", {"type": "json_object"})
         if self.extra_body:
             body |= self.extra_body
         return orjson.dumps(body)

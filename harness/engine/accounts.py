@@ -122,7 +122,7 @@ async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
     found: _Endpoints = {}
     for cls in dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None):
         own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
-        endpoint = await start(Options(baselines=own))
+        endpoint = await start(Options(baselines=own, strict=False))
         held.push_async_callback(endpoint.close)
         found[cls] = (Address(endpoint.url, called=defaults.EMBEDDED),)
     return found
@@ -134,14 +134,15 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
     clients: list[tuple[str, Transport]] = [
         (address.shown, await account.client(address, plan, limiter, held)) for address in addresses
     ]
-    replicas = Replicas(clients, time.monotonic, findings.replica) if len(clients) > 1 else clients[0][1]
+    several = Replicas(clients, time.monotonic, findings.replica) if len(clients) > 1 else None
     known = {name for run in runs for name in run.manifest.provenance["quirks"]}
     caller = Caller(
-        Adapted(replicas, known, tuning.stream, findings.learned, plan.sampling.extra_body),
+        Adapted(several or clients[0][1], known, tuning.stream, findings.learned, plan.sampling.extra_body),
         limiter,
-        Limits(tuning.max_retries, tuning.max_outage),
+        Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge),
         clock=time.monotonic,
     )
+    where = several.where if several else lambda user: plan.endpoint
     return Lane(
         plan.name,
         findings,
@@ -150,4 +151,5 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
         requested=account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,
+        where=where,
     )

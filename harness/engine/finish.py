@@ -98,6 +98,8 @@ def _notes(run: Run) -> Iterator[str]:
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
             words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
+    if hedged := manifest.tuning.get("hedged"):
+        yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 
 
 def _described(manifest: Manifest) -> JSON:

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.benchmark import Task
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.caller import Caller
+from harness.endpoint.caller import HEDGED, Caller
 from harness.engine.commit import GroupCommit
 from harness.engine.play import play, recorded
 from harness.engine.progress import Findings, Progress
@@ -50,7 +50,7 @@ class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
-    that all have ended and that their results are in the files.
+    that all have ended and that their results are in the files. `where` names the address that a user's request is at.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Lane:
         requested: int | None,
         power: bool,
         clock: Callable[[], float],
+        where: Callable[[str], str] = lambda user: "",
     ) -> None:
         self.caller = caller
         self.runs = findings.runs
@@ -76,7 +77,7 @@ class Lane:
         self._positions, self._steps = np.concatenate(positions), np.concatenate(steps)
         self._ends = np.cumsum([len(each) for each in positions]).tolist()
         self.schedule = Schedule(self._steps, seed)
-        self.progress = Progress(name, findings, caller, requested, clock, power)
+        self.progress = Progress(name, findings, caller, requested, clock, power, where)
         self._findings = findings
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
@@ -229,7 +230,10 @@ class Lane:
                 self.stop(error, GRACE_SECONDS)
 
     def _take_warnings(self, run: Run) -> None:
-        """Log the benchmark's warnings since the last call, and show them."""
+        """Log the benchmark's lines and warnings since the last call, and show the latter."""
+        lines, run.benchmark.logged = run.benchmark.logged, []
+        for line in lines:
+            run.store.event("output", detail=line)
         fresh, run.benchmark.warnings = run.benchmark.warnings, []
         for warning in fresh:
             run.store.event("warning", detail=warning)
@@ -258,11 +262,14 @@ class _User:
         lane = self.lane
         self.run.store.save_response(self.task.key, request, nth, reply)
         self.busy += reply.seconds
-        lane.progress.answered(reply.seconds)
         lane.step_done(self)
         return lane.commit.saved() if lane.commit.power else None
 
     def _warn(self, fault: TransportFault, number: int) -> None:
         run = self.run
+        if fault.kind == HEDGED:
+            tuning = run.manifest.tuning
+            tuning["hedged"] = tuning.get("hedged", 0) + 1
+            return run.store.event(HEDGED, user_id=self.task.key, detail=fault.detail, try_number=number)
         run.store.event("retry", user_id=self.task.key, kind=fault.kind, detail=fault.detail, try_number=number)
         self.lane.progress.try_failed(fault.kind, fault.detail)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
-from harness.engine.recent import WARNINGS, Counts, Latency, Rates, Warnings
+from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
-from harness.model import JSON, AtRisk, Snapshot
+from harness.model import JSON, AtRisk, Snapshot, Warned
+from harness.ui.streams import tell
 
+STRAGGLERS_NAMED = 3
+FIRST_ANSWER_SECONDS = 30.0
+"""Without any answer from the start to this, a warning says what was seen and what to try."""
 REPLIES_TO_PROJECT = 20
 """Replies of ended users before the number of replies of the others is projected from them."""
 
@@ -36,16 +41,20 @@ class Findings:
             provenance["quirks"] = sorted({*provenance["quirks"], name})
             provenance["quirks_used"] = sorted({*provenance["quirks_used"], name})
             run.manifest.save(run.store.files.manifest)
-        self._note("learned", f"{name}: {words}")
+        self.note("learned", f"{name}: {words}")
 
     def replica(self, detail: str) -> None:
         """Note that a replica was set aside, or is back."""
-        self._note("replica", detail)
+        self.note("replica", detail)
 
-    def _note(self, what: str, detail: str) -> None:
+    def note(self, what: str, detail: str) -> None:
+        """Show a finding, and log it."""
         self.show(detail)
+        self.log(what, detail=detail)
+
+    def log(self, what: str, **details: str | float) -> None:
         for run in self.runs:
-            run.store.event(what, detail=detail)
+            run.store.event(what, **details)
 
 
 class Progress:
@@ -60,12 +69,13 @@ class Progress:
         requested: int | None,
         clock: Callable[[], float],
         power: bool = False,
+        where: Callable[[str], str] = lambda user: "",
     ) -> None:
         self.name = name
         self.replayed = 0
         self.lag = 0.0
-        self._latency = Latency()
-        self._answered = 0
+        self._where = where
+        self._noted: set[int] = set()
         self._faults: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._last_fault = Warnings(1)
@@ -77,17 +87,15 @@ class Progress:
         self._requested = requested
         self._steps_before = self._steps_done()
         self._clock = clock
+        self._tuning = findings.runs[0].manifest.tuning
+        self._timeout = self._tuning.get("timeout", TIMEOUT_SECONDS)
         self._started = clock()
+        self._warned = False
         self._rates = Rates(self._started, self._counts())
         self._work = 0.0
         self._longest_chain = 0.0
         self._slots = 0.0
         self._slots_since = self._started
-
-    def answered(self, seconds: float) -> None:
-        """Count a new reply (not one from saved responses) that took `seconds` in flight."""
-        self._answered += 1
-        self._latency.add(seconds)
 
     def try_failed(self, kind: str, detail: str) -> None:
         self._faults[kind] += 1
@@ -113,6 +121,44 @@ class Progress:
         self.lag = lag
         self._slots += self._caller.limiter.slots.limit * (now - self._slots_since)
         self._slots_since = now
+        self._note_stragglers()
+        if self._caller.traffic.successes or self._caller.wait_left or now - self._started < FIRST_ANSWER_SECONDS:
+            return
+        if self._caller.traffic.requests and not self._warned:
+            self._warned = True
+            self._findings.note("no_answer", words := self._no_answer(now - self._started))
+            tell(f"{self.name}: {words}")
+
+    def _note_stragglers(self) -> None:
+        """Log each straggler once, and show once what can be done about them."""
+        stragglers = self._caller.stragglers()
+        for place, user, seconds in stragglers:
+            if place not in self._noted:
+                self._findings.log("straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user))
+        if stragglers and not self._noted:
+            advice = [f"a request that hangs ends after --timeout {self._timeout:g}"]
+            advice += ["--hedge 3 sends a second try"] if not self._caller.limits.hedge else []
+            advice += ["--stream on shows stalls and ends them"] if self._tuning.get("stream") != "on" else []
+            self._findings.show("; ".join(advice))
+        self._noted.update([place for place, *_ in stragglers])
+
+    def _hanging(self, stragglers: Sequence[tuple[int, str, float]]) -> list[Warned]:
+        """Return one warning that names the stragglers, the oldest first."""
+        if not stragglers:
+            return []
+        named = [f"{user} {seconds:.0f} s" for _, user, seconds in stragglers[:STRAGGLERS_NAMED]]
+        rest = [f"{len(stragglers) - STRAGGLERS_NAMED} more"] if len(stragglers) > STRAGGLERS_NAMED else []
+        where = ", ".join(dict.fromkeys(filter(None, [self._where(user) for _, user, _ in stragglers])))
+        usual = self._caller.latency.tail or 0.0
+        return [Warned(f"no reply for: {', '.join(named + rest)} ({where}; 99 % take {usual:.1f} s at most)", 0.0)]
+
+    def _no_answer(self, seconds: float) -> str:
+        """Return what was seen of an endpoint that has not answered for so long since the start, and what to try."""
+        seen = ", ".join([f"{kind} {number}" for kind, number in self._faults.most_common()])
+        url = self._runs[0].manifest.provenance["endpoint"]
+        advice = "if it is still loading, stop and resume with --wait 600" if seen else "--stream on shows if it writes"
+        silent = f"{self._caller.limiter.in_flight} requests in flight, no reply"
+        return f"no answer in {seconds:.0f} s ({seen or silent}): try `curl {url}/models`; {advice}"
 
     def schedule(self, others: Sequence[Progress] = ()) -> JSON:
         """Return how close the runs on these slots came to the shortest time that their requests allow
@@ -139,10 +185,13 @@ class Progress:
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.outage.lasted(now)
-        mean, per_step = self._latency.mean, self._replies_per_step
+        latency, per_step, stragglers = self._caller.latency, self._replies_per_step, self._caller.stragglers()
+        mean = latency.mean
         step_seconds = mean if mean is None or per_step is None else mean * per_step
         eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, outage > 0)
-        warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now)]
+        bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
+        at_most = eta is not None and bound > eta
+        warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
         return Snapshot(
             name=self.name,
             model=self._runs[0].sampling.model,
@@ -160,14 +209,16 @@ class Progress:
             requests=traffic.requests,
             replayed=self.replayed,
             retries=traffic.retries,
+            hedged=traffic.hedged,
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             rate=rate,
-            eta=eta,
+            eta=bound if at_most else eta,
+            at_most=at_most,
             stopping=stopping,
-            chain_bound=chain_bound,
+            chain_bound=chain_bound and not at_most,
             token_rates=(token_rates[0], token_rates[1]),
-            latency=self._latency.quantiles,
+            latency=latency.quantiles,
             faults=tuple(self._faults.most_common()),
             failures=tuple(self._failures.most_common()),
             projected_tokens=self._projected_tokens(steps),
@@ -175,6 +226,7 @@ class Progress:
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
             over=over,
+            awaited=self._caller.wait_left if outage else 0.0,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
         )
 
@@ -197,7 +249,7 @@ class Progress:
         if per_step is None or not traffic.prompt_tokens:
             return None
         replies = per_step * (self._steps_done() - self._steps_before + steps)
-        grown = max(1.0, replies / self._answered)
+        grown = max(1.0, replies / traffic.successes)
         return round(traffic.prompt_tokens * grown), round(traffic.completion_tokens * grown)
 
     def _at_risk(self) -> AtRisk:

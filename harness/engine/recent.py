@@ -1,15 +1,10 @@
-"""The last replies and the last half minute of a run: latency, rates, and warnings."""
+"""The last half minute of a run: rates, and warnings."""
 
 from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-
 from harness.model import Warned
-
-REPLIES = 512
-"""Latency is computed from this many last replies: exact quantiles, whatever the distribution."""
 
 RATE_SECONDS, RATE_STEPS = 30.0, 20
 """Rates cover the last half minute, or more where fewer steps than this were done in it."""
@@ -19,26 +14,6 @@ WARNINGS = 3
 
 Counts = tuple[int, int, int]
 """What is done at a moment: steps, and tokens of prompts and of completions."""
-
-
-class Latency:
-    """Seconds in flight of the last `REPLIES` tries that succeeded; adding one costs some 50 ns."""
-
-    def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=REPLIES)
-        self.add = self._seconds.append
-
-    @property
-    def mean(self) -> float | None:
-        return sum(self._seconds) / len(self._seconds) if self._seconds else None
-
-    @property
-    def quantiles(self) -> tuple[float, float] | None:
-        """Median and 95th percentile; None before the first reply."""
-        if not self._seconds:
-            return None
-        half, most = np.percentile(np.fromiter(self._seconds, np.float64), (50, 95))
-        return float(half), float(most)
 
 
 class Rates:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ from harness.store.tasks import TaskIndex
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
+
+KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
+"""What sessions found out or counted, in addition to what a command gives."""
 
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
@@ -192,8 +195,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
             for name, (a, b) in differences(old.identity, made.identity).items()
         ]
         made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        if "learned_limit" in old.tuning:
-            made.tuning["learned_limit"] = old.tuning["learned_limit"]
+        made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
     made.provenance["origin"] = origin.seal(made, os.environ)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,11 +19,12 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A figure as it is printed. `marked` gives it an asterisk."""
+    """A figure as it is printed, with its interval if that is shown. `marked` gives it an asterisk."""
 
     text: str
     place: Place | None = None
     marked: bool = False
+    interval: str = ""
 
 
 Line = tuple[str, tuple[Number | None, ...]]
@@ -32,12 +33,15 @@ Line = tuple[str, tuple[Number | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`columns` names the figures' columns, `corner` the names'; a rule parts the groups of rows."""
+    """`columns` names the figures' columns, `corner` the names'; a rule parts the groups of rows. `notes` are on this
+    table alone, where each has a place of its own for them. `name` is what other text refers to it by."""
 
     title: str
     corner: str
     columns: tuple[str, ...]
     groups: tuple[tuple[Line, ...], ...]
+    notes: tuple[str, ...] = ()
+    name: str = ""
 
 
 def _number(number: Number | None, around: Mapping[Place | None, str], asterisk: str) -> str:
@@ -54,13 +58,14 @@ def markdown(grids: Sequence[Grid], notes: Sequence[str]) -> str:
 
 def _markdown_table(grid: Grid) -> str:
     head = [_markdown_text(name) for name in (grid.corner, *grid.columns)]
-    rows = [
-        [_markdown_text(name), *(_number(number, MARKDOWN, "\\*") for number in numbers)]
-        for group in grid.groups
-        for name, numbers in group
-    ]
+    rows = [[_markdown_text(name), *map(_markdown_number, numbers)] for group in grid.groups for name, numbers in group]
     lines = [head, ["---", *("---:" for _ in grid.columns)], *rows]
     return "\n".join([f"**{_markdown_text(grid.title)}**", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def _markdown_number(number: Number | None) -> str:
+    interval = f" {_markdown_text(number.interval)}" if number and number.interval else ""
+    return _number(number, MARKDOWN, "\\*") + interval
 
 
 def _markdown_text(text: str) -> str:
@@ -72,6 +77,9 @@ BEFORE_LATEX = (
     "% Needs \\usepackage{booktabs}. Names in Chinese need XeLaTeX or LuaLaTeX with the package ctex or xeCJK.\n"
 )
 LATEX = {None: "{}", Place.BEST: "\\textbf{{{}}}", Place.SECOND: "\\underline{{{}}}"}
+LATEX_SMALLER = "  \\footnotesize\\setlength{\\tabcolsep}{3pt}"
+"""For tables of many columns, which are wider than a page otherwise."""
+LATEX_NOTES = "  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {}\\end{{minipage}}"
 ESCAPED = {
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
@@ -79,7 +87,7 @@ ESCAPED = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "{''}",  # \textquotedbl needs the encoding T1
     "`": r"\textasciigrave{}",
     # LaTeX would read these two as options of the end of the row above them.
     "[": "{[}",
@@ -88,39 +96,59 @@ ESCAPED = {
 }
 
 
-def latex(grids: Sequence[Grid], notes: Sequence[str], comments: Sequence[str] = ()) -> str:
-    """Return a `table` each, with the rules of booktabs and the notes in its caption: best is bold, second underlined.
+def latex(grids: Sequence[Grid], comments: Sequence[str] = ()) -> str:
+    """Return a `table` each, with the rules of booktabs and its notes beneath: best is bold, second underlined.
 
-    `comments` come before them, for readers of the source.
+    `comments` come before them, for readers of the source. Labels are `tab:` and the table's name in ASCII.
     """
     before = "".join(f"% {_one_line(comment)}\n" for comment in comments)
-    return BEFORE_LATEX + before + "".join(f"\n{_latex_table(grid, notes)}" for grid in grids)
+    labels: dict[str, Grid] = {}
+    for grid in grids:
+        label = f"tab:{re.sub('[^a-z0-9]+', '-', (grid.name or grid.title).lower()).strip('-')}"
+        labels[label if label not in labels else f"{label}-{len(labels) + 1}"] = grid
+    return BEFORE_LATEX + before + "".join(f"\n{_latex_table(grid, label)}" for label, grid in labels.items())
 
 
-def _latex_table(grid: Grid, notes: Sequence[str]) -> str:
-    def row(cells: Iterable[str]) -> str:
-        return f"    {' & '.join(cells)} \\\\"
-
+def _latex_table(grid: Grid, label: str) -> str:
     groups = [
-        "\n".join(row([_latex_text(name), *map(_latex_number, numbers)]) for name, numbers in group)
+        "\n".join(line for name, numbers in group for line in _latex_rows(name, numbers))
         for group in grid.groups
         if group
     ]
-    caption = " ".join([f"{_latex_text(grid.title)}.", *map(_latex_text, notes)])
     lines = [
         "\\begin{table}",
         "  \\centering",
-        f"  \\caption{{{caption}}}",
-        f"  \\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
+        f"  \\caption{{{_latex_title(grid.title)}}}",
+        f"  \\label{{{label}}}",
+        *([LATEX_SMALLER] if len(grid.columns) > 3 else []),
+        f"  \\begin{{tabular}}{{@{{}}l{'r' * len(grid.columns)}@{{}}}}",
         "    \\toprule",
-        row(map(_latex_text, (grid.corner, *grid.columns))),
+        _latex_row(map(_latex_text, (grid.corner, *grid.columns))),
         "    \\midrule",
         "\n    \\midrule\n".join(groups),
         "    \\bottomrule",
         "  \\end{tabular}",
+        *([LATEX_NOTES.format(" ".join(map(_latex_text, grid.notes)))] if grid.notes else []),
         "\\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _latex_rows(name: str, numbers: Sequence[Number | None]) -> Iterator[str]:
+    """Yield a row, and one of intervals beneath it if there are some: on one line they are wider than a page."""
+    yield _latex_row([_latex_text(name), *map(_latex_number, numbers)])
+    intervals = [_latex_text(number.interval).replace("-", "$-$") if number else "" for number in numbers]
+    if any(intervals):
+        yield _latex_row(["", *(f"{{\\scriptsize {interval}}}" if interval else "" for interval in intervals)])
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return f"    {' & '.join(cells)} \\\\"
+
+
+def _latex_title(text: str) -> str:
+    """Return a metric's title, with what follows a caret as an exponent: `F1^NS` is $F1^{NS}$."""
+    return re.sub(r"([A-Za-z0-9]+)\\textasciicircum\{\}([A-Za-z0-9]+)", r"$\1^{\2}$", _latex_text(text))
 
 
 def _latex_number(number: Number | None) -> str:

@@ -187,7 +187,7 @@ def _left_out(lines: int) -> str:
     if not lines:
         return ""
     which = "1 line of the results is" if lines == 1 else f"{lines} lines of the results are"
-    return f"{which} left out: damaged, or of a task that has changed."
+    return f"{which} left out: damaged, not scored, or of a task that has changed."
 
 
 def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
@@ -198,7 +198,9 @@ def _failures(source: Source, cards: Cards, reader: _Reader, examples: Mapping[s
         kinds[kind] += 1
         first.setdefault(kind, str(line.get("detail"))[:EXAMPLE])
     yield Heading("Failures and invalid answers, with examples")
-    if not kinds and not _invalid(source.report):
+    if not kinds and (failed := source.report.coverage.failed_users):
+        yield Paragraph(f"{failed} {source.report.user}s failed, as the notes at the top say.")
+    elif not kinds and not _invalid(source.report):
         yield Paragraph("There are none.")
     if kinds:
         yield Paragraph(

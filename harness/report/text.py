@@ -19,7 +19,22 @@ Lines = list[str]
 
 def rendered(blocks: Sequence[Block], width: int = 80) -> str:
     """Return blocks as text without pictures, an empty line between each two; only `Verbatim` may pass `width`."""
-    return "\n\n".join("\n".join(lines) for block in blocks if (lines := _block(block, width))) + "\n"
+    words = _without_pictures(blocks)
+    return "\n\n".join("\n".join(lines) for block in words if (lines := _block(block, width))) + "\n"
+
+
+def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Yield blocks except pictures and headings that have only pictures below them."""
+    heading, pictures = None, False
+    for block in (*blocks, None):
+        if isinstance(block, Chart | Sketch):
+            pictures = True
+            continue
+        if heading and not (pictures and isinstance(block, Heading | None)):
+            yield heading
+        heading, pictures = (block if isinstance(block, Heading) else None), False
+        if block and not heading:
+            yield block
 
 
 def _block(block: Block, width: int) -> Lines:

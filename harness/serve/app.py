@@ -18,21 +18,22 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
 from statistics import NormalDist
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from harness.benchmarks import registry
 from harness.errors import BadInput, MachineError
 from harness.model import Baseline
-from harness.serve import faults, imitate, stream, wire
+from harness.serve import calls, faults, imitate, stream, wire
 from harness.serve.faults import Choice, FaultPlan, HttpReply
-from harness.serve.imitate import Imitation
 from harness.serve.stream import Manner
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
+PATHS = "POST /v1/chat/completions, GET /v1/models, /v1/models/MODEL, /health or /stats"
 MODELS: Mapping[str, Baseline] = registry.baselines()
 """The functions that answer, by model."""
 BAD_KEY = HttpReply(401, faults.error_body("this is not the key", "invalid_request_error", "invalid_api_key"))
@@ -50,7 +51,8 @@ class Options:
 
     Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
     any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served in addition to
-    `MODELS`, by model; a request on which one of them fails is refused with 400. Raise `BadInput`.
+    `MODELS`, by model; a request on which one of them fails is refused with 400. `strict`: what OpenAI would refuse
+    is refused, unless another provider is imitated. Raise `BadInput`.
     """
 
     latency: float = 0.0
@@ -61,6 +63,7 @@ class Options:
     imitate: str | None = None
     key: str | None = field(default=None, repr=False)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    strict: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency) and self.latency >= 0):
@@ -91,9 +94,12 @@ class Embedded:
 
 async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Embedded:
     """Listen in the running event loop; port 0 takes a free one. Raise `MachineError` if the port cannot be used."""
-    endpoint, app = _Endpoint(options), web.Application(client_max_size=BODY_LIMIT)
+    endpoint = _Endpoint(options)
+    app = web.Application(client_max_size=BODY_LIMIT, middlewares=[_errors_as_json])
     app.router.add_post("/v1/chat/completions", endpoint.chat)
     app.router.add_get("/v1/models", endpoint.models)
+    app.router.add_get("/v1/models/{model:.+}", endpoint.model)
+    app.router.add_get("/health", endpoint.health)
     app.router.add_get("/stats", endpoint.stats)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING)
     await runner.setup()
@@ -119,6 +125,8 @@ class _Endpoint:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._imitation = imitate.load(options.imitate) if options.imitate is not None else None
+        self._openai = options.strict and options.imitate in (None, "openai")
+        self._rules = imitate.load("openai") if self._openai else self._imitation
         self._bearer = f"Bearer {options.key}".encode() if options.key is not None else None
         self._models = (*MODELS, *options.baselines)
         self._tries: Counter[bytes] = Counter()
@@ -129,8 +137,17 @@ class _Endpoint:
     async def models(self, request: web.Request) -> web.Response:
         if (refusal := self._foreign(request)) is not None:
             return refusal
-        data = [{"id": name, "object": "model", "created": 0, "owned_by": "harness"} for name in self._models]
+        data = [_model(name) for name in self._models]
         return wire.respond(HttpReply(200, orjson.dumps({"object": "list", "data": data})))
+
+    async def model(self, request: web.Request) -> web.Response:
+        if (refusal := self._foreign(request)) is not None:
+            return refusal
+        name = request.match_info["model"]
+        return wire.respond(self._unknown(name, "model") or HttpReply(200, orjson.dumps(_model(name))))
+
+    async def health(self, request: web.Request) -> web.Response:
+        return wire.respond(HttpReply(200, b'{"status":"ok"}'))
 
     async def stats(self, request: web.Request) -> web.Response:
         """Return the counts. `requests` are all for completions, including refused and malformed ones; `completed` got
@@ -144,9 +161,10 @@ class _Endpoint:
         body = await request.read()
         if (refusal := self._foreign(request)) is not None:
             return refusal
-        call = _parse(body, self._imitation, self._models)
-        if self._imitation and (reply := self._imitation.refusal(call)):
-            return wire.respond(reply)
+        call = calls.read(body, self._openai)
+        refused = self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None)
+        if refused:
+            return wire.respond(refused)
         if self._in_flight == self._options.max_concurrency:
             # not a try of this body: its faults must not depend on other requests
             self._faults[OVER_LIMIT] += 1
@@ -218,24 +236,44 @@ class _Endpoint:
         return response
 
     def _reply(self, call: dict[str, Any], digest: bytes, fault: str | None) -> dict[str, Any]:
-        """Return the completion as a whole reply; a request's own seed overrides the endpoint's."""
+        """Return the completion as a whole reply; a request's own seed overrides the endpoint's, and each further
+        choice has the next seed.
+        """
         seed = call.get("seed")
         if type(seed) is not int:
             seed = self._options.seed
-        if self._imitation:
-            text = imitate.answer(call, seed)
-        elif baseline := self._options.baselines.get(call["model"]):
-            try:
-                text = baseline(call["messages"], seed)
-            except Exception as error:  # the author's code, not ours; another try would not help
-                _malformed(f"the baseline {call['model']} failed: {type(error).__name__}: {error}")
-            if not isinstance(text, str):
-                _malformed(f"the baseline {call['model']} returned {type(text).__name__}, expected text")
-        else:
-            text = MODELS[call["model"]](call["messages"], seed)
-        choice = faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text)
-        reply = _completion(call, choice, digest)
+        texts = [self._text(call, seed + number) for number in range(call.get("n") or 1)]
+        choices = [faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text) for text in texts]
+        thoughts = self._imitation.thoughts(call) if self._imitation else ""
+        if thoughts and fault == "length":
+            choices = [Choice("", "length")] * len(choices)  # cut off before the end of its thoughts
+        most = calls.limit(call)
+        room = None if most is None else most - calls.tokens(thoughts)
+        reply = _completion(call, [calls.cut(choice, call, room) for choice in choices], digest)
         return self._imitation.shape(reply, call) if self._imitation else reply
+
+    def _text(self, call: dict[str, Any], seed: int) -> str:
+        if self._imitation:
+            return imitate.answer(call, seed)
+        baseline = self._options.baselines.get(call["model"])
+        if baseline is None:
+            return MODELS[call["model"]](call["messages"], seed)
+        try:
+            text = baseline(call["messages"], seed)
+        except Exception as error:  # the author's code, not ours; another try would not help
+            calls.refuse(f"the baseline {call['model']} failed: {type(error).__name__}: {error}")
+        if not isinstance(text, str):
+            calls.refuse(f"the baseline {call['model']} returned {type(text).__name__}, expected text")
+        return text
+
+    def _unknown(self, model: str, param: str | None = None) -> HttpReply | None:
+        """Return the refusal of a model that does not exist, None for others."""
+        if self._imitation:
+            return self._imitation.unknown(model)
+        if model in self._models:
+            return None
+        message = f"the model {model!r} does not exist; there are {', '.join(self._models)}"
+        return HttpReply(404, faults.error_body(message, "invalid_request_error", "model_not_found", param))
 
     def _foreign(self, request: web.Request) -> web.Response | None:
         """Return the refusal of a request without the key, None if it has the key or none is needed."""
@@ -247,44 +285,42 @@ class _Endpoint:
         return wire.respond(error.reply("") if error else BAD_KEY)
 
 
-def _parse(body: bytes, imitation: Imitation | None, models: Sequence[str]) -> dict[str, Any]:
-    """Return a chat request that can be answered; raise the HTTP error with the reason otherwise."""
-    try:
-        call = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        _malformed(f"the body is not JSON: {error}")
-    if type(call) is not dict:
-        _malformed("the body must be a JSON object")
-    messages = call.get("messages")
-    if type(messages) is not list or not messages:
-        _malformed("messages: expected a list of at least one message")
-    for number, message in enumerate(messages):
-        if type(message) is not dict or type(message.get("role")) is not str or type(message.get("content")) is not str:
-            _malformed(f"messages[{number}]: expected an object with role and content as strings")
-    if imitation:
-        if type(call.get("model")) is not str:
-            _malformed("model: expected text")
-    elif call.get("model") not in models:
-        message = f"the model {call.get('model')!r} does not exist; there are {', '.join(models)}"
-        text = faults.error_body(message, "invalid_request_error", "model_not_found").decode()
-        raise web.HTTPNotFound(text=text, content_type="application/json")
-    return call
-
-
-def _malformed(message: str) -> NoReturn:
-    text = faults.error_body(message, "invalid_request_error", "invalid_request").decode()
-    raise web.HTTPBadRequest(text=text, content_type="application/json")
-
-
-def _completion(call: dict[str, Any], choice: Choice, digest: bytes) -> dict[str, Any]:
+def _completion(call: dict[str, Any], choices: Sequence[Choice], digest: bytes) -> dict[str, Any]:
     prompt = sum([len(message["content"]) for message in call["messages"]]) // 2
-    completion = len(choice.content or choice.refusal or "") // 2
-    message = {"role": "assistant", "content": choice.content, "refusal": choice.refusal}
+    completion = sum([calls.tokens(choice.content or choice.refusal or "") for choice in choices])
+    listed = [
+        {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.content, "refusal": choice.refusal},
+            "logprobs": None,
+            "finish_reason": choice.finish_reason,
+        }
+        for index, choice in enumerate(choices)
+    ]
     return {
         "id": f"chatcmpl-{digest.hex()}",
         "object": "chat.completion",
         "created": 0,
         "model": call["model"],
-        "choices": [{"index": 0, "message": message, "finish_reason": choice.finish_reason}],
+        "choices": listed,
         "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
     }
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "harness"}
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the errors of aiohttp (no such path, another method, a body beyond the limit) OpenAI's body."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.content_type != "application/json":
+            expected = f"at most {BODY_LIMIT} bytes" if error.status == 413 else PATHS
+            message = f"{request.method} {request.path}: {error.reason}; expected {expected}"
+            code = "method_not_supported" if error.status == 405 else None
+            error.text = faults.error_body(message, "invalid_request_error", code).decode()
+            error.content_type = "application/json"
+        raise

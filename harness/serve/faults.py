@@ -122,8 +122,8 @@ def uniform(seed: int, purpose: str, body: bytes, attempt: int = 0) -> float:
     return (int.from_bytes(digest, "big") + 0.5) / 2**48
 
 
-def error_body(message: str, kind: str, code: str | None) -> bytes:
-    return orjson.dumps({"error": {"message": message, "type": kind, "code": code}})
+def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 FAILED = error_body("the server failed", "server_error", "internal_error")

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from harness.benchmarks import registry
 from harness.errors import BadInput
+from harness.serve import calls
 from harness.serve.faults import FAILED, REFUSALS, HttpReply
 from harness.serve.stream import Manner
 
@@ -146,10 +147,21 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         error = orjson.dumps(dict(self.stream_error))
         return Manner(self.chunk, self.chunk_choice, self.comment, self.usage_at_finish, error)
 
+    def unknown(self, model: str) -> HttpReply | None:
+        """Return the provider's error for a model that it does not have, None if it has it."""
+        error = self.errors.get("unknown_model") if model == NO_SUCH_MODEL else None
+        return error.reply(model) if error else None
+
+    def thoughts(self, call: Mapping[str, Any]) -> str:
+        """Return what the model thinks before each choice, as far as the call's limit lets it."""
+        most = calls.limit(call)
+        return THOUGHTS[: None if most is None else 2 * most] if self._thinking(call) else ""
+
+    def _thinking(self, call: Mapping[str, Any]) -> Thinking | None:
+        return next((rule for rule in self.thinking if rule.applies(call)), None)
+
     def refusal(self, call: Mapping[str, Any]) -> HttpReply | None:
-        """Return the provider's error for a call, None if it takes it."""
-        if call["model"] == NO_SUCH_MODEL and "unknown_model" in self.errors:
-            return self.errors["unknown_model"].reply(NO_SUCH_MODEL)
+        """Return the provider's error for a call of a model that it has, None if it takes it."""
         for rule in self.refused:
             if rule.concerns(call):
                 value = rule.value(call)
@@ -159,15 +171,22 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def shape(self, reply: dict[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
         """Return a whole reply of ours in the provider's shape."""
-        choice, usage = reply["choices"][0], dict(reply["usage"])
-        message = choice["message"] | self.message
-        thinking = next((rule for rule in self.thinking if rule.applies(call)), None)
+        usage, choices, thinking = dict(reply["usage"]), [], self._thinking(call)
         if thinking:
-            _think(thinking, message, usage, choice["finish_reason"])
+            tokens = calls.tokens(self.thoughts(call)) * len(reply["choices"])
+            usage["completion_tokens"] += tokens
+            usage["total_tokens"] += tokens
+            if thinking.counted:
+                usage["completion_tokens_details"] = {"reasoning_tokens": tokens}
+        for choice in reply["choices"]:
+            message = choice["message"] | self.message
+            if thinking:
+                _think(thinking.shown, self.thoughts(call), message, choice["finish_reason"])
+            if self.parts and isinstance(message["content"], str):
+                message["content"] = [{"type": "text", "text": message["content"]}]
+            choices.append({**choice, "message": message, **self.choice})
         usage = _merged(usage, _counted(self.usage, usage))
-        if self.parts and isinstance(message["content"], str):
-            message["content"] = [{"type": "text", "text": message["content"]}]
-        shaped = {**reply, "choices": [{**choice, "message": message, **self.choice}], "usage": usage, **self.reply}
+        shaped = {**reply, "choices": choices, "usage": usage, **self.reply}
         if self.usage_missing:
             del shaped["usage"]
         return shaped
@@ -220,21 +239,14 @@ def answer(call: Mapping[str, Any], seed: int) -> str:
     return known[name](messages, seed) if name else FIXED
 
 
-def _think(thinking: Thinking, message: dict[str, Any], usage: dict[str, Any], finish_reason: str) -> None:
-    """Add thoughts to message and usage. A reply cut off by its length never got beyond them."""
-    if finish_reason == "length":
-        usage["completion_tokens"] = 0
-        message["content"] = ""
-    if thinking.shown == "inline":
-        end = "" if finish_reason == "length" else f"\n</think>\n\n{message['content'] or ''}"
-        message["content"] = f"<think>\n{THOUGHTS}{end}"
-    elif thinking.shown != "hidden":
-        message[thinking.shown] = THOUGHTS
-    tokens = len(THOUGHTS) // 2
-    usage["completion_tokens"] += tokens
-    usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-    if thinking.counted:
-        usage["completion_tokens_details"] = {"reasoning_tokens": tokens}
+def _think(shown: str, thoughts: str, message: dict[str, Any], finish_reason: str) -> None:
+    """Add thoughts to a message. One cut off by its length may not have got beyond them."""
+    if shown == "inline":
+        content = message["content"] or ""
+        end = f"\n</think>\n\n{content}" if content or finish_reason != "length" else ""
+        message["content"] = f"<think>\n{thoughts}{end}"
+    elif shown != "hidden":
+        message[shown] = thoughts
 
 
 def _counted(members: Any, usage: Mapping[str, Any]) -> Any:

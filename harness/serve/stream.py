@@ -45,16 +45,25 @@ def encode(
 
     Without such a fault all bytes arrive. `digest` decides where the text is cut.
     """
-    choice = reply["choices"][0]
+    usage = {"usage": reply["usage"]} if "usage" in reply else {}
+    usage_last = bool(include_usage and usage and not manner.usage_at_finish)
     head = {"id": reply["id"], "object": "chat.completion.chunk", "created": reply["created"], "model": reply["model"]}
+    head |= {**manner.chunk, **({"usage": None} if usage_last else {})}
 
     def chunk(choices: list[dict[str, Any]], **members: Any) -> bytes:
-        return _event(orjson.dumps({**head, **manner.chunk, "choices": choices, **members}))
+        return _event(orjson.dumps({**head, "choices": choices, **members}))
 
-    def delta(delta: dict[str, Any], finish_reason: str | None = None, **members: Any) -> bytes:
-        return chunk([{"index": 0, "delta": delta, "finish_reason": finish_reason, **manner.choice}], **members)
+    def delta(index: int, delta: dict[str, Any], finish_reason: str | None = None, **members: Any) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **manner.choice}
+        return chunk([choice], **members)
 
-    events = [delta({"role": "assistant", "content": ""}), *map(delta, _deltas(choice["message"], digest))]
+    choices = reply["choices"]
+    deltas = [
+        (choice["index"], each)
+        for choice in choices
+        for each in ({"role": "assistant", "content": ""}, *_deltas(choice["message"], digest))
+    ]
+    events = [delta(index, each) for index, each in deltas]
     comment = f"{manner.comment}\n\n".encode() if manner.comment else b""
     if comment:
         events.insert(len(events) // 2, comment)
@@ -65,11 +74,13 @@ def encode(
         return comment, half + _event(manner.error)
     if fault in (faults.STREAM_CUT, faults.STREAM_STALL):
         return comment, half
-    usage = {"usage": reply["usage"]} if "usage" in reply else {}
-    end = delta({}, choice["finish_reason"], **usage if manner.usage_at_finish else {})
-    if include_usage and usage and not manner.usage_at_finish:
-        end += chunk([], **usage)
-    return comment, begun + end + DONE
+    ends = [
+        delta(index, {}, choice["finish_reason"], **usage if manner.usage_at_finish and choice is choices[-1] else {})
+        for index, choice in enumerate(choices)
+    ]
+    if usage_last:
+        ends.append(chunk([], **usage))
+    return comment, begun + b"".join(ends) + DONE
 
 
 def pieces(text: str, digest: bytes) -> Iterator[str]:

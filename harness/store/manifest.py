@@ -80,7 +80,10 @@ class Provenance(TypedDict, total=False):
 
 
 class Tuning(TypedDict, total=False):
-    """What may change freely; times in seconds. `learned_limit` is what `auto` has found."""
+    """What may change freely; times in seconds. `learned_limit` is what `auto` has found.
+
+    `hedged` requests were sent a second time.
+    """
 
     concurrency: Slots | None
     start: Slots
@@ -93,6 +96,9 @@ class Tuning(TypedDict, total=False):
     stream: Stream
     max_retries: Annotated[int, Meta(ge=0, le=RETRIES_MOST)]
     max_outage: Seconds
+    wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
+    hedge: Annotated[float, Meta(ge=0)]
+    hedged: Count
     durability: Durability
     learned_limit: Slots
 

@@ -79,7 +79,7 @@ def _laid_out(snapshots: Snapshots, screen: Screen, room: int) -> list[Line]:
         return _detailed(snapshots, screen, _paragraph)
     for traffic, least in ((_paragraph, PARAGRAPH), (_summary, 1)):
         if sum([1 + len(s.subsets) + (0 if s.over else least) for s in snapshots]) <= room:
-            lines = _detailed(snapshots, screen, traffic)
+            lines = [*_detailed(snapshots, screen, traffic), *_together(snapshots, screen)]
             if len(lines) + WARNINGS <= room:
                 return lines
     return _rows(snapshots, screen)
@@ -200,12 +200,12 @@ def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
 
 
 def _summary(s: Snapshot, screen: Screen) -> list[Line]:
-    of = f" of {'auto' if s.requested is None else s.requested}" if s.requested != s.limit else ""
+    of = f" ({'auto' if s.requested is None else f'of {s.requested}'})" if s.requested != s.limit else ""
     parts = [
         Piece(f"{s.in_flight}/{s.limit}{of} in flight", 22),
-        Piece(words.pace(s.rate), 15),
+        Piece(words.pace(s.rate), 12),
         Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10),
-        Piece(f"{words.count(s.prompt_tokens)} in, {words.count(s.completion_tokens)} out", 18),
+        Piece(words.tokens_of(s.prompt_tokens, s.completion_tokens), 25),
     ]
     troubles = words.held_back(s) + ([words.tries_failed(s, 1)] if s.faults else [])
     yellow = [Piece(trouble, style="yellow") for trouble in troubles]
@@ -213,14 +213,14 @@ def _summary(s: Snapshot, screen: Screen) -> list[Line]:
 
 
 def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
-    """Return the totals of runs that have one row each."""
+    """Return the totals of all runs."""
     running = [s for s in snapshots if not s.over]
     into, out = (sum([getattr(s, name) for s in snapshots]) for name in ("prompt_tokens", "completion_tokens"))
     parts = [
-        Piece(f"{len(snapshots) - len(running)} of {words.plural(len(snapshots), 'run')} ended"),
-        Piece(f"{sum([s.in_flight for s in running])} in flight", 14),
-        Piece(words.pace(sum([s.rate for s in running])), 15),
-        Piece(f"{words.count(into)} in, {words.count(out)} out"),
+        Piece(f"{words.plural(len(snapshots), 'run')}, {len(snapshots) - len(running)} ended"),
+        Piece(f"{sum([s.in_flight for s in running])} in flight", 12),
+        Piece(words.pace(sum([s.rate for s in running])), 12),
+        Piece(words.tokens_of(into, out)),
     ]
     return _joined("", parts, screen, HELPS)
 

@@ -29,16 +29,19 @@ def in_flight(s: Snapshot) -> list[Piece]:
     """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight."""
     digits = len(str(max(s.limit, s.requested or 0)))
     requested = "auto" if s.requested is None else str(s.requested)
+    resting = 0 if s.outage else s.backing_off  # in an outage all wait for its end
     parts = [
         Piece(f"{s.in_flight:>{digits}} in flight, limit {s.limit:>{digits}}, {requested} requested"),
-        Piece(f"{s.waiting} waiting", 8 + digits),
-        Piece(f"{s.backing_off} backing off", 12 + digits),
+        Piece(f"{s.waiting + s.backing_off - resting} waiting", 8 + digits),
+        Piece(f"{resting} backing off", 12 + digits),
     ]
     return parts + [Piece(reason, style="yellow") for reason in held_back(s)]
 
 
 def held_back(s: Snapshot) -> list[str]:
     """Return why fewer requests are in flight than were requested."""
+    if s.awaited:
+        return [f"waiting for the first answer, {duration(s.awaited)} left"]
     reasons = [HELD[s.held_by]] if s.held_by in HELD else []
     if is_silent(s):
         reasons.append(f"no answer for {duration(s.silence)}")
@@ -85,6 +88,7 @@ def latency(s: Snapshot) -> list[Piece]:
 def requests(s: Snapshot) -> list[Piece]:
     digits = len(str(sum([subset.steps for subset in s.subsets])))
     parts = [Piece(f"{s.requests} sent", 5 + digits), Piece(tries_failed(s), 15, "yellow" if s.faults else "")]
+    parts += [Piece(f"{s.hedged} hedged")] if s.hedged else []
     return [*parts, Piece(f"{s.replayed} from saved")] if s.replayed else parts
 
 
@@ -117,8 +121,12 @@ def tokens(s: Snapshot) -> list[Piece]:
     parts = [Piece(f"{count(s.prompt_tokens)} in, {count(s.completion_tokens)} out", 22)]
     if s.projected_tokens and s.eta:
         into, out = s.projected_tokens
-        parts.append(Piece(f"by the end about {count(into)} in, {count(out)} out"))
+        parts.append(Piece(f"by the end about {tokens_of(into, out)}"))
     return parts
+
+
+def tokens_of(into: int, out: int) -> str:
+    return f"{count(into)} tokens in, {count(out)} out"
 
 
 def at_risk(s: Snapshot) -> list[Piece]:
@@ -134,17 +142,22 @@ def at_risk(s: Snapshot) -> list[Piece]:
 
 
 def eta(s: Snapshot) -> float | None:
-    """Return the seconds to go: 0 once every user has ended, whatever the rate."""
-    return 0.0 if users_left(s) <= 0 and not s.in_flight and not s.waiting else s.eta
+    """Return the seconds to go: 0 once every user has ended, whatever the rate; None while replies are overdue."""
+    if users_left(s) <= 0 and not s.in_flight and not s.waiting:
+        return 0.0
+    return None if is_silent(s) and not s.at_most else s.eta
 
 
 def time(s: Snapshot) -> str:
     """Return the time elapsed and the time to go, and what determines it if not the rate."""
     if s.stopping:
         return f"{duration(s.seconds)} gone, stopping"
+    if s.outage:
+        return f"{duration(s.seconds)} gone, {state(s)}"
     left = eta(s)
     chain = " (longest chain)" if s.chain_bound and left else ""
-    return f"{duration(s.seconds)} gone, {'?' if left is None else duration(left)} to go{chain}"
+    most = "at most " if s.at_most and left else ""
+    return f"{duration(s.seconds)} gone, {most}{'?' if left is None else duration(left)} to go{chain}"
 
 
 def state(s: Snapshot) -> str:
@@ -154,7 +167,9 @@ def state(s: Snapshot) -> str:
     if s.stopping:
         return "stopping"
     left = eta(s)
-    return "outage" if s.outage else "?" if left is None else duration(left)
+    if s.outage:
+        return "waiting" if s.awaited else "outage"
+    return "?" if left is None else duration(left)
 
 
 def warned(one: Warned) -> str:

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +24,11 @@ from hypothesis import strategies as st
 from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored, Value, declared_of, read
 from harness.analysis.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
+from harness.analysis.leaderboard.workbooks import workbooks
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.reports import declared
 from harness.benchmarks.streamprofile.published import published
+from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.report.grid import Grid, Number, Place, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
@@ -215,7 +218,7 @@ def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
         name: {model: {column: percent.shown(value) for column, value in of.items()} for model, of in models.items()}
         for name, models in published().figures.items()
     }
-    assert {name: len(models) for name, models in figures.items()} == {"Recall": 14, "F1^NS": 14}
+    assert {name: len(models) for name, models in figures.items()} == {"Recall": 14, RELEASE: 14}
     for models in figures.values():
         assert all(list(model) == [AVERAGE, *PLATFORMS] for model in models.values())
     off = {
@@ -223,7 +226,32 @@ def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
         for name, models in figures.items()
     }
     assert max(off["Recall"]) < 0.0101
-    assert min(off["F1^NS"]) == pytest.approx(0.0, abs=0.01) and max(off["F1^NS"]) > 5
+    assert min(off[RELEASE]) == pytest.approx(0.0, abs=0.01) and max(off[RELEASE]) > 5
+
+
+def test_published_f1_is_shown_with_the_definition_that_it_has(tmp_path: Path, capsys: Told) -> None:
+    """The release code leaves out users whom ours counts: both are shown, published rows only in its table."""
+    write(tmp_path, "a", metrics={"F1^NS": {"value": 0.2, "ci95": None, "users": 40}})
+    assert main(["stats", "--results-dir", str(tmp_path), "--published", "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    rows = Counter((line["metric"], line["published"]) for line in lines)
+    assert rows == {
+        **{(name, "no"): 1 for name in ("Recall", "F1^NS", RELEASE)},
+        **{(name, "yes"): 14 * 6 for name in ("Recall", RELEASE)},
+    }
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_excel_file_has_the_definition_of_its_metric(name: str) -> None:
+    """So that two metrics of nearly one name are not mistaken for each other."""
+    of = registry.find(name)
+    subset = next(iter(of.subsets))
+    made = [scored("a", subset=subset, metric=metric.name) for metric in (*of.metrics, *of.secondary)]
+    notes = {title: sheets[0].notes[0] for title, sheets in workbooks(tables(made, with_published=False), made)}
+    definitions = [metric.definition for metric in (*of.metrics, *of.secondary)]
+    assert all(definitions) and len(set(definitions)) == len(definitions)
+    notes.pop("summary")
+    assert all(definition in note for definition, note in zip(definitions, notes.values(), strict=True))
 
 
 def test_published_scores_stand_beside_runs_and_are_never_ranked() -> None:
@@ -241,7 +269,11 @@ def test_published_table_can_be_had_without_any_run(tmp_path: Path, capsys: Told
     where = ["--results-dir", str(tmp_path)]
     assert main(["stats", "--published", "--format", "csv", *where]) == 0
     lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(lines) == 2 * 14 * 6 and {line["published"] for line in lines} == {"yes"}
+    assert (
+        len(lines) == 2 * 14 * 6
+        and {line["metric"] for line in lines} == {"Recall", RELEASE}
+        and {line["published"] for line in lines} == {"yes"}
+    )
     assert main(["stats", *where]) == 2
     assert "run something first" in capsys.readouterr().err
 
@@ -695,7 +727,7 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
 
 def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
     """No character of a name means anything to LaTeX, nor do two hyphens become a dash."""
-    lines = [line.strip() for line in latex([GRID], ["100 %"], ["model\n\\input{x}"]).splitlines()]
+    lines = [line.strip() for line in latex([replace(GRID, notes=("100 %",))], ["model\n\\input{x}"]).splitlines()]
     assert lines[1] == "% model \\input{x}"
     assert lines[lines.index("\\toprule") :] == [
         "\\toprule",
@@ -707,9 +739,10 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
         "z & \\underline{2.00} \\\\",
         "\\bottomrule",
         "\\end{tabular}",
+        "\\par\\smallskip\\begin{minipage}{\\linewidth}\\footnotesize 100 \\%\\end{minipage}",
         "\\end{table}",
     ]
-    assert "\\caption{F1\\textasciicircum{}NS, \\%. 100 \\%}" in lines
+    assert "\\caption{$F1^{NS}$, \\%}" in lines
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
@@ -802,7 +835,7 @@ def test_json_keeps_published_scores_apart_from_runs(tmp_path: Path, capsys: Tol
     told = orjson.loads(capsys.readouterr().out)
     assert told["Recall"]["GPT-5.1"]["weibo"]["value"] == 0.34625
     assert told["published"]["Recall"]["GPT-5.1"]["weibo"] == 38.65
-    assert set(told["published"]) == {"source", "Recall", "F1^NS"}
+    assert set(told["published"]) == {"source", "Recall", RELEASE}
 
 
 def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path: Path, capsys: Told, monkeypatch: Any) -> None:

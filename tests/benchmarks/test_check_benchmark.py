@@ -207,9 +207,13 @@ def test_without_baselines_it_says_what_was_not_possible(capsys: pytest.CaptureF
     )
     assert main([*words, "--replies", str(replies)]) == 0
     assert "note" not in capsys.readouterr().out
-    replies.write_text("{}\n")
-    assert main([*words, "--replies", str(replies)]) == 2
-    assert capsys.readouterr().err.endswith("expected a JSON text in each line, one line or more\n")
+    replies.write_text('{"profile": "喜欢猫"}\n\n{"stars": 2}\n', encoding="utf-8")
+    assert main([*words, "--replies", str(replies)]) == 0
+    assert "note" not in capsys.readouterr().out
+    for content, where in ((b"\n", "replies.jsonl: "), (b'{"stars": 2}\n4 stars\n', "replies.jsonl, line 2: ")):
+        replies.write_bytes(content)
+        assert main([*words, "--replies", str(replies)]) == 2
+        assert where in capsys.readouterr().err
 
 
 def test_tasks_that_are_not_there_or_cannot_be_read_are_named(

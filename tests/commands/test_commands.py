@@ -364,7 +364,8 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert main(["reeval", "--name", "Qwen3-8B", *where]) == 0
     found = report(tmp_path / "out", "Qwen3-8B")
     assert found["prompt"] == "authors"
-    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 3), "ci95": None, "users": 3}
+    assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 2), "ci95": None, "users": 2}
+    assert found["details"]["with_failures"]["Recall"]["value"] == pytest.approx(1 / 3)
     assert any("1 of its steps were API failures" in note for note in found["notes"])
     assert any("1 of its steps were replies without JSON" in note for note in found["notes"])
     assert (folder / RESULTS).read_text() != "\n".join(lines)
@@ -516,6 +517,11 @@ def test_parameter_that_no_body_can_carry_is_refused_at_once(
     """A body nested deeper than can be written is one sentence and exit 2, not a failure of every user."""
     assert run(tasks, tmp_path / "out", "--extra-body", '{"a": ' * 300 + "1" + "}" * 300) == 2
     assert "cannot be written as JSON" in capsys.readouterr().err
+
+
+def test_baseline_takes_the_parameters_of_the_models_in_its_table(tasks: Path, tmp_path: Path) -> None:
+    """Members that no OpenAI-compatible API needs to have do not stop a baseline."""
+    assert run(tasks, tmp_path / "out", "--extra-body", '{"top_k": 5, "logprobs": true, "temperature": -1}') == 0
 
 
 def test_one_name_is_one_configuration_on_all_platforms(

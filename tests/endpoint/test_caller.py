@@ -213,6 +213,27 @@ async def test_no_slot_is_held_while_backing_off() -> None:
 
 
 @pytest.mark.anyio
+async def test_user_with_several_requests_backs_off_once() -> None:
+    """The display and the dispatch of users count users, of which more are never between two tries than in play."""
+    stage, seen, paused = Stage([BUSY]), list[int](), 0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal paused
+        paused += 1
+        await anyio.sleep_forever()
+
+    caller = Caller(stage, stage.limiter, Limits(8, 900.0), clock=lambda: 0.0, sleep=sleep)
+    async with anyio.create_task_group() as group:
+        for user in ("甲", "甲", "甲", "乙"):
+            group.start_soon(caller.complete, b"{}", 1, user, lambda fault, number: None)
+        while paused < 4:
+            await anyio.lowlevel.checkpoint()
+        seen.append(caller.traffic.backing_off)
+        group.cancel_scope.cancel()
+    assert (seen, caller.traffic.backing_off) == ([2], 0)
+
+
+@pytest.mark.anyio
 async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
     """A request that is cancelled in a pause or on the wire is not given up, and the counts stay right."""
     reached = anyio.Event()

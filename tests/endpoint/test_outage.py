@@ -123,12 +123,14 @@ class World:
     at_once: int = 0
     stopped_at: float = 0.0
 
-    def run(self, users: int, steps: int, slots: int, max_retries: int = 8, max_outage: float = 900.0) -> World:
+    def run(
+        self, users: int, steps: int, slots: int, max_retries: int = 8, max_outage: float = 900.0, wait: float = 0.0
+    ) -> World:
         """Plays all users to their end; user n has rank n before the steps it has left."""
 
         async def main() -> None:
             limiter = Limiter(Slots(FixedControl(slots), virtual.now))
-            limits = Limits(max_retries, max_outage)
+            limits = Limits(max_retries, max_outage, wait)
             self.caller = Caller(self, limiter, limits, clock=virtual.now, rng=random.Random(1))
             try:
                 await virtual.all_of(*(self._user(str(number), steps) for number in range(users)))
@@ -246,6 +248,44 @@ def test_outage_before_any_success_is_one_too() -> None:
     world = World(lambda user, now: DOWN if now < 300.0 else None).run(users=8, steps=2, slots=4)
     assert world.gave_up == {}
     assert world.stopped_at <= 300.0 + LONGEST_PROBE + 8 * 2 / 4 + 2.0
+
+
+NOBODY = TransportFault("connect", "http://127.0.0.1:9/v1 does not answer: refused", unreachable=True)
+
+
+@pytest.mark.parametrize("fault", [NOBODY, DOWN], ids=["nothing listens", "503"])
+def test_endpoint_that_is_still_loading_is_waited_for(fault: TransportFault) -> None:
+    """One probe at a time goes out; the answer that ends the wait finds every user with all its tries."""
+    world = World(lambda user, now: fault if now < 300.0 else None)
+    world.run(users=8, steps=2, slots=4, max_retries=0, max_outage=30.0, wait=600.0)
+    assert world.gave_up == {}
+    assert world.stopped_at <= 300.0 + LONGEST_PROBE + 8 * 2 / 4 + 2.0
+    assert len(world.between(1.0, 300.0)) <= 300.0 / LONGEST_PROBE + 6
+    assert world.caller.wait_left == 0.0
+
+
+def test_one_user_is_enough_to_wait_for() -> None:
+    """Too few users for an outage: those that the first answer needs are waited for all the same."""
+    world = World(lambda user, now: DOWN if now < 300.0 else None)
+    assert world.run(users=1, steps=1, slots=4, max_retries=0, wait=600.0).gave_up == {}
+
+
+def test_wait_ends_with_a_last_probe() -> None:
+    """An endpoint that does not come up stops the run when the seconds are over, not a probe's distance later."""
+    world = World(lambda user, now: NOBODY)
+    with pytest.raises(EndpointStopped, match=r"--wait 100"):
+        world.run(users=8, steps=1, slots=4, wait=100.0)
+    assert 100.0 <= world.stopped_at <= 101.0
+    with pytest.raises(EndpointStopped, match=r"--wait"):
+        World(lambda user, now: NOBODY).run(users=8, steps=1, slots=4)
+
+
+def test_wait_is_for_the_first_answer_only() -> None:
+    """After it an outage is declared and ends as without --wait."""
+    world = World(lambda user, now: DOWN if now >= 10.0 else None)
+    with pytest.raises(EndpointStopped):
+        world.run(users=8, steps=30, slots=4, max_outage=100.0, wait=600.0)
+    assert world.stopped_at <= 111.0 + LONGEST_PROBE + 1.0
 
 
 def test_poisoned_request_is_given_up_alone_while_others_pass() -> None:

@@ -168,6 +168,8 @@ REFUSALS = [
     ("no_temperature", openai("invalid temperature: only 1 is allowed for this model", code="x")),  # Moonshot
     ("no_temperature", openai("`temperature` is deprecated for this model.", code="x")),
     ("no_top_p", openai("Unsupported parameter: 'top_p' is not supported with this model.", "top_p")),
+    ("no_presence_penalty", openai("Unsupported parameter: 'presence_penalty' is not supported with this model.")),
+    ("no_frequency_penalty", openai("Argument not supported on this model: frequency_penalty", code="x")),
     ("no_seed", openai("Unrecognized request argument supplied: seed", code="x")),
     ("no_seed", openai('Invalid JSON payload received. Unknown name "seed": Cannot find field.', code="x")),
     # github.com/mistralai/client-python and github.com/nomtek/mistralai_client_dart/issues/44
@@ -213,7 +215,8 @@ REFUSALS = [
 def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk: str, status: int, body: bytes) -> None:
     """In each provider's words, through the very reader that makes an error of them."""
     error = refusal(status, body)
-    asked = request("请作答") if quirk == "json_word" else request()
+    penalties = {"frequency_penalty": 0.1, "presence_penalty": 0.2} if quirk.endswith("penalty") else {}
+    asked = request("请作答") if quirk == "json_word" else request(**penalties)
     stream = quirk == "no_stream_options"
     assert learn(frozenset(), error.kind, error.detail, asked, stream) == quirk
     assert learn(frozenset({quirk}), error.kind, error.detail, asked, stream) in (None, "no_response_format")

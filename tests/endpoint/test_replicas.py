@@ -674,3 +674,25 @@ def test_refusal_after_a_full_replica_is_told_as_it_is() -> None:
         assert await pair.outcome("u") in ("http_400: no", "http_429: http://a/v1: busy")
 
     virtual.run(main)
+
+
+def test_request_in_flight_is_found_at_its_replica() -> None:
+    """By its user, while it is in flight; a straggler is named with the address that holds it."""
+
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        class Held:
+            async def send(self, body: bytes, user: str = "") -> Received:
+                await gate.wait()
+                return Received(Completion("好"), "here")
+
+        replicas = Replicas([("http://a", Held()), ("http://b", Held())], virtual.now, lambda words: None)
+        tasks = [asyncio.create_task(replicas.send(b"{}", user)) for user in ("甲", "乙")]
+        await asyncio.sleep(1.0)
+        assert sorted(map(replicas.where, ("甲", "乙"))) == ["http://a", "http://b"]
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert replicas.where("甲") == ""
+
+    virtual.run(main)

@@ -631,6 +631,11 @@ PROVIDERS = [
         (Denied, "does not serve the country"),
     ),
     ("openai", 503, openai("The engine is currently overloaded", "server_error"), BUSY),
+    # github.com/BerriAI/litellm/issues/12273 (a wrong key, without a database), 14770, 4880
+    ("litellm", 400, server("No connected db.", "no_db_connection", 400), KEY),
+    ("litellm", 400, server("Authentication Error, No api key passed in.", "auth_error", 400), KEY),
+    ("litellm", 400, server("litellm.AuthenticationError: GeminiException - API key not valid.", "", 400), KEY),
+    ("litellm", 400, server("litellm.BadRequestError: top_k is not supported", "invalid_request_error", 400), REFUSED),
     # api-docs.deepseek.com/quick_start/error_codes; github.com/evalstate/fast-agent/issues/621
     ("deepseek", 401, openai("Authentication Fails (no such user)", "invalid_request_error"), KEY),
     ("deepseek", 402, openai("Insufficient Balance", "invalid_request_error"), QUOTA),

@@ -21,6 +21,7 @@ import pytest
 
 from harness.benchmarks import tasks
 from harness.chat import Chat
+from harness.endpoint import caller as caller_module
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -90,6 +91,7 @@ class Run:
         limit: int = 3,
         power: bool = False,
         max_retries: int = 2,
+        hedge: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
     ) -> HarnessError | None:
@@ -103,7 +105,7 @@ class Run:
             caller = Caller(
                 endpoint,
                 Limiter(Slots(FixedControl(limit), anyio.current_time)),
-                Limits(max_retries, max_outage=900.0),
+                Limits(max_retries, max_outage=900.0, hedge=hedge),
                 clock=anyio.current_time,
                 sleep=sleep,
                 rng=random.Random(0),
@@ -820,6 +822,12 @@ class Together:
         self.runs: dict[str, Run] = {}
         self.lanes: dict[str, Lane] = {}
         self.sleep: Callable[[float], Awaitable[None]] = no_wait
+        self.wait = 0.0
+        self.ahead = 0.0
+        """Seconds by which the clock of displays and callers has been put forward."""
+
+    def clock(self) -> float:
+        return anyio.current_time() + self.ahead
 
     def replace_users(self, users: Mapping[str, int]) -> None:
         """Of the runs that are added from now on."""
@@ -830,9 +838,18 @@ class Together:
         run = self.runs[name] = Run(self._folder / name, self._users)
         self._opened.append(run.open())
         job = self._opened[-1].__enter__()
-        clock = anyio.current_time
-        caller = Caller(endpoint, Limiter(slots), Limits(2, 900.0), clock=clock, sleep=self.sleep, rng=random.Random(0))
-        made = Lane(name, Findings([job], clock), caller, seed=1, requested=None, power=False, clock=clock)
+        clock, limits = self.clock, Limits(2, 900.0, self.wait)
+        caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=self.sleep, rng=random.Random(0))
+        made = Lane(
+            name,
+            Findings([job], clock),
+            caller,
+            seed=1,
+            requested=None,
+            power=False,
+            clock=clock,
+            where=lambda user: f"http://{user}/v1",
+        )
         self.lanes[name] = made
         return made
 
@@ -915,6 +932,118 @@ async def test_outage_of_one_run_leaves_the_slots_to_the_other(tmp_path: Path) -
     await together.play(observe)
     assert done_in_outage == [0]
     assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("same_account", [True, False])
+async def test_model_that_loads_late_does_not_hold_the_other(tmp_path: Path, same_account: bool) -> None:
+    """With --wait the other is played to its end meanwhile, and the display says for how long more it waits."""
+    together, shared, loaded = Together(tmp_path), slots(3), anyio.Event()
+
+    async def loading(user: str, before: int) -> None:
+        if not loaded.is_set():
+            raise TransportFault("connect", "refused", unreachable=True)
+
+    together.wait = 600.0
+    late = together.add("late", Endpoint(loading), shared)
+    together.add("up", Endpoint(), shared if same_account else slots(3))
+    seen: list[tuple[int, float, float | None]] = []
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        of_late, of_up = snapshots
+        if of_up.subsets[0].done == len(USERS) and of_late.awaited and not loaded.is_set():
+            seen.append((of_late.subsets[0].done, of_late.awaited, of_late.eta))
+            loaded.set()
+            late.caller.limiter.recover()
+
+    await together.play(observe)
+    [(done, awaited, eta)] = seen
+    assert (done, eta) == (0, None) and 500.0 < awaited <= 600.0
+    assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fault", ["http_502", None], ids=["5xx", "silent"])
+async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str | None
+) -> None:
+    """Once, with what was seen and the address; the run goes on, and the log has it."""
+    together, warned = Together(tmp_path), anyio.Event()
+
+    async def useless(user: str, before: int) -> None:
+        if not warned.is_set() and fault:
+            raise TransportFault(fault, "bad gateway")
+        await warned.wait()
+
+    together.sleep = lambda seconds: warned.wait()
+    together.add("useless", Endpoint(useless), slots(2))
+    looks = 0
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        nonlocal looks
+        looks += 1
+        together.ahead += 20.0
+        if looks == 4:
+            warned.set()
+
+    await together.play(observe)
+    events = [log.unseal(line.text) for line in log.sound_lines(together.runs["useless"].files.events)]
+    [event] = [event for event in events if event["what"] == "no_answer"]
+    assert (fault or "no reply") in event["detail"] and "http://x/models" in event["detail"]
+    assert capsys.readouterr().err.count("http://x/models") == 1
+    assert sorted(together.runs["useless"].recorded) == sorted(USERS)
+
+
+@pytest.mark.anyio
+async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path: Path) -> None:
+    """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its time-out at most."""
+    together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
+
+    async def hangs(user: str, before: int) -> None:
+        if user == "用户5":
+            await released.wait()
+
+    together.add("hangs", Endpoint(hangs), slots(3))
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if snapshots[0].subsets[0].done == len(USERS) - 1 and not released.is_set():
+            together.ahead += 100.0
+            seen.append(snapshots[0])
+            if len(seen) == 4:
+                released.set()
+
+    await together.play(observe)
+    first, *_, last = seen
+    assert not first.at_most
+    text = last.warnings[0].text
+    assert "用户5 300 s" in text and "http://用户5/v1" in text
+    assert last.at_most and last.eta is not None and 299.0 < last.eta < 310.0
+    run = together.runs["hangs"]
+    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    [event] = [event for event in events if event["what"] == "straggler"]
+    assert (event["user_id"], event["endpoint"], event["seconds"] > 99.0) == ("用户5", "http://用户5/v1", True)
+    assert sorted(run.recorded) == sorted(USERS)
+
+
+@pytest.mark.anyio
+async def test_log_and_report_count_what_was_sent_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --hedge a request that hangs costs another one and no time; the log and the report count it."""
+    monkeypatch.setattr(caller_module, "LEAST_TO_HEDGE", 0.0)
+    monkeypatch.setattr(caller_module, "LOOK_SECONDS", 0.01)
+
+    async def hangs(user: str, before: int) -> None:
+        if user == "用户5" and before == 0:
+            await anyio.sleep_forever()
+
+    run = Run(tmp_path)
+    assert await run.play(Endpoint(hangs), hedge=20.0) is None
+    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    hedged = [event["user_id"] for event in events if event["what"] == "hedged"]
+    assert "用户5" in hedged and run.manifest.tuning["hedged"] == len(hedged)
+    assert any("--hedge" in note and f" {len(hedged)} " in note for note in run.report.notes)
+    assert sorted(run.recorded) == sorted(USERS)
 
 
 @pytest.mark.anyio

@@ -7,12 +7,21 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness.benchmarks.streamprofile.published import published
+from harness.benchmarks.streamprofile.summary import RELEASE
 from tests.support import before
 from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
 
 Contents = dict[str, bytes]
 
-RENAMED: dict[str, Renamed] = {"eval_report": FORMAT_2, "stats": STATS, "compare": {}, "failures": {}}
+PUBLISHED = {
+    f"streamprofile | F1^NS | {model} | {column}/percent": f"streamprofile | {RELEASE} | {model} | {column}/value"
+    for model, columns in published().figures[RELEASE].items()
+    for column in columns
+}
+"""They were among the figures of another definition."""
+
+RENAMED: dict[str, Renamed] = {"eval_report": FORMAT_2, "stats": {**STATS, **PUBLISHED}, "compare": {}, "failures": {}}
 """Paths of numbers that have moved since, by the kind of document: {"diagnostics/repaired_steps": "repaired/steps"}."""
 
 

@@ -411,7 +411,10 @@ def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
     assert "All 4 users." in whole and "left out:" not in whole
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
     torn = write_all(source(found, 4), Wish()).read_text(encoding="utf-8")
-    told = "3 users; the report scores 4. 1 line of the results is left out: damaged, or of a task that has changed."
+    told = (
+        "3 users; the report scores 4. 1 line of the results is left out: damaged, not scored, or of a task that has "
+    )
+    told += "changed."
     assert told in torn and "All " not in torn.split("<script>")[0]
 
 
@@ -420,7 +423,7 @@ def test_sample_says_how_many_of_the_drawn_lines_are_no_users(tmp_path: Path) ->
     found = records(tmp_path / "a", 4)
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
     text = write_page(source(found, 4), Wish()).read_text(encoding="utf-8")
-    assert "3 users; the report scores 4. 1 line of the results is left out: damaged, or" in text
+    assert "3 users; the report scores 4. 1 line of the results is left out: damaged, not" in text
     assert "A sample of" not in text
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from msgspec import structs
 
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
@@ -152,6 +153,25 @@ def test_a_manifest_with_anything_changed_that_matters_is_no_longer_this_users(c
     assert origin.is_own(manifest(), os.environ)
     edit(change)
     assert not origin.is_own(manifest(), os.environ)
+
+
+def test_a_run_that_version_0_1_0_sealed_is_still_this_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its manifest has fewer parts to cover; one that is added later breaks the seal like one that is changed."""
+    key = tmp_path / "behavior-harness" / "key"
+    key.parent.mkdir(mode=0o700)
+    key.touch(mode=0o600)
+    key.write_bytes(bytes(32))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    names = ("endpoint", "address_from", "provider", "providers_file", "key_from", "key_check", "headers", "ca_file")
+    provenance: dict[str, Any] = dict.fromkeys((*names, "source"), "x")
+    sections: dict[str, Any] = {name: {} for name in ("identity", "tuning", "tasks", "selection", "counts", "times")}
+    made = Manifest(subset="weibo", state="stopped", provenance={**provenance}, **sections)
+    covered = orjson.dumps(["weibo", {}, provenance, {}], option=orjson.OPT_SORT_KEYS)
+    made.provenance["origin"] = hmac.new(bytes(32), covered, "sha256").hexdigest()
+    assert origin.is_own(made, os.environ)
+    for name in origin.LATER:
+        others = {**made.provenance, name: None}
+        assert not origin.is_own(structs.replace(made, provenance=others), os.environ)
 
 
 def manifest() -> Manifest:

@@ -293,8 +293,8 @@ def test_no_name_breaks_a_row_of_markdown_or_latex(name: str) -> None:
     """Titles, heads, rows, notes and comments have the lines and cells that they have with an ordinary name."""
 
     def shape(word: str) -> tuple[list[int], list[int]]:
-        grids = [Grid(word, word, ("x", word), (((word, (Number("1"), None)),),))]
-        found = grid.markdown(grids, [word]), grid.latex(grids, [word], [word])
+        grids = [Grid(word, word, ("x", word), (((word, (Number("1"), None)),),), (word,))]
+        found = grid.markdown(grids, [word]), grid.latex(grids, [word])
         assert raw("".join(found)) == set()
         cells = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in found[0].splitlines()]
         ands = [line[0] == "%" or len(re.findall(r"(?<!\\)&|\\\\", line)) for line in found[1].splitlines() if line]

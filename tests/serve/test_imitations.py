@@ -461,4 +461,5 @@ async def test_model_that_is_no_text_is_malformed() -> None:
     """Even where any model is answered."""
     async with session_with(Options(imitate="vllm")) as (endpoint, session):
         status, body, _ = await post(endpoint, session, {"model": None, "messages": MESSAGES})
-    assert (status, b"model: expected text" in body) == (400, True)
+    error = orjson.loads(body)["error"]
+    assert (status, error["param"], error["code"]) == (400, "model", "invalid_type")

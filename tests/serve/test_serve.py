@@ -214,24 +214,25 @@ async def test_models_lists_the_baselines() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "param"),
     [
-        (b"{", 400, "not JSON"),
-        (b"[]", 400, "JSON object"),
+        (b"{", 400, None),
+        (b"[]", 400, None),
+        (b'"\xff"', 400, None),
         (chat(messages=[]), 400, "messages"),
-        (chat(messages=[{"role": "user"}]), 400, "messages[0]"),
-        (chat(model="gpt-4"), 404, "'gpt-4'"),
-        (chat(model=["x"]), 404, "does not exist"),
+        (chat(messages=[{"role": "user"}]), 400, "messages[0].content"),
+        (chat(model="gpt-4"), 404, None),
+        (chat(model=["x"]), 400, "model"),
     ],
 )
-async def test_malformed_request_gets_an_openai_error(body: bytes, status: int, said: str) -> None:
+async def test_malformed_request_gets_an_openai_error(body: bytes, status: int, param: str | None) -> None:
     """What cannot be answered is refused as OpenAI does, naming the field, and is no body of the count."""
     async with session_with(always("500")) as (endpoint, session):
         got, reply, headers = await post(endpoint, session, body)
         counts = await stats(endpoint, session)
     error = orjson.loads(reply)["error"]
     assert (got, headers["Content-Type"].partition(";")[0]) == (status, "application/json")
-    assert set(error) == {"message", "type", "code"} and said in error["message"]
+    assert set(error) == {"message", "type", "param", "code"} and error["param"] == param
     assert (counts["requests"], counts["distinct_bodies"], counts["faults"]) == (1, 0, {})
 
 
@@ -509,7 +510,8 @@ async def test_stream_says_what_the_whole_reply_says(kind: str | None) -> None:
     assert "".join(refused) == (message["refusal"] or "")
     assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
-    assert finish["choices"][0] == {"index": 0, "delta": {}, "finish_reason": whole["choices"][0]["finish_reason"]}
+    finish_reason = whole["choices"][0]["finish_reason"]
+    assert finish["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish_reason}]
     assert (usage["choices"], usage["usage"], done) == ([], whole["usage"], "[DONE]")
     assert (counts["completed"], counts["streamed"]) == (2, 1)
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in [*chunks, finish, usage])

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from harness.endpoint.latency import REPLIES, Latency
 from harness.engine.progress import time_to_go
-from harness.engine.recent import REPLIES, Latency, Rates, Warnings
+from harness.engine.recent import Rates, Warnings
 from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view
@@ -197,6 +198,34 @@ def test_nothing_moves_while_numbers_grow() -> None:
 def test_why_fewer_are_on_the_wire_is_told(changes: JSON, told: str) -> None:
     """Each reason in words, next to the numbers in flight, the limit and what was requested."""
     assert told in " ".join(shown((snapshot(**changes),), 160))
+
+
+def test_outage_has_no_time_to_go_and_nobody_backs_off() -> None:
+    """Everybody waits for its end: no board and no log line promises a time, or counts more pauses than slots."""
+    out = {"outage": 30.0, "silence": 30.0, "held_by": "outage", "waiting": 14, "backing_off": 18, "eta": 99.0}
+    for more, state in (({}, "outage"), ({"awaited": 60.0}, "waiting")):
+        run = snapshot(**out, **more)
+        for text in ("\n".join(shown((run,), 120)), progress.lines((run,))):
+            assert "to go" not in text and f"gone, {state}" in text
+            assert "32 waiting" in text and "18 backing off" not in text
+        rows = "\n".join(shown(tuple([run] * 20), 80, 24))
+        assert state in rows and "1:39" not in rows
+
+
+def test_overdue_replies_promise_no_time_but_a_bound() -> None:
+    """The rate of the last replies says nothing then; the end of a time-out does."""
+    silent = snapshot(in_flight=4, silence=81.0, latency=(25.0, 40.0))
+    assert "? to go" in progress.lines((silent,))
+    assert "at most 1:01 to go" in progress.lines((replace(silent, at_most=True),))
+
+
+def test_totals_of_all_runs_are_shown_where_there_is_room_for_more() -> None:
+    """One line, also under runs with a paragraph each; a single run has none."""
+    runs = (snapshot(SCORED, in_flight=3), snapshot(SCORED, name="b", in_flight=4))
+    for height in (60, 24, 8):
+        [line] = [line for line in shown(runs, 120, height) if "2 runs, 0 ended" in line]
+        assert "7 in flight" in line and "24.7M tokens in, 4.7M out" in line
+    assert not any(" ended" in line for line in shown(runs[:1], 120, 60))
 
 
 def test_slow_replies_are_no_silence() -> None:

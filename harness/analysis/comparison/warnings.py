@@ -11,6 +11,7 @@ import orjson
 
 from harness.analysis.comparison.figures import number
 from harness.analysis.comparison.runs import Side, Subset, common
+from harness.analysis.imported import Imported
 from harness.benchmark import VALID
 from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -49,7 +50,9 @@ def _covered(side: Side, both: Sequence[str]) -> JSON:
         "answers_on_common": _answers(side, both),
     }
     if saved is None:
-        return found
+        if (report := Imported(side.of.files).report) is None:
+            return found
+        return found | {"expected": report.coverage.expected_users, "failed": report.coverage.failed_users}
     return found | {
         "expected": max(saved.expected_users, scored),
         "failed": saved.manifest.counts.get("failed", 0),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import fsencode
 from pathlib import Path
 
+from harness.analysis.imported import Imported, imported
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, groups
 from harness.errors import shown
@@ -88,15 +89,22 @@ def bounded(entries: Iterable[str], between: str = ", ") -> str:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Runs and subsets without a row: those in `nobody` have no scored user, `unfinished` ones no report yet."""
+    """Runs and subsets without a row: those in `nobody` have no scored user, `unfinished` ones no report yet;
+    `unscored` are results of another program."""
 
     nobody: tuple[tuple[str, str], ...]
     unfinished: tuple[tuple[str, str], ...]
+    unscored: tuple[Imported, ...] = ()
 
     def sentences(self) -> list[str]:
         """Return a line for each kind that occurs."""
         kinds = (self.nobody, "no user is scored"), (self.unfinished, f"unfinished: no report yet; {UNFINISHED}")
-        return [f"Left out: {_by_run(which)} ({why})." for which, why in kinds if which]
+        return [f"Left out: {_by_run(which)} ({why})." for which, why in kinds if which] + self._unscored()
+
+    def _unscored(self) -> list[str]:
+        """Return a line for each folder of another program's results that are not scored as they are now."""
+        each = {one.name: f"{one.label}: {one.remedy}." for one in self.unscored}
+        return [fsencode(line).decode("utf-8", "backslashreplace") for line in each.values()]
 
     def nothing_else(self, results: Path, names: Sequence[str]) -> str:
         """Return why there is nothing to show of the named runs (of all if none is named)."""
@@ -105,6 +113,8 @@ class LeftOut:
         if self.nobody:
             also = f", and {unfinished}" if unfinished else ""
             return f"no user is scored in {_by_run(self.nobody)} under {results}{also}"
+        if not number and self.unscored:
+            return f"no reports under {results}. {' '.join(self._unscored()[:MOST])}"
         of = f" of {bounded(map(shown, dict.fromkeys(names)))}" if names else ""
         return f"no reports{of} under {results}{f', but {unfinished}' if unfinished else ': run something first'}"
 
@@ -124,7 +134,8 @@ def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, 
         for files in runs(results)
         if (not names or files.folder.name in names) and files.report("json") not in there
     )
-    return LeftOut(nobody, unfinished)
+    unscored = (one for one in imported(results) if (not names or one.name in names) and one.report is None)
+    return LeftOut(nobody, unfinished, tuple(unscored))
 
 
 def _by_run(which: Iterable[tuple[str, str]]) -> str:

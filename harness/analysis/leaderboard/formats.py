@@ -20,15 +20,15 @@ FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """How formulas begin, in some spreadsheets also in full width (owasp.org: CSV injection)."""
 
 
-def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = ()) -> str:
+def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), *, intervals: bool = False) -> str:
     """Return tables as `markdown`, `latex` or `csv`, ending with a line end.
 
     What is `missing` in them is for the author of a page or paper: LaTeX has it in a comment, CSV nowhere.
     """
     if form == "csv":
         return _csv(chosen)
-    grids, below, runs = [grid(table) for table in chosen], notes(chosen), [*about(chosen), *missing]
-    return markdown(grids, [*below, *runs]) if form == "markdown" else latex(grids, below, runs)
+    grids, runs = [grid(table, intervals=intervals) for table in chosen], [*about(chosen), *missing]
+    return markdown(grids, [*notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
 
 
 def about(shown: Sequence[MetricTable]) -> list[str]:
@@ -39,17 +39,26 @@ def about(shown: Sequence[MetricTable]) -> list[str]:
     return [f"{name}: {'; '.join(words)}" for name, words in of.items()]
 
 
-def grid(table: MetricTable) -> Grid:
+def grid(table: MetricTable, *, intervals: bool = False) -> Grid:
     """Return the figures as text, runs and published rows as groups."""
     groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
-    lines = tuple(tuple(_line(table, row) for row in group) for group in groups if group)
-    return Grid(table.title, "run", table.columns, lines)
+    lines = tuple(
+        tuple(
+            (row.label, tuple(_number(table, row.figures[column], intervals) for column in table.columns))
+            for row in group
+        )
+        for group in groups
+        if group
+    )
+    return Grid(table.title, "run", table.columns, lines, tuple(notes([table])), table.label)
 
 
-def _line(table: MetricTable, row: Row) -> tuple[str, tuple[Number | None, ...]]:
-    figures = [row.figures[column] for column in table.columns]
-    text = table.metric.text
-    return row.label, tuple(Number(text(of.value.value), of.place, not of.complete) if of else None for of in figures)
+def _number(table: MetricTable, figure: Figure | None, intervals: bool) -> Number | None:
+    if figure is None:
+        return None
+    value = figure.value
+    interval = table.metric.span(value.interval) if intervals and value.interval else ""
+    return Number(table.metric.text(value.value), figure.place, not figure.complete, interval)
 
 
 def _csv(shown: Sequence[MetricTable]) -> str:

@@ -38,9 +38,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a report's benchmark declares: its metrics by name, those shown first, its subsets in the order of tables,
-    and what becomes of invalid answers."""
+    """What a report's benchmark declares: its title, its metrics by name, those shown first, its subsets in the order
+    of tables, and what becomes of invalid answers."""
 
+    title: str
     metrics: Mapping[str, Metric]
     headline: tuple[str, ...]
     subsets: tuple[str, ...]
@@ -166,7 +167,7 @@ def checked(report: Report, path: Path) -> Scored:
         model=report.model,
         prompt=report.prompt,
         prompt_version=report.prompt_version,
-        declared=Declared(report.units, report.headline, report.subsets, report.invalid_as),
+        declared=Declared(report.heading, report.units, report.headline, report.subsets, report.invalid_as),
         ablations=_ablations(report.run, report.defaults),
         sampling=_sampling(run),
         ratio=ratio,
@@ -193,7 +194,7 @@ def checked(report: Report, path: Path) -> Scored:
 def declared_of(cls: Any) -> Declared:
     """Return what reports of a benchmark declare."""
     metrics = {metric.name: metric for metric in (*cls.metrics, *cls.secondary)}
-    return Declared(metrics, cls.main(), tuple(cls.subsets), cls.invalid_as)
+    return Declared(cls.title or cls.name, metrics, cls.main(), tuple(cls.subsets), cls.invalid_as)
 
 
 def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
@@ -209,7 +210,12 @@ def _sampling(run: Run) -> tuple[str, ...]:
         for name, value in named.items()
         if value not in (None, DEFAULTS[name])
     )
-    return (*found, *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []))
+    by_request = ["temperature by request"] if run.created and run.temperature is None else []
+    return (
+        *by_request,
+        *found,
+        *([f"extra_body {_bounded(orjson.dumps(run.extra_body).decode())}"] if run.extra_body else []),
+    )
 
 
 def _bounded(text: str) -> str:

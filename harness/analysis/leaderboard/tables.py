@@ -36,6 +36,11 @@ class Layout:
     published: Published | None = None
 
     @property
+    def printed(self) -> tuple[str, ...]:
+        """Return the metrics that have published scores."""
+        return tuple(self.published.figures) if self.published else ()
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return (*self.subsets, AVERAGE) if len(self.subsets) > 1 else self.subsets
 

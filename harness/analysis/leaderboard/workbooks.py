@@ -46,7 +46,8 @@ def workbooks(
 
 
 def _notes(table: MetricTable) -> list[str]:
-    return [f"{table.title}.", *notes([table])]
+    definition = f" {table.metric.name}: {table.metric.definition}." if table.metric.definition else ""
+    return [f"{table.title}.{definition}", *notes([table])]
 
 
 def _cell(metric: Metric, row: Row, column: str) -> Cell | None:

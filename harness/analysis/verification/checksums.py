@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content, open_regular
 from harness.errors import reading
@@ -152,6 +153,23 @@ class LinesCheck:
                 seen.add(made)
         self.records = len({user for user, _ in seen})
         yield from unlike_manifest(self._run, whole.hexdigest())
+
+
+def imported(of: Imported, beat: Beat) -> tuple[int, list[str]]:
+    """Return how many users of another program's results are scored, and what is wrong with these since `reeval`."""
+    findings, seen, report, scored = list[str](), set[str](), of.report, 0
+    for at, _, _, data in opened(of.files.results, beat):
+        if data is None:
+            findings.append(f"{at}: {TORN}: run `{of.command}`")
+            continue
+        if (user := str(data.get("user_id"))) in seen:
+            findings.append(f"{at}: user {user} has a duplicate record")
+        seen.add(user)
+        scored += "task" in data
+    if report and not findings and report.coverage.scored_users != scored:
+        wrong = f"{of.files.report('json').name} scores {report.coverage.scored_users} users, the results {scored}"
+        findings.append(f"{wrong}: run `{of.command}`")
+    return scored, findings
 
 
 def unlike_manifest(run: SavedRun, sha256: str) -> Iterator[str]:

@@ -250,6 +250,12 @@ def _filled(old: Any, now: Any) -> Any:
     return now if old is None else old
 
 
+def _figures(of: Report) -> Report:
+    """Return a report without what is text alone."""
+    units = {name: structs.replace(unit, definition="") for name, unit in of.metric_units.items()}
+    return structs.replace(of, title="", metric_units=units, sections=())
+
+
 def _report_unlike(content: bytes, made: Report) -> str | None:
     """Return how a report differs, except for the last digits on another machine; None if it does not."""
     try:
@@ -262,6 +268,6 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
         saved = reports.read(content)
     except BadInput:
         return "is no report"
-    old, now = (orjson.loads(reports.encoded(structs.replace(of, sections=()))) for of in (saved, made))
+    old, now = (orjson.loads(reports.encoded(_figures(of))) for of in (saved, made))
     name = unlike(_filled(old, now) if found["format"] < reports.FORMAT else old, now)
     return None if name is None else f"differs in {name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,12 +29,18 @@ from harness.model import JSON, Block, Completion, Request
 
 FOLDER = "dailymobility"
 """Below the tasks folder: the data as published."""
+LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
+"""Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
 
 SIMULATOR_VERSION = "1"
 AGENT_STEPS = 100
 """Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
 
-IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed")
+AGENT_PARAMETERS = "agent_parameters"
+SENT = "sent"
+"""In an identity: requests have the parameters that the agent asks for. Without it (runs of version 0.1) none has."""
+
+IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed", AGENT_PARAMETERS)
 """What the modes say of themselves in a run's identity."""
 
 NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
@@ -45,9 +52,9 @@ SYNTHETIC = (
 )
 SIMULATED = (
     "Movements are simulated: straight lines x 1.3 at 8 m/s driving and 1.34 m/s walking, without roads and traffic. "
-    "This approximates the traffic simulator of the benchmark's authors. Requests have this run's sampling parameters, "
-    "not those that the agent file asks for."
+    "This approximates the traffic simulator of the benchmark's authors."
 )
+RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that the agent file asks for."
 
 
 class Mode(Protocol):
@@ -90,25 +97,34 @@ class AgentMode:
     name = "agent"
     steps = AGENT_STEPS
 
-    def __init__(self, agent: AgentFile, city: City, seed: int, asking: Asking, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        agent: AgentFile,
+        city: City,
+        settings: DailyMobility.Settings,
+        asking: Asking,
+        warn: Callable[[str], None],
+        log: Callable[[str], None],
+    ) -> None:
         self.source = f"agent {agent.name}"
         self.path: Path | None = agent.path
         self.files: Mapping[str, bytes] = {
             KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())
         }
-        self._seed = seed
+        self._seed = settings.agent_seed
+        self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
         self._asking = asking
-        self._runner = Runner(agent, city, seed=seed, warn=warn)
+        self._runner = Runner(agent, city, seed=self._seed, warn=warn, log=log)
 
     def identity(self) -> JSON:
-        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._asking.identity}
+        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._sent, **self._asking.identity}
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         odd = Counter[str]()
 
         async def counted(request: Request) -> Completion:
             """The same request once more while the reply is empty or a refusal, as often as the run allows."""
-            request = request if self._asking.structured else replace(request, json_object=False)
+            request = self._as_run(request)
             for retries_left in range(self._asking.parse_retries, -1, -1):
                 completion = await chat.ask(request)
                 final = completion.finish_reason in FINAL_REASONS
@@ -129,6 +145,13 @@ class AgentMode:
         places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
         warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)
         return Day(self.name, intention_sequence(rows), places, visited(rows), VALID, warnings=warnings)
+
+    def _as_run(self, request: Request) -> Request:
+        """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
+        structured = self._asking.structured
+        asked = request.parameters if self._sent else {}
+        kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
+        return replace(request, json_object=request.json_object and structured, parameters=kept)
 
 
 def _oddities(completion: Completion) -> Iterator[str]:
@@ -158,8 +181,13 @@ class UnplayedMode(Unplayed):
 SCORE = "Score"
 
 
+def _divergence(metric: str) -> str:
+    return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
+
+
 class DailyMobility(Benchmark):
     name = "dailymobility"
+    title = "DailyMobility"
     version = "1"
     parser_version = "2"
     subsets: ClassVar = {"beijing": f"{FOLDER}/profiles.json"}
@@ -167,10 +195,13 @@ class DailyMobility(Benchmark):
         f"{FOLDER}/beijing.pb",
         *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
     )
-    metrics = (Metric(SCORE), *(Metric(f"JSD_{metric}", better="lower") for metric in METRICS))
+    metrics = (
+        Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
+        *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),
+    )
     secondary = (
-        Metric(summary.PER_SLOT, better="lower"),
-        *(Metric(f"{SCORE} ({protocol})") for protocol in ("asbench", "agentsociety2")),
+        Metric(summary.PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
+        *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, summary.PER_SLOT)
@@ -188,6 +219,7 @@ class DailyMobility(Benchmark):
             default=None, metadata={"help": "an agent file written for asbench; its code is run"}
         )
         agent_seed: int = field(default=0, metadata={"help": "seed of the agents' random numbers"})
+        sends_parameters: ClassVar[bool] = True
 
         def __post_init__(self) -> None:
             if self.agent is not None and self.prompt is not None:
@@ -195,17 +227,29 @@ class DailyMobility(Benchmark):
             if self.agent is None and self.agent_seed:
                 raise BadInput("--agent-seed has no effect without --agent")
 
+    class EarlierSettings(Settings):
+        """Settings of a run from before requests had the parameters that the agent asks for."""
+
+        sends_parameters = False
+
     @classmethod
     def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
         if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
             return cls.Settings(prompt=files.get("prompt"))
-        return cls.Settings(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
+        made = cls.Settings if identity.get(AGENT_PARAMETERS) == SENT else cls.EarlierSettings
+        return made(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
+
+    @classmethod
+    def file_in(cls, folder: Path, name: str) -> Path:
+        profiles = Path(cls.subsets["beijing"]).name
+        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / profiles))
+        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
 
     _city_or_none: City | None = None
     """None where nothing is prepared."""
 
     def prepare(self) -> None:
-        folder = self.folder / FOLDER
+        folder = self.file_in(self.folder, FOLDER)
         self.city = self._city_or_none = load_city(folder / "beijing.pb")
         self._truth = groundtruth.load(folder)
         self.truth_sha256 = self._truth.sha256
@@ -216,8 +260,13 @@ class DailyMobility(Benchmark):
         if self.recorded is not None:
             return UnplayedMode(self.recorded)
         if made.agent is not None:
-            return AgentMode(load_agent(made.agent, self.digests), self.city, made.agent_seed, self.asking, self.warn)
+            agent = load_agent(made.agent, self.digests)
+            return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
+
+    @property
+    def default_temperature(self) -> float | None:
+        return super().default_temperature if self.settings.agent is None else None
 
     @property
     def task_version(self) -> str:
@@ -279,8 +328,10 @@ class DailyMobility(Benchmark):
         return (record["invalid"] or VALID,)
 
     def remark(self, task: Task) -> str:
-        simulated = self._mode.name == AgentMode.name
-        return " ".join([*([SYNTHETIC] if task.synthetic else []), *([SIMULATED] if simulated else [])])
+        notes = [SYNTHETIC] if task.synthetic else []
+        if self._mode.name == AgentMode.name:
+            notes += [SIMULATED] if AGENT_PARAMETERS in self._mode.identity() else [SIMULATED, RUNS_PARAMETERS]
+        return " ".join(notes)
 
     def statistics(self, records: Sequence[JSON]) -> Any:
         return scores.tallied(records, self._truth)[0]
@@ -353,6 +404,23 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
         raise BadInput(f"user {resident.key}: field places: expected {SLOTS} of the visited AOIs, or null")
     if len(intentions) != SLOTS or any(type(one) is not int or one not in INTENTIONS for one in intentions):
         raise BadInput(f"user {resident.key}: field intentions: expected {SLOTS} whole numbers from 1 to 7")
+
+
+def _below(folder: Path, *names: str) -> list[Path]:
+    """Return the folders at a path of names below a folder, in any case of letters, that spelling itself first."""
+    found = [folder]
+    for name in names:
+        listed = [Path(entry.path) for above in found for entry in _entries(above) if entry.name.lower() == name]
+        found = sorted(listed, key=lambda path: (path.name != name, path.name))
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (OSError, ValueError):  # a path of a manifest may be no path at all
+        return []
 
 
 def _columns(metrics: DayMetrics) -> JSON:

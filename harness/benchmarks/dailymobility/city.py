@@ -31,7 +31,10 @@ FURTHEST = 1e8
 
 @dataclass(frozen=True, slots=True)
 class Aoi:
-    """An area. `outline` is its corners, one for an area that is a point; `x`, `y` is its centroid."""
+    """An area. `outline` is its corners, one for an area that is a point; `x`, `y` is its centroid.
+
+    `joins` is where it joins the lanes, by name of the map's field: pairs of lane and metres along it, or of `x`, `y`.
+    """
 
     id: int
     x: float
@@ -40,6 +43,7 @@ class Aoi:
     area: float
     land_use: str
     poi_ids: tuple[int, ...]
+    joins: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +168,17 @@ def _aois(given: Sequence[Any], where: str) -> dict[int, Aoi]:
     shapes = ((a.id, a.positions, 3) if a.HasField("area") else (a.id, a.positions[:1], 1) for a in given)
     outlines = _lines("Aoi", shapes, where)
     return {
-        aoi.id: Aoi(aoi.id, x, y, outline, aoi.area, intern(aoi.urban_land_use), tuple(aoi.poi_ids))
+        aoi.id: Aoi(aoi.id, x, y, outline, aoi.area, intern(aoi.urban_land_use), tuple(aoi.poi_ids), _joins(aoi))
         for aoi, outline, (x, y) in zip(given, outlines.values(), outlines.centroids(), strict=True)
+    }
+
+
+def _joins(aoi: Any) -> dict[str, tuple[tuple[float, float], ...]]:
+    return {
+        "driving_positions": tuple((at.lane_id, at.s) for at in aoi.driving_positions),
+        "walking_positions": tuple((at.lane_id, at.s) for at in aoi.walking_positions),
+        "driving_gates": tuple((at.x, at.y) for at in aoi.driving_gates),
+        "walking_gates": tuple((at.x, at.y) for at in aoi.walking_gates),
     }
 
 

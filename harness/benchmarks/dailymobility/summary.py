@@ -137,7 +137,7 @@ def sections(report: Report) -> Iterator[Block]:
     yield from _trust(report)
     yield from _valid_days(report)
     yield from map(Paragraph, about_protocols())
-    yield from _about_run(of)
+    yield from _about_run(report)
     yield Heading("The day, by time")
     for side, name in SIDES.items():
         yield ribbon(f"What residents do, {name}: share of them with each intention", "% of residents", of["day"][side])
@@ -161,8 +161,8 @@ def sections(report: Report) -> Iterator[Block]:
     )
 
 
-def _about_run(of: JSON) -> Iterator[Block]:
-    truth = of["ground_truth"]
+def _about_run(report: Report) -> Iterator[Block]:
+    of, truth = report.details, report.details["ground_truth"]
     labels = {
         "plan": "plan mode, in which a plain model gives the whole day at once (no mode of asbench, so no published "
         "score compares)",
@@ -170,6 +170,13 @@ def _about_run(of: JSON) -> Iterator[Block]:
     }
     modes = "; ".join(f"{users} residents in {labels.get(mode, mode)}" for mode, users in of["modes"].items())
     yield Paragraph(f"{modes}. Ground truth: {truth['residents']} residents, SHA-256 {truth['sha256'][:16]}…")
+    if report.run.get("agent_parameters"):
+        own = [f"{name} {report.run[name]}" for name in ("temperature", "top_p", "max_tokens") if name in report.run]
+        runs = f", except for this run's own: {', '.join(own)}" if own else ""
+        yield Paragraph(
+            f"Requests have the sampling parameters that the agent asks for{runs}."
+            + ("" if "temperature" in report.run else " Without one of the agent's the temperature is 1, as upstream.")
+        )
 
 
 def protocol_table(protocols: Mapping[str, JSON]) -> Table:

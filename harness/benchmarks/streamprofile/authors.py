@@ -1,8 +1,8 @@
 """Results of the benchmark authors' own runner: what its lines hold, and what must be said of their scores.
 
 That runner writes bare `NaN` for undefined metrics, and after an API failure or a reply without JSON a step that
-predicts nothing, its reasoning `Error: ...`. It scores both as empty predictions, and so are they scored here, but
-counted by kind.
+predicts nothing, its reasoning `Error: ...`. It scores both as empty predictions. Here a user with an API failure is
+a failed user, who is not scored; the report has the figures with these users, too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from harness.benchmark import Task
 from harness.errors import BadInput
 from harness.model import JSON, Where
 
-WORDS = {
-    "authors_api_failure": "API failures",
-    "authors_no_json": "replies without JSON",
-}
+API_FAILURE, NO_JSON = "authors_api_failure", "authors_no_json"
+"""Outcomes of steps."""
 OURS = ("crc", "task", "format")
 """What an earlier `reeval` added to a line, and this one adds again if it can score it."""
 TEXTS = ("reasoning", "persona_summary")
-FIRST = "Answers of the benchmark authors' runner, scored as it scores: an error counts as an empty prediction."
+FIRST = "Answers of the benchmark authors' runner. Its replies without JSON count as empty predictions, as there."
 
 
 def record(line: bytes, where: Where) -> JSON:
@@ -36,7 +34,7 @@ def record(line: bytes, where: Where) -> JSON:
     try:
         loose = json.loads(line, parse_constant=lambda name: None)
         data = orjson.loads(json.dumps(loose, ensure_ascii=False).encode("utf-8", "replace"))
-        orjson.dumps([[data]])  # the file is written anew, and what it reads may be too deep for it to write
+        orjson.dumps([[data]])  # the line is written again, and what can be read may be nested too deep to be written
     except TypeError:
         raise BadInput(f"{where}: nested too deep to be written again") from None
     except (ValueError, RecursionError) as error:
@@ -65,7 +63,7 @@ def _step(step: object, at: str, where: Where) -> JSON:
 
 
 def _text(value: object) -> str:
-    """Nothing depends on what the model said beside its tags: what is no text is shown as it stands there."""
+    """Return a text that pages show; no score depends on it. A value of another type becomes its JSON."""
     return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
 
 
@@ -76,8 +74,14 @@ def is_partial(task: Task, record: JSON) -> bool:
     return steps.keys() <= known and steps != Counter(known)
 
 
+def has_failed(record: JSON) -> bool:
+    """Return whether the API failed at a step of a scored record."""
+    return any(step["outcome"] == API_FAILURE for step in record["steps"])
+
+
 def notes(outcomes: Mapping[str, int]) -> tuple[str, ...]:
-    """What a report says of such answers, from the number of steps by outcome."""
-    counted = ((outcomes.get(kind, 0), words) for kind, words in WORDS.items())
-    notes = (f"{count} of its steps were {words}, scored as empty predictions." for count, words in counted if count)
-    return (FIRST, *notes)
+    """Return what a report says of such answers, from the number of steps by outcome."""
+    failed, unread = outcomes.get(API_FAILURE, 0), outcomes.get(NO_JSON, 0)
+    found = [f"{failed} of its steps were API failures."] if failed else []
+    found += [f"{unread} of its steps were replies without JSON, scored as empty predictions."] if unread else []
+    return (FIRST, *found)

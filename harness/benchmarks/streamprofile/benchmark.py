@@ -15,7 +15,7 @@ from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, cards, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
-from harness.benchmarks.streamprofile.metrics import ERRORS, F1, NAMES, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read
@@ -28,6 +28,8 @@ from harness.model import JSON, Block, Completion, Published
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
+
+RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
@@ -49,21 +51,23 @@ class StepAnswer:
 
 
 def _metric(name: str) -> Metric:
-    return Metric(name, better="lower" if name in ERRORS else "higher")
+    return Metric(name, better="lower" if name in ERRORS else "higher", definition=DEFINITIONS[name])
 
 
 def _transfer(name: str) -> Metric:
-    return Metric(f"FWT {name}", better="lower" if name in ERRORS else "higher", bounds=(-1, 1))
+    definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
+    return Metric(f"FWT {name}", better="lower" if name in ERRORS else "higher", bounds=(-1, 1), definition=definition)
 
 
 class StreamProfile(Benchmark):
     name = "streamprofile"
+    title = "StreamProfileBench"
     version = "1"
     parser_version = "2"
     task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
     metrics = tuple(map(_metric, NAMES))
-    secondary = (Metric(summary.RELEASE), *map(_transfer, NAMES))
+    secondary = (Metric(summary.RELEASE, definition=RELEASED), *map(_transfer, NAMES))
     headline = ("Recall", F1)
     language = "zh"
     invalid_as = "Invalid answers count as empty"
@@ -147,7 +151,7 @@ class StreamProfile(Benchmark):
                 "persona_summary": predicted.persona,
                 "outcome": predicted.outcome,
                 "repairs": predicted.repairs,
-                **_measured_beside(step, measured),
+                **_measured(step, measured),
             }
             for step, truth, predicted, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
         ]
@@ -171,7 +175,7 @@ class StreamProfile(Benchmark):
             if from_authors:
                 again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
             again.pop("metrics_at_asked", None)
-            steps.append(again | _measured_beside(step, measured))
+            steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
@@ -237,12 +241,12 @@ def _check_steps(task: Task, data: JSON) -> None:
         raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
 
 
-def _measured_beside(step: GivenStep, measured: StepMetrics) -> JSON:
-    """What the scorer needs of a step beside its metrics."""
-    beside: JSON = {"asked": step.asked, "out_of_pool": measured.out_of_pool, "ceiling": measured.ceiling}
+def _measured(step: GivenStep, measured: StepMetrics) -> JSON:
+    """Return what the scorer needs of a step in addition to its metrics."""
+    found: JSON = {"asked": step.asked, "out_of_pool": measured.out_of_pool, "ceiling": measured.ceiling}
     if measured.at_asked is not None:
-        beside["metrics_at_asked"] = measured.at_asked
-    return beside
+        found["metrics_at_asked"] = measured.at_asked
+    return found
 
 
 def authors_outcome(saved: JSON) -> str:
@@ -252,5 +256,5 @@ def authors_outcome(saved: JSON) -> str:
     if saved["prediction"] or not reasoning.startswith("Error:"):
         return VALID
     if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON
-        return "authors_api_failure"
-    return "authors_no_json" if _NO_JSON.search(reasoning) else "authors_api_failure"
+        return authors.API_FAILURE
+    return authors.NO_JSON if _NO_JSON.search(reasoning) else authors.API_FAILURE

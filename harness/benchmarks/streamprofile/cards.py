@@ -101,7 +101,7 @@ def _blocks(steps: Sequence[JSON], task: Task | None, replies: Sequence[Completi
             yield Quote("Posts", given.posts_text, private=True)
     if by_step is None and replies:
         yield Heading("Replies")
-        yield Paragraph("In the order in which they came; which of them is whose step cannot be told.")
+        yield Paragraph("In the order in which they came; it is unknown which step each belongs to.")
         for order, completion in enumerate(replies, 1):
             yield from quotes(completion, f"Reply {order}")
 
@@ -116,7 +116,7 @@ def _metrics(step: JSON) -> Iterator[Block]:
 
 
 def _kind(tag: str, step: JSON, given: GivenStep | None, truth: Truth | None) -> str:
-    """What a predicted tag is, as finely as can be told without the task."""
+    """Return what a predicted tag is: its kind if the task is there, else only whether it is a hit."""
     if truth is None or given is None:
         return "hit" if tag in step["ground_truth"] else "wrong"
     if tag in truth.new:
@@ -134,7 +134,7 @@ def _missed(step: JSON, truth: Truth | None) -> Iterator[tuple[str, str]]:
 
 
 def _by_step(steps: Sequence[JSON], replies: Sequence[Completion], retries: int) -> list[list[Completion]] | None:
-    """The replies of each step; None where it cannot be told, as after other settings were allowed.
+    """Return the replies of each step; None if that is unknown, as after other settings were allowed.
 
     A step takes one reply, and one more for each that cannot be read, up to one that can, is final, or is the last.
     """

@@ -17,6 +17,17 @@ ERRORS = tuple(ERROR_SETS)
 METRICS = (*GAINS, *ERRORS)
 F1 = "F1^NS"
 NAMES = (*METRICS, F1)
+DEFINITIONS = {
+    "Precision": "share of predicted tags that are used next",
+    "Recall": "share of tags used next that are predicted",
+    "Recall_Novelty": "share of new tags used next that are predicted",
+    "Recall_Stability": "share of kept tags used next that are predicted",
+    "Error_Peer": "share of distractors of the truth's own cluster that are predicted",
+    "Error_Viral": "share of distractors viral that day that are predicted",
+    "Error_Decay": "share of tags not used again that are predicted",
+    "Error_Random": "share of random distractors that are predicted",
+    F1: "harmonic mean of a user's mean Recall_Novelty and mean Recall_Stability, 0 if both are 0",
+}
 
 Values = dict[str, float | None]
 """Metric name -> fraction, or None if undefined."""

@@ -8,9 +8,9 @@ from importlib import resources
 from harness.model import Published
 
 NOTE = (
-    "Published: as printed in {source}. What stands under Avg. for F1^NS is its Overall, which is not the mean of the "
-    "platforms. Only runs with the authors' prompt compare with it; best and second best are marked among the runs "
-    "alone."
+    "Published: as printed in {source}, whose F1^NS is that of its code: users with both parts 0 are left out. Avg. of "
+    "F1^NS is the printed Overall, which is not the mean of the platforms. Only runs with the authors' prompt compare "
+    "with it; best and second best are marked among the runs alone."
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from harness.benchmark import Metric
 from harness.benchmarks.overview import ends, intervals, numbers
 from harness.benchmarks.reports import Report, Scored, Value
-from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
+from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.scores import INDEX, PARTS, CurvePoint, Tally
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
@@ -146,14 +146,11 @@ def _about(report: Report) -> Iterator[str]:
     yield f"{report.details['scored_steps']} of {report.diagnostics.answers} steps are scored."
     yield (
         "Mean within a user over its scored steps, then mean over users (M_bar); undefined values are left out. "
-        "Precision is the share of predicted tags that are used next, Recall the share of tags used next that are "
-        "predicted, Recall_Novelty and _Stability that of the new and of the kept ones, Error_* the share of a kind "
-        "of distractors in the pool that is predicted (peers of the truth, viral that day, decayed, random). "
-        "Formulas: docs/design.md, section 8."
+        f"{'; '.join(f'{name}: {DEFINITIONS[name]}' for name in METRICS)}. Formulas: docs/design.md, section 8."
     )
     yield (
-        f"{F1} is the harmonic mean of a user's mean Recall_Novelty and mean Recall_Stability, 0 where both are 0. The "
-        f"authors' released code leaves users with both 0 out: here {report.details['release_code_left_out']}."
+        f"{F1} is the {DEFINITIONS[F1]}. The authors' released code, and so published scores, "
+        f" leave out users with both 0: here {report.details['release_code_left_out']}."
     )
     yield (
         "Forward transfer (FWT) is a user's value over the steps from 2 on minus its value at step 1, then the mean "
@@ -252,9 +249,16 @@ def _checks(report: Report) -> Iterator[Block]:
 
 
 def _for_stats(report: Report) -> str:
-    """Return what that script's patterns find; an undefined value has no line."""
-    title, release = "Overall Macro Average", report.secondary[RELEASE].value
+    """Return what that script's patterns find; an undefined value has no line.
+
+    Unless all users are scored, every name has a mark, so that the script makes other files of these figures. Its
+    pattern for F1^NS finds no mark: a marked one is among the other metrics, whose pattern does.
+    """
+    of, title, release = report.coverage, "Overall Macro Average", report.secondary[RELEASE].value
+    share = "(share)" if report.run.get("users_in_tasks", of.expected_users) > of.expected_users else ""
+    mark = share if of.complete else "(INCOMPLETE)"
     values = [(name, report.metrics[name].value) for name in METRICS]
-    lines = [f"  {name} : {SHARE.text(value)}%" for name, value in values if value is not None]
-    last = [f"{F1} : {SHARE.text(release)}%"] if release is not None else []
-    return "\n".join([title, "=" * len(title), *lines, f"Users: {report.coverage.scored_users}", *last])
+    lines = [f"  {name}{mark} : {SHARE.text(value)}%" for name, value in values if value is not None]
+    last = [f"{F1}{mark} : {SHARE.text(release)}%"] if release is not None else []
+    users = [f"Users: {of.scored_users}{f' of {of.expected_users} {mark}' if mark else ''}"]
+    return "\n".join([title, "=" * len(title), *lines, *(last + users if mark else users + last)])

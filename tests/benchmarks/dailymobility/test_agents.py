@@ -14,8 +14,10 @@ import pytest
 
 from harness.benchmarks.dailymobility.agents import Runner, play
 from harness.benchmarks.dailymobility.day import Resident, Row
+from harness.endpoint.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Message, Request
+from tests.support import DATA
 from tests.support.agent_town import AOI, HOME, POI, WORK, city, played, resident, runner, saying, silence, written
 
 STAY = "async def forward(self): pass"
@@ -304,8 +306,12 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
         ("self.environment.set_aoi_schedules(99, 500000001)", "agent_api", "moving another person (99) is not"),
         ("self.environment.sense('weather')", "agent_api", "Environment.sense is not available here"),
         ("self.environment.map.get_projector()", "agent_api", "MapData.get_projector is not available here"),
-        ("self.environment.map.get_aoi(500000000)['shapely_lnglat']", "agent_api", "the field shapely_lnglat of a"),
-        ("self.environment.map.get_aoi(500000000).get('driving_gates', 1)", "agent_api", "the field driving_gates"),
+        ("self.environment.map.get_aoi(500000000)['external']", "agent_api", "the field external of a"),
+        (
+            "self.environment.map.get_aoi(500000000).get('shapely_lnglat')",
+            "agent_api",
+            "shapely_lnglat is not available",
+        ),
         ("self.messager", "agent_api", "Own.messager is not available here"),
         ("hasattr(self, 'database_writer')", "agent_api", "Own.database_writer is not available here"),
         ("self.toolbox.embedding", "agent_api", "AgentToolbox.embedding is not available here"),
@@ -391,7 +397,53 @@ def test_a_completion_without_text_is_a_value_error(tmp_path: Path, completion: 
     assert failure(runner(let_be), ask).kind == kind
 
 
-def test_settings_of_a_request_are_the_run_s_and_said_once(tmp_path: Path) -> None:
+def test_an_agent_s_request_is_that_of_upstream_field_by_field(tmp_path: Path) -> None:
+    """The golden bodies are what the client of `agentsociety` 1.5.7 sends (see its README). A member that is null is
+    the same to an endpoint as one that is absent, and `stream` is the transport's."""
+    lines = (DATA / "agentsociety" / "wire-1.5.7.jsonl").read_text(encoding="utf-8").splitlines()
+    golden = [
+        {name: value for name, value in json.loads(line).items() if value is not None and name != "stream"}
+        for line in lines
+    ]
+    asked: list[Request] = []
+
+    async def ask(request: Request) -> Completion:
+        asked.append(request)
+        return Completion("ok")
+
+    file = written(
+        tmp_path,
+        """
+        async def init(self):
+            await super().init()
+            dialog, form = [{"role": "user", "content": "hi"}], {"type": "json_object"}
+            await self.llm.atext_request(dialog)
+            await self.llm.atext_request(dialog, temperature=0.3, max_tokens=50)
+            await self.llm.atext_request(
+                dialog, response_format=form, top_p=0.5, frequency_penalty=0.1, presence_penalty=0.2
+            )
+        """,
+    )
+    played(runner(file), ask)
+    sampling = Sampling("m", temperature=None)
+    assert [json.loads(sampling.encode(request)) for request in asked] == golden
+    overridden = json.loads(Sampling("m", temperature=0.0, max_tokens=9).encode(asked[1]))
+    assert overridden == golden[1] | {"temperature": 0.0, "max_tokens": 9}
+
+
+@pytest.mark.parametrize("given", ["temperature=float('nan')", "top_p={1}", "max_tokens=object()"])
+def test_a_parameter_that_json_cannot_hold_is_the_agent_s_error(tmp_path: Path, given: str) -> None:
+    file = written(
+        tmp_path,
+        f"""
+        async def forward(self):
+            await self.llm.atext_request([{{"role": "user", "content": "?"}}], {given})
+        """,
+    )
+    assert failure(runner(file)).kind == "agent_error"
+
+
+def test_times_of_a_request_are_the_run_s_and_said_once(tmp_path: Path) -> None:
     """One warning each, whatever number of residents; the format of the reply is followed."""
     asked: list[Request] = []
 
@@ -415,7 +467,8 @@ def test_settings_of_a_request_are_the_run_s_and_said_once(tmp_path: Path) -> No
     played(running, ask)
     played(running, ask)
     assert [request.json_object for request in asked] == [False, True, False] * 2
-    names = ["temperature=...", "max_tokens=...", "timeout=...", "retries=...", "response_format=json_schema"]
+    assert asked[1].parameters == {"temperature": 1, "response_format": {"type": "json_schema"}}
+    names = ["timeout=...", "retries=..."]
     assert [warning.partition(" is ")[0] for warning in warnings] == [f"agent.py: atext_request({n})" for n in names]
 
 
@@ -449,7 +502,8 @@ def test_other_trip_modes_are_taken_as_driving_and_said(tmp_path: Path, mode: in
     warnings: list[str] = []
     body = f"async def forward(self):\n    await self.go_to_aoi(({AOI + 35}, {mode}))"
     played(runner(written(tmp_path, body), warnings.append))
-    assert len(warnings) == 1 and warnings[0].startswith(f"agent.py: trip mode {mode} ")
+    assert len(warnings) == 2 and warnings[1].startswith(f"agent.py: trip mode {mode} ")
+    assert "upstream takes a POI" in warnings[0]
 
 
 def test_residents_share_the_module_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 import orjson
 import pytest
 
+from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
 from harness.store.log import seal, unseal
@@ -733,6 +735,99 @@ def test_options_without_effect_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("place", ["", "datasets/DailyMobility", "DATASETS/dailymobility", "DailyMobility"])
+def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
+    """The layout of asbench, and the data folder itself; later commands find it without being told where."""
+    tasks, out = tmp_path / "theirs", tmp_path / "out"
+    shutil.copytree(town / "dailymobility", tasks / place)
+    assert run(tasks, out, "--name", "m") == 0
+    manifest = json.loads((out / "m" / "run_beijing.json").read_bytes())
+    assert Path(manifest["tasks"]["path"]) == tasks / place / "profiles.json"
+    for command in ("verify", "reeval", "report"):
+        assert again(command, out, "--name", "m") == 0
+        assert again(command, out, "--name", "m", "--tasks-dir", str(town)) == 0
+
+
+def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, capsys: Told) -> None:
+    """And where there is none, the usual place is what the message names."""
+    tasks = tmp_path / "both"
+    for place in ("dailymobility", "datasets/DailyMobility"):
+        shutil.copytree(town / "dailymobility", tasks / place)
+    assert DailyMobility.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
+    assert run(tmp_path / "none", tmp_path / "out") == 2
+    assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
+
+
+def test_what_an_agent_logs_is_in_the_run_s_log_alone(
+    town: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `logging` with and without a handler of its own, standard error, its logger and `print`; nothing is shown."""
+    agent, out = tmp_path / "talks.py", tmp_path / "out"
+    agent.write_text(
+        "import logging, sys\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n"
+        "own = logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\n\n"
+        "class Talks(DailyMobilityAgent):\n    async def forward(self):\n"
+        "        if self.environment.get_tick() == 901:\n"
+        "            logging.warning('one')\n            own.warning('two')\n"
+        "            sys.stderr.write('第三\\n')\n            self.logger.info('four')\n            print('five')\n"
+        "            sys.stderr.close()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
+    assert run(town, out, "--name", "m", "--agent", agent) == 0
+    log = [json.loads(line) for line in (out / "m" / "run_beijing.log").read_text("utf-8").splitlines()]
+    details = [entry["detail"] for entry in log if entry["what"] == "output"]
+    assert len(details) == 5 * FEW
+    assert {detail.partition(", resident ")[0] for detail in details} == {"talks.py, step 2"}
+    assert {detail.rpartition(": ")[2] for detail in details} == {"one", "two", "第三", "four", "five"}
+    shown = capsys.readouterr()
+    assert shown.err == "" and "four" not in shown.out and "第三" not in shown.out
+
+
+ONE_REQUEST = (
+    "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
+    "    async def init(self):\n        await super().init()\n        dialog = [{'role': 'user', 'content': '你好'}]\n"
+    "        await self.llm.atext_request(dialog, max_tokens=50)\n\n    async def forward(self):\n        pass\n"
+)
+
+
+def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: Path) -> None:
+    """Requests, identity and report agree on which it was."""
+    agent, out = tmp_path / "asker.py", tmp_path / "out"
+    agent.write_text(ONE_REQUEST, encoding="utf-8")
+    for name, options, expected in (("agent", (), (1, 50)), ("own", ("--temperature", 0.5), (0.5, 50))):
+        with serving(saying("ok")) as server:
+            assert on(server, town, out, "--agent", agent, "--name", name, *options) == 0
+            assert {(body["temperature"], body["max_tokens"]) for body in map(json.loads, server.bodies)} == {expected}
+        identity = json.loads((out / name / "run_beijing.json").read_bytes())["identity"]
+        assert identity["sampling"]["temperature"] == (None if name == "agent" else 0.5)
+        assert identity["settings"]["agent_parameters"] == "sent"
+        report = (out / name / "eval_report_beijing.txt").read_text(encoding="utf-8")
+        assert ("temperature is 1" in report, "own: temperature 0.5" in report) == (name == "agent", name == "own")
+        assert main(["verify", "--name", name, "--results-dir", str(out), "--tasks-dir", str(town)]) == 0
+
+
+def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(town: Path, tmp_path: Path) -> None:
+    """Its manifest does not have the setting: requests have the run's temperature and nothing of the agent's."""
+    agent, out = tmp_path / "asker.py", tmp_path / "out"
+    agent.write_text(ONE_REQUEST, encoding="utf-8")
+    with serving(saying("ok")) as server:
+        assert on(server, town, out, "--agent", agent, "--temperature", 0, "--name", "m") == 0
+        path = out / "m" / "run_beijing.json"
+        made = json.loads(path.read_bytes())
+        del made["identity"]["settings"]["agent_parameters"]
+        made["state"] = "incomplete"
+        path.write_text(json.dumps(made), encoding="utf-8")
+        for name in (RESULTS, "responses_beijing.jsonl"):
+            (out / "m" / name).write_bytes(b"")
+        del server.bodies[:]
+        edited = ("--trust", "--api-url", server.url)  # its seal is broken now
+        assert main(["resume", "--name", "m", "--results-dir", str(out), "--tasks-dir", str(town), *edited]) == 0
+        assert len(server.bodies) == FEW
+        assert all(b["temperature"] == 0 and "max_tokens" not in b for b in map(json.loads, server.bodies))
+    assert "not those that the agent file asks for" in (out / "m" / "eval_report_beijing.txt").read_text("utf-8")
+
+
 def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_path: Path, capsys: Told) -> None:
     """Warnings of the agent file, and residents who sent different requests after resuming."""
     agent, out = tmp_path / "asker.py", tmp_path / "out"
@@ -740,13 +835,13 @@ def test_what_a_user_must_know_of_an_agent_is_said_at_the_end(town: Path, tmp_pa
         "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Asker(DailyMobilityAgent):\n"
         "    async def forward(self):\n        if self.environment.get_tick() < 3000:\n"
         "            dialog = [{'role': 'user', 'content': f'现在 {self.environment.get_tick()} 秒'}]\n"
-        "            await self.llm.atext_request(dialog, temperature=0.3)\n",
+        "            await self.llm.atext_request(dialog, timeout=30)\n",
         encoding="utf-8",
     )
     with serving(saying("work")) as server:
         assert on(server, town, out, "--agent", agent) == 0
         told = capsys.readouterr().out
-        assert "warning: asker.py: atext_request(temperature=...)" in told
+        assert "warning: asker.py: atext_request(timeout=...)" in told
         assert "sent different requests" not in told
         asked = len(server.bodies)
         results = out / "m" / RESULTS

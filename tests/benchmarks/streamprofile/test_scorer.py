@@ -565,8 +565,9 @@ def test_measured_steps_can_be_scored() -> None:
 
 
 KEYS = (
-    "format benchmark metric_units headline subsets user invalid_as defaults prompt_version prompt subset model name "
-    "coverage metrics secondary bounds distribution details sections diagnostics schedule run usage bootstrap notes"
+    "format benchmark title metric_units headline subsets user invalid_as defaults prompt_version prompt subset model "
+    "name coverage metrics secondary bounds distribution details sections diagnostics schedule run usage bootstrap "
+    "notes"
 )
 
 

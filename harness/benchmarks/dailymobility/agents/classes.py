@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import random
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import deepcopy
@@ -13,6 +14,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from harness.benchmarks.dailymobility.agents.environment import Environment
+from harness.benchmarks.dailymobility.agents.errors import Written
 from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
 from harness.benchmarks.dailymobility.agents.llm import LLM
 from harness.benchmarks.dailymobility.agents.memory import Memory
@@ -26,11 +28,19 @@ Self = TypeVar("Self", bound="Fields")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class _Kept(logging.Handler):
+    """Writes to standard error while that is an agent's, which is kept for the run's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.stderr, Written):
+            sys.stderr.write(f"{self.format(record)}\n")
+
+
 def get_logger() -> logging.Logger:
-    """Return the logger of all agents, which shows nothing until somebody adds a handler."""
+    """Return the logger of all agents."""
     logger = logging.getLogger(LOGGER)
     if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
+        logger.addHandler(_Kept())
         logger.propagate = False
         logger.setLevel(logging.INFO)
     return logger

@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.projection import lnglat
 from harness.benchmarks.dailymobility.simulator import Stop
 from harness.benchmarks.dailymobility.spatial import Floats, optional
 
@@ -29,6 +30,14 @@ LARGEST_MODE = 8
 
 POI_CATG_DICT: dict[str, list[str]] = {kind: words.split() for kind, words in UPSTREAM["kinds"].items()}
 
+JOINS = {
+    "driving_positions": ("lane_id", "s"),
+    "walking_positions": ("lane_id", "s"),
+    "driving_gates": ("x", "y"),
+    "walking_gates": ("x", "y"),
+}
+"""Fields of an AOI that say where it joins the lanes, and the fields of their entries."""
+
 Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""
 
@@ -37,7 +46,7 @@ class Place(dict[str, Any]):
     """Fields of a place. Large or slow ones are made at their first use, and iteration does not see them before."""
 
     __slots__ = ("_map",)
-    LATE = frozenset(["positions", "shapely_xy"])
+    LATE = frozenset(["positions", "shapely_xy", "shapely_lnglat"])
     LACKS = lacks("Place")
 
     def __init__(self, map: MapData, fields: dict[str, Any]) -> None:
@@ -47,7 +56,7 @@ class Place(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name in self.LACKS:
             self._map._harness.refuse("agent_api", f"the field {name} of a place is not available here")
-        if name not in self.LATE:
+        if name not in self:
             raise KeyError(name)
         value = self[name] = self._map.late(self, name)
         return value
@@ -59,7 +68,8 @@ class Place(dict[str, Any]):
             return default
 
     def __contains__(self, name: object) -> bool:
-        return dict.__contains__(self, name) or name in self.LATE or name in self.LACKS
+        joins = name in JOINS and not dict.__contains__(self, "position")  # of an AOI
+        return dict.__contains__(self, name) or joins or name in self.LATE or name in self.LACKS
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Place:
         """Copy a place of the same map: agents keep places in their memory, which copies what is read."""
@@ -154,11 +164,18 @@ class MapData(Incomplete):
 
     def late(self, place: Place, name: str) -> Any:
         """Return a field that is made at its first use."""
+        if name in JOINS:
+            return [dict(zip(JOINS[name], at, strict=True)) for at in self._city.aois[place["id"]].joins.get(name, ())]
         at = place.get("position")
         outline = self._city.aois[place["id"]].outline if at is None else ((at["x"], at["y"]),)
         if name == "positions":
             return [{"x": x, "y": y} for x, y in outline]
         shapely = optional("shapely")
+        if name == "shapely_lnglat":
+            try:
+                outline = lnglat(self._city.projection, np.array(outline)).tolist()
+            except (ValueError, KeyError) as error:
+                self._harness.refuse("agent_api", f"shapely_lnglat is not available with this map: {error}")
         return shapely.Point(outline[0]) if len(outline) == 1 else shapely.Polygon(outline)
 
 
@@ -221,7 +238,9 @@ class Environment(Incomplete):
         plan: list[Stop] = []
         for number, given in enumerate(targets):
             aoi, mode = self._target(given)
-            if mode is None:
+            if mode is not None:
+                harness.warn_once("the second number of a pair (AOI, 1 to 8) is a trip mode here; upstream takes a POI")
+            else:
                 mode = ways[number] if number < len(ways) else DRIVE
             departure = times[number] if number < len(times) else self.get_tick()
             if mode not in (WALK, DRIVE):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import StringIO
+from threading import get_ident
 from typing import Any
 
 LONGEST = 300
@@ -27,6 +30,42 @@ def described(error: BaseException) -> str:
     """Return name and text of an error. This runs methods of its class, which may raise, or never return."""
     name, text = one_line(type(error).__name__), one_line(str(error))
     return f"{name}: {text}" if text else name
+
+
+class Written(StringIO):
+    """Standard error for agent files: holds what they write, until it is taken. Other threads' text passes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: Any = None
+        self._thread = 0
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Take the place of `sys.stderr`."""
+        self._shown, self._thread = sys.stderr, get_ident()
+        sys.stderr = self
+        try:
+            yield
+        finally:
+            sys.stderr, self._thread = self._shown, 0
+
+    def write(self, text: str) -> int:
+        if get_ident() == self._thread or self._shown is None:
+            return super().write(text)
+        return int(self._shown.write(text))
+
+    def close(self) -> None:
+        """Stay open, whatever the agent does: `sys.stderr` of a process is not closed either."""
+
+    def taken(self) -> list[str]:
+        """Return the lines since the last call."""
+        if not self.tell():
+            return []
+        text = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return [line for line in text.splitlines() if line.strip()]
 
 
 @contextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
+
+import orjson
 
 from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
 from harness.benchmarks.parsing import FINAL_REASONS
@@ -31,7 +34,7 @@ class LLM(Incomplete):
         self,
         dialog: Sequence[Any],
         response_format: Any = None,
-        temperature: float | None = None,
+        temperature: float | None = 1,
         max_tokens: int | None = None,
         top_p: float | None = None,
         frequency_penalty: float | None = None,
@@ -43,22 +46,21 @@ class LLM(Incomplete):
     ) -> str:
         """Return the text of the completion. Raise `NoReply` for one without text.
 
-        Sampling, time-outs and retries are the run's: the first use of each parameter for them makes a warning. Tools
-        are not available.
+        Parameters of sampling are sent, as upstream, unless the run sets them. Time-outs and retries are the run's: the
+        first use of each makes a warning. Tools are not available.
         """
         harness = self._harness
         if _given(tools) and tools:
             harness.refuse("agent_api", "atext_request(tools=...) is not available here")
-        ignored = {"temperature": temperature, "max_tokens": max_tokens, "top_p": top_p}
-        ignored |= {"frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty}
-        for name, value in (ignored | {"timeout": timeout, "retries": retries}).items():
+        for name, value in {"timeout": timeout, "retries": retries}.items():
             if _given(value):
                 harness.warn_once(f"atext_request({name}=...) is ignored: the settings of the run apply")
+        asked = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+        asked |= {"frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty}
+        asked["response_format"] = response_format
         form = response_format.get("type") if isinstance(response_format, dict) else None
-        if form not in (None, "text", "json_object"):
-            harness.warn_once(f"atext_request(response_format={form}) is sent as a request for a JSON object")
         messages = tuple(_message(each) for each in dialog)
-        completion = await harness.send(Request(messages, form not in (None, "text")))
+        completion = await harness.send(Request(messages, form not in (None, "text"), _plain(asked)))
         if completion.text.strip():
             return completion.text
         if completion.finish_reason in FINAL_REASONS:
@@ -69,6 +71,15 @@ class LLM(Incomplete):
 def _given(value: Any) -> bool:
     """Return whether a parameter was set; the `openai` package has a value of its own for those that were not."""
     return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
+
+
+def _plain(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that were set as plain JSON. Raise `TypeError` or `ValueError` for what JSON cannot hold.
+
+    The standard library's writer is upstream's: it takes the numbers of numpy that are subclasses of Python's.
+    """
+    given = {name: value for name, value in asked.items() if _given(value)}
+    return orjson.loads(json.dumps(given, allow_nan=False))  # type: ignore[no-any-return]
 
 
 def _message(given: Any) -> Message:

@@ -18,7 +18,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from traceback import extract_tb, walk_stack, walk_tb
@@ -26,7 +26,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
-from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, described, one_line, warnings_to
+from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
 from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
 from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place, put_back, working_directory
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -43,7 +43,7 @@ class AgentFile:
     """An agent file as loaded: its class, its bytes, and by file name those of `siblings`, the modules in its folder.
 
     Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
-    tracebacks name them, `warnings` those of Python as they were loaded.
+    tracebacks name them, `warnings` those of Python as they were loaded, `written` what they write to standard error.
     """
 
     cls: type[CitizenAgentBase]
@@ -52,6 +52,7 @@ class AgentFile:
     siblings: Mapping[str, bytes]
     sources: frozenset[str]
     warnings: tuple[str, ...] = ()
+    written: Written = field(default_factory=Written)
 
     @property
     def name(self) -> str:
@@ -77,7 +78,8 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
     """
     data = _read(path, digests)
     loading = _Loading(path.resolve().parent, digests)
-    with _undisturbed(Dice("loading", data)), warnings_to(loading.receive):
+    written = Written()
+    with _undisturbed(Dice("loading", data)), written.in_place(), warnings_to(loading.receive):
         try:
             cls = _agent_class(path, loading.run(path, data))
         except (BadInput, KeyboardInterrupt):
@@ -90,7 +92,8 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
             raise BadInput(f"{where}: {why}") from None
         finally:
             loading.over = True
-    return AgentFile(cls, path, data, dict(loading.siblings), frozenset(loading.files), tuple(loading.warnings))
+    siblings, sources = dict(loading.siblings), frozenset(loading.files)
+    return AgentFile(cls, path, data, siblings, sources, tuple(loading.warnings), written)
 
 
 class _Loading:

@@ -15,11 +15,15 @@ from harness.benchmarks.dailymobility.agents.loader import AgentFile
 from harness.benchmarks.dailymobility.agents.watchdog import Guard, Limits
 from harness.benchmarks.dailymobility.city import City
 
+LOGGED_MOST = 10_000
+"""Lines of agents in a run's log, for each process."""
+
 
 class Runner:
     """One agent file in one city, for residents that play in one event loop, several at the same time.
 
-    `warn` gets one line each; `playing` is the session that runs a slice.
+    `warn` gets one line each, `log` those that the agent logs or writes to standard error, up to `LOGGED_MOST`;
+    `playing` is the session that runs a slice.
     """
 
     def __init__(
@@ -29,6 +33,7 @@ class Runner:
         *,
         seed: int,
         warn: Callable[[str], None] | None = None,
+        log: Callable[[str], None] | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.agent = agent
@@ -39,6 +44,8 @@ class Runner:
         self.map = MapData(city, self)
         self.playing: Harness | None = None
         self._warn = warn
+        self._log = log
+        self._logged = 0
         self._warned: set[str] = set()
         self._capture = ExitStack()
         self._players = 0
@@ -48,6 +55,15 @@ class Runner:
         if self._warn is not None and (key or what) not in self._warned:
             self._warned.add(key or what)
             self._warn(one_line(f"{self.agent.name}: {what}", 2 * LONGEST))
+
+    def log_written(self, where: str) -> None:
+        """Log what the agent wrote in a slice, `where` names it."""
+        for line in self.agent.written.taken():
+            self._logged += 1
+            if self._logged == LOGGED_MOST + 1:
+                self.warn_once(f"only the first {LOGGED_MOST} lines that it logs are in the run's log")
+            elif self._log is not None and self._logged <= LOGGED_MOST:
+                self._log(f"{where}: {one_line(line, 2 * LONGEST)}")
 
     def refuse(self, kind: str, what: str) -> NoReturn:
         """Fail the resident whose slice runs: the map is for all of them."""

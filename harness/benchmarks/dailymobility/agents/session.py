@@ -203,7 +203,8 @@ class Session:
         runner.playing = self
         loop.set_task_factory(self._task)
         try:
-            return self._draw(partial(runner.guard.run, step), argument, dice)
+            with runner.agent.written.in_place():
+                return self._draw(partial(runner.guard.run, step), argument, dice)
         finally:
             loop.set_task_factory(factory)
             runner.playing = None
@@ -231,6 +232,7 @@ class Session:
         self._slices += 1
         if put_back(self._folder):
             runner.warn_once("changed the working directory, which was put back: the whole process has one")
+        runner.log_written(f"{self._at(None)}, resident {self._resident.key}")
         if guard.broken:
             what = f"still running after {runner.limits.limit:g} s without waiting"
             self._fail("agent_blocked", guard.place, what)

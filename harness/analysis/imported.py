@@ -1,0 +1,62 @@
+"""Results without a manifest: another program wrote them, and `reeval` scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+
+from harness.benchmarks import registry, reports
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.reports import Report
+from harness.errors import BadInput
+from harness.store.files import RunFiles
+from harness.store.log import lines, sound
+
+PREFIX = "inference_results_"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Results of another program on one subset."""
+
+    files: RunFiles
+
+    @property
+    def name(self) -> str:
+        return self.files.folder.name
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.files.subset}"
+
+    @property
+    def report(self) -> Report | None:
+        """Return the report of these results; None if `reeval` has not scored them, or they were written again."""
+        first = next((line.text for line in lines(self.files.results)), b"")
+        try:
+            return reports.read(content(self.files.report("json"), DOCUMENT_MOST)) if sound(first) else None
+        except (OSError, BadInput):
+            return None
+
+    @property
+    def remedy(self) -> str:
+        """Return why results without a report cannot be shown, and the command to run."""
+        try:
+            registry.importing(self.files.subset)
+        except BadInput as error:
+            return str(error)
+        return f"results of another program, not scored as they are now: run `{self.command}`"
+
+    @property
+    def command(self) -> str:
+        return f"harness reeval --name {quote(self.name)}"
+
+
+def imported(results: Path, folder: str = "*") -> Iterator[Imported]:
+    """Yield the results without a manifest below a results folder; `folder` is a `glob` pattern of their name."""
+    for path in sorted(results.glob(f"{folder}/{PREFIX}*.jsonl")):
+        files = RunFiles(path.parent, path.stem.removeprefix(PREFIX))
+        if not files.manifest.exists():
+            yield Imported(files)

@@ -1,0 +1,238 @@
+"""Requests far beyond the usual latency: named, and with --hedge sent a second time. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from harness.endpoint.caller import HEDGED, Caller, Limits
+from harness.endpoint.control import FixedControl
+from harness.endpoint.latency import ENOUGH, LEAST_BEYOND, Latency
+from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.rates import Rates
+from harness.endpoint.transport import Received
+from harness.errors import EndpointStopped, GaveUp, Rejected, TransportFault
+from harness.model import Completion, Reply
+from tests.support import virtual
+
+USUAL, HEDGE = 2.0, 3.0
+FIRST, SECOND = "first", "second"
+
+
+class World:
+    """An endpoint that takes `USUAL` seconds for a reply; `hangs` is awaited for the user `hangs`, with the number of
+    its requests before."""
+
+    def __init__(self, hangs: Callable[[int], Awaitable[None]], slots: int = 4, hedge: float = HEDGE) -> None:
+        self.hangs = hangs
+        self.sent: list[tuple[str, float]] = []
+        self.cancelled: list[float] = []
+        self.warned: list[tuple[str, int]] = []
+        self.in_flight = self.most = 0
+        self.rates = Rates(600.0, None, 0.0)
+        self.limiter = Limiter(Slots(FixedControl(slots), virtual.now, self.rates))
+        self.caller = Caller(self, self.limiter, Limits(2, 900.0, hedge=hedge), clock=virtual.now)
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        name = body.decode()
+        before = sum(one == name for one, _ in self.sent)
+        self.sent.append((name, virtual.now()))
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        try:
+            if name == "hangs":
+                await self.hangs(before)
+            else:
+                await asyncio.sleep(USUAL)
+        except asyncio.CancelledError:
+            self.cancelled.append(virtual.now())
+            raise
+        finally:
+            self.in_flight -= 1
+        return Received(Completion(SECOND if before else FIRST, prompt_tokens=5, completion_tokens=1), "here")
+
+    async def ask(self, name: str) -> Reply:
+        return await self.caller.complete(name.encode(), 1, name, lambda fault, n: self.warned.append((fault.kind, n)))
+
+    async def usual(self, number: int = ENOUGH) -> None:
+        for _ in range(number):
+            await self.ask("usual")
+
+    def sent_by(self, name: str) -> list[float]:
+        return [at for one, at in self.sent if one == name]
+
+
+def seconds(first: float, second: float) -> Callable[[int], Awaitable[None]]:
+    return lambda before: asyncio.sleep(second if before else first)
+
+
+def played(hangs: Callable[[int], Awaitable[None]], then: Callable[[World], Awaitable[Any]], **world: Any) -> World:
+    async def main() -> World:
+        made = World(hangs, **world)
+        await made.usual()
+        await then(made)
+        assert (made.limiter.in_flight, made.in_flight, made.caller.stragglers()) == (0, 0, [])
+        return made
+
+    return virtual.run(main)
+
+
+def test_second_try_wins_where_the_first_hangs() -> None:
+    """It goes out after the multiple of the 99th percentile; the first is cancelled, and the seconds are its own."""
+
+    async def then(world: World) -> None:
+        start = virtual.now()
+        reply = await world.ask("hangs")
+        assert (reply.completion.text, reply.seconds, reply.tries) == (SECOND, USUAL, 2)
+        assert virtual.now() - start == pytest.approx(HEDGE * USUAL + USUAL)
+        assert world.sent_by("hangs")[1] - start == pytest.approx(HEDGE * USUAL)
+        assert world.cancelled == [virtual.now()]
+
+    world = played(seconds(500.0, USUAL), then)
+    assert world.warned == [(HEDGED, 1)]
+    assert (world.caller.traffic.hedged, world.caller.traffic.requests) == (1, ENOUGH + 2)
+
+
+def test_first_try_wins_where_it_is_whole_first() -> None:
+    """The second is cancelled then."""
+
+    async def then(world: World) -> None:
+        assert (await world.ask("hangs")).completion.text == FIRST
+        assert world.cancelled == [virtual.now()]
+
+    played(seconds(HEDGE * USUAL + 1.0, 500.0), then)
+
+
+@pytest.mark.parametrize(("first", "hedge"), [(500.0, 0.0), (HEDGE * USUAL - 0.5, HEDGE)], ids=["off", "in time"])
+def test_nothing_is_sent_twice_without_need(first: float, hedge: float) -> None:
+    """Without --hedge never, and with it not what comes within the multiple."""
+    world = played(seconds(first, USUAL), lambda world: world.ask("hangs"), hedge=hedge)
+    assert (len(world.sent_by("hangs")), world.caller.traffic.hedged, world.warned) == (1, 0, [])
+
+
+def test_second_try_waits_for_a_slot_and_its_rate() -> None:
+    """At a limit of one it never goes out, since the first try holds the slot; both count as requests of the rate."""
+    world = played(seconds(50.0, USUAL), lambda world: world.ask("hangs"), slots=1)
+    assert (len(world.sent_by("hangs")), world.most) == (1, 1)
+    taken: list[float] = []
+
+    async def then(world: World) -> None:
+        take = world.rates.take
+        world.rates.take = lambda tokens, now: (taken.append(now), take(tokens, now))[1]  # type: ignore[method-assign]
+        await world.ask("hangs")
+
+    played(seconds(50.0, USUAL), then)
+    assert len(taken) == 2
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["first", "second"])
+def test_fault_of_one_try_waits_for_the_other(number: int) -> None:
+    """Only where both have failed is the request tried again as after any fault."""
+
+    async def hangs(before: int) -> None:
+        if before == number:
+            await asyncio.sleep(1.0 if before else HEDGE * USUAL + 1.0)
+            raise TransportFault("http_503", "busy")
+        await asyncio.sleep(HEDGE * USUAL + 3.0)
+
+    world = played(hangs, lambda world: world.ask("hangs"))
+    assert len(world.sent_by("hangs")) == 2
+    assert world.cancelled == []
+
+
+def test_faults_of_both_tries_are_a_failed_try() -> None:
+    """Which is retried, and hedged again."""
+
+    async def hangs(before: int) -> None:
+        await asyncio.sleep(HEDGE * USUAL + 1.0)
+        raise TransportFault("http_503", "busy")
+
+    async def then(world: World) -> None:
+        await virtual.all_of(world.usual(200), refused(world, GaveUp))
+
+    world = played(hangs, then)
+    assert len(world.sent_by("hangs")) == 6
+    assert [kind for kind, _ in world.warned] == [HEDGED, "http_503"] * 3
+
+
+async def refused(world: World, error: type[Exception]) -> list[None]:
+    with pytest.raises(error):
+        await world.ask("hangs")
+    return []
+
+
+@pytest.mark.parametrize("error", [Rejected("http_400", "no"), EndpointStopped("no")], ids=["rejected", "stopped"])
+def test_refusal_of_one_try_is_the_answer(error: Exception) -> None:
+    """No other try would help: it does not wait for the other."""
+
+    async def hangs(before: int) -> None:
+        await asyncio.sleep(1.0 if before else 500.0)
+        raise error
+
+    world = played(hangs, lambda world: refused(world, type(error)))
+    assert len(world.cancelled) == 1
+
+
+def test_request_that_is_cancelled_takes_both_tries_with_it() -> None:
+    """As at the end of a run; no slot is left taken."""
+
+    async def then(world: World) -> None:
+        task = asyncio.create_task(world.ask("hangs"))
+        await asyncio.sleep(HEDGE * USUAL + 1.0)
+        assert world.in_flight == 2
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert len(played(seconds(500.0, 500.0), then).cancelled) == 2
+
+
+def test_what_hangs_among_the_first_requests_is_sent_again_too() -> None:
+    """The usual latency is looked up again until enough replies say what it is."""
+
+    async def main() -> None:
+        world = World(seconds(500.0, USUAL))
+        _, reply = await virtual.all_of(world.usual(), world.ask("hangs"))
+        assert reply is not None and reply.completion.text == SECOND
+        assert virtual.now() <= ENOUGH * USUAL + HEDGE * USUAL + USUAL
+
+    virtual.run(main)
+
+
+def test_stragglers_are_named_with_their_seconds() -> None:
+    """Those in flight far beyond the 99th percentile, the oldest first; none before enough replies are known."""
+
+    async def main() -> None:
+        world = World(seconds(500.0, 500.0), hedge=0.0)
+        first = asyncio.create_task(world.ask("hangs"))
+        await asyncio.sleep(100.0)
+        assert world.caller.stragglers() == []
+        await world.usual()
+        second = asyncio.create_task(world.ask("hangs"))
+        await asyncio.sleep(LEAST_BEYOND - 1.0)
+        [(place, user, lasted)] = world.caller.stragglers()
+        assert (place, user, lasted) == (1, "hangs", pytest.approx(virtual.now()))
+        await asyncio.sleep(2.0)
+        assert [place for place, *_ in world.caller.stragglers()] == [1, ENOUGH + 2]
+        first.cancel()
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert world.caller.stragglers() == []
+
+    virtual.run(main)
+
+
+def test_far_beyond_is_a_multiple_of_the_tail() -> None:
+    """And at least some seconds, so that fast endpoints are not warned of."""
+    latency = Latency()
+    for _ in range(ENOUGH - 1):
+        latency.add(30.0)
+    assert (latency.tail, latency.beyond) == (None, None)
+    latency.add(30.0)
+    assert (latency.tail, latency.beyond) == (30.0, 120.0)
+    for _ in range(1000):
+        latency.add(0.01)
+    assert latency.beyond == LEAST_BEYOND
