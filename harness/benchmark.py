@@ -299,6 +299,11 @@ class Benchmark:
         """Return the temperature of requests if the user sets none. With None each request decides (`parameters`)."""
         return TEMPERATURE
 
+    @property
+    def note_on_baselines(self) -> str:
+        """Return what a user should know before a baseline plays with these settings; empty for nothing."""
+        return ""
+
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""
         self.warnings.append(text)

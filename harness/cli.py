@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from harness import __version__
 from harness.benchmarks import registry
-from harness.config import secrets
+from harness.config import hash_seed, secrets
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.printable import in_lines, on_one_line
 from harness.ui import process_list, streams
@@ -59,6 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command and return the process's exit code."""
     streams.admit_all_characters()
     arguments = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        hash_seed.fix(arguments, os.environ)
     if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
         process_list.hide(secrets.of_arguments(arguments))
     try:

@@ -22,6 +22,11 @@ EMOJI = frozenset({"So", "Sk"})
 """Symbols, and the modifiers of their skin tones."""
 
 
+def short_hash(digest: str) -> str:
+    """Return the beginning of a hash as every page, table and message shows it."""
+    return digest[:12] + "…" * (len(digest) > 12)
+
+
 def on_one_line(text: str) -> str:
     """Return a value (a name, a cell, a sentence) for one line: breaks and tabs are escaped, too."""
     return _escaped(text, lambda character: character.encode("unicode_escape").decode())

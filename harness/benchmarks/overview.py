@@ -15,6 +15,7 @@ from harness.benchmarks import usage
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, sentence_on_invalid
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
+from harness.printable import short_hash
 
 METHODS = {
     "plain": "users resampled with replacement",
@@ -132,12 +133,17 @@ def _about_run(report: Report) -> Iterator[Block]:
     whose = "this harness's own" if report.prompt == "own" else report.prompt
     yield Paragraph(f"Prompt: {whose} (prompt version {report.prompt_version}).")
     if run:
-        settings = ", ".join(f"{name} {plain(value)}" for name, value in run.items() if name not in RUN_FACTS)
+        settings = ", ".join(_setting(name, value) for name, value in run.items() if name not in RUN_FACTS)
         yield Paragraph(
             f"Settings: {settings}. Tasks: {run['tasks']}, {run['users_in_tasks']} {report.user}s, SHA-256 "
-            f"{run['tasks_sha256'][:16]}… Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
+            f"{short_hash(run['tasks_sha256'])} Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
             f"{run['created']}."
         )
+
+
+def _setting(name: str, value: object) -> str:
+    text = plain(value)
+    return f"{name} {short_hash(text) if name.endswith('_sha256') else text}"
 
 
 def with_failures(report: Report, of_all: Report) -> Report:

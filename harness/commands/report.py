@@ -13,11 +13,12 @@ from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.leaderboard import reports
-from harness.analysis.leaderboard.footnotes import left_out
-from harness.analysis.leaderboard.reports import Scored, Value
+from harness.analysis.leaderboard import reports, tables
+from harness.analysis.leaderboard.footnotes import left_out, notes
+from harness.analysis.leaderboard.reports import Scored
+from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark, Metric
+from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.benchmarks.reports import Report
 from harness.config import options
@@ -34,6 +35,8 @@ from harness.ui.streams import tell
 from harness.ui.words import plural
 
 ALL = "all"
+RUN = "run"
+"""The first column of the table of all runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,14 +154,6 @@ class _Run:
     is_incomplete: bool
 
     @property
-    def name(self) -> str:
-        return _shown(self.files.folder.name)
-
-    @property
-    def label(self) -> str:
-        return f"{self.name} · {self.files.subset}"
-
-    @property
     def address(self) -> str:
         """Return the path of its page, else of its text; relative to the results folder."""
         paths = map(self.files.report, ("html", "txt"))
@@ -174,10 +169,15 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
-    links = {run.label: run.address for run in runs} if place.parent == args.results_dir else {}
+    links: dict[tuple[str, str], str] = {}
+    for run in runs if place.parent == args.results_dir else ():
+        links[run.scored.run, run.scored.subset] = run.address
+        links.setdefault((run.scored.run, RUN), run.address)
     blocks: list[Block] = list(map(Paragraph, left.sentences()))
+    of_metrics = tables.main(tables.tables([run.scored for run in runs], with_published=False))
     for name in dict.fromkeys(run.scored.benchmark for run in runs):
-        blocks += _blocks([run for run in runs if run.scored.benchmark == name])
+        mine = [table for table in of_metrics if table.benchmark == name]
+        blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
     _print(place)
     return code
@@ -188,55 +188,77 @@ def _run(files: RunFiles) -> _Run:
     return _Run(files, scored, not report.coverage.complete)
 
 
-def _blocks(runs: Sequence[_Run]) -> Iterator[Block]:
-    declared = runs[0].scored.declared
-    yield Heading(declared.title)
+def _blocks(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
+    yield Heading(runs[0].scored.declared.title)
     incomplete = sum(run.is_incomplete for run in runs)
     how_many = f", {incomplete} of them INCOMPLETE" if incomplete else ""
     yield Paragraph(
         f"{plural(len(runs), 'report')}{how_many}. Only runs with the same prompt, tasks and settings compare; "
         "intervals are over the choice of users."
     )
-    metrics = [declared.metrics[name] for name in declared.headline]
-    yield _table(metrics, runs)
-    for metric in metrics:
-        yield _chart(metric, runs)
-        if incomplete:
-            yield Paragraph("* INCOMPLETE: not all of its users are scored; the table shows on which subset.")
+    yield _overview(runs, of_metrics)
+    yield from map(Paragraph, notes(of_metrics, show_ranks=False))
+    for table in of_metrics:
+        if len(table.columns) > 1:
+            yield _by_subset(table)
+        yield _chart(table)
 
 
-def _table(metrics: Sequence[Metric], runs: Sequence[_Run]) -> Table:
-    """Return a row per report and a column per metric; runs are described as in the tables of `stats`."""
-    rows = []
+def _overview(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Table:
+    """Return a row per run, with its average over subsets if there are several, described as in the tables of
+    `stats`."""
+    by_name: dict[str, list[_Run]] = {}
     for run in runs:
-        of = run.scored
-        coverage = f"{'INCOMPLETE: ' if run.is_incomplete else ''}{of.scored} of {of.expected}"
-        invalid = f"{of.invalid} of {of.answers}" if of.invalid else "0"
-        figures = [_figure(metric, of.values.get(metric.name)) for metric in metrics]
-        rows.append((run.label, coverage, invalid, *figures, of.about))
-    heads = (f"{metric.name}, {metric.shown_unit}" for metric in metrics)
-    return Table(("run", "users", "invalid", *heads, "what"), tuple(rows))
+        by_name.setdefault(run.scored.run, []).append(run)
+    rows = []
+    for name, mine in by_name.items():
+        of = [run.scored for run in mine]
+        scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
+        invalid, answers = sum(one.invalid for one in of), sum(one.answers for one in of)
+        figures = [
+            next((_figure(table, row, table.columns[-1]) for row in table.rows if row.name == name), "n/a")
+            for table in of_metrics
+        ]
+        rows.append(
+            (
+                name,
+                f"{'INCOMPLETE: ' * any(run.is_incomplete for run in mine)}{scored} of {expected}",
+                f"{invalid} of {answers}" if invalid else "0",
+                *figures,
+                Row(name, {}, tuple(of)).about,
+            )
+        )
+    average = f" ({tables.AVERAGE})" if of_metrics and len(of_metrics[0].columns) > 1 else ""
+    heads = (f"{table.metric.name}, {table.metric.shown_unit}{average}" for table in of_metrics)
+    return Table((RUN, "users", "invalid", *heads, "what"), tuple(rows))
 
 
-def _figure(metric: Metric, of: Value | None) -> str:
-    """Return a value with its interval."""
+def _by_subset(table: MetricTable) -> Table:
+    columns = [name for name in table.columns if name == tables.AVERAGE or any(row.figures[name] for row in table.rows)]
+    rows = ((row.name, *(_figure(table, row, column) for column in columns)) for row in table.rows)
+    return Table((table.title, *columns), tuple(rows))
+
+
+def _figure(table: MetricTable, row: Row, column: str) -> str:
+    """Return a value, with its interval on a line of its own."""
+    of = row.figures[column]
     if of is None:
         return "n/a"
-    return f"{metric.text(of.value)}{f' {metric.span(of.interval)}' if of.interval else ''}"
+    interval = f"\n{table.metric.span(of.value.interval)}" if of.value.interval else ""
+    return f"{table.metric.text(of.value.value)}{'' if of.complete else '*'}{interval}"
 
 
-def _chart(metric: Metric, runs: Sequence[_Run]) -> Chart:
-    """Return a row per run and a dot per subset; an incomplete run has a star."""
-    names = tuple(dict.fromkeys(run.name for run in runs))
-    starred = {run.name for run in runs if run.is_incomplete}
-    rows = tuple(f"{name} *" if name in starred else name for name in names)
-    subsets = tuple(dict.fromkeys(run.files.subset for run in runs))
-    found = {(run.name, run.files.subset): run.scored.values.get(metric.name) for run in runs}
+def _chart(table: MetricTable) -> Chart:
+    """Return a row per run and a dot per subset; a run of which not all users are scored has a star."""
+    starred = [any(of and not of.complete for of in row.figures.values()) for row in table.rows]
+    rows = tuple(f"{row.name} *" if star else row.name for row, star in zip(table.rows, starred, strict=True))
 
     def series(subset: str) -> Series:
-        of = [found.get((name, subset)) for name in names]
+        of = [figure.value if (figure := row.figures[subset]) else None for row in table.rows]
         bounds = [(one.interval if one else None) or (None, None) for one in of]
         return Series(subset, tuple(one.value if one else None for one in of), *map(tuple, zip(*bounds, strict=True)))
 
-    title, shares = f"{metric.name}, with 95 % intervals", metric.unit is None
-    return Chart("intervals", title, rows, metric.shown_unit, "", tuple(map(series, subsets)), shares)
+    subsets = [name for name in table.layout.subsets if any(row.figures[name] for row in table.rows)]
+    explained = "; *: not all users of the tasks file are scored" if any(starred) else ""
+    title, shares = f"{table.metric.name}, with 95 % intervals{explained}", table.metric.unit is None
+    return Chart("intervals", title, rows, table.metric.shown_unit, "", tuple(map(series, subsets)), shares)

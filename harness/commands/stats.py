@@ -90,8 +90,7 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[M
     """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
     without names the main ones, and those with published scores."""
     if names is None:
-        main = [(table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)]
-        return [table for key in dict.fromkeys(main) for table in found if (table.benchmark, table.metric.name) == key]
+        return tables.main(found)
     chosen: list[MetricTable] = []
     for name in names:
         of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from harness import __version__, defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import settings
+from harness.config import hash_seed
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
 from harness.store.manifest import Identity, Manifest, Provenance, Selection
@@ -98,7 +100,8 @@ class Plan:
         """Return what is recorded; changes are reported, not refused."""
         own, origin = self.benchmark.source, self.benchmark.origin
         files = settings.files(self.benchmark.settings) if origin else {}  # a shipped benchmark's are next to `source`
-        return {
+        plays_code = self.benchmark.runs_code(self.benchmark.identity())
+        made: Provenance = {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,
             "provider": self.found.provider.name if self.found and self.found.provider else None,
@@ -116,6 +119,7 @@ class Plan:
             "packages": dict(_versions()),
             "git": _commit(),
         }
+        return {**made, "hash_seed": hash_seed.fixed(os.environ)} if plays_code else made
 
 
 def sampling_again(manifest: Manifest) -> Sampling:

@@ -84,6 +84,8 @@ def _notices(plan: Plan) -> Iterator[str]:
     """Yield what a user should know about where requests go, before the first one is sent."""
     if plan.found is None:
         yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
+        if note := plan.benchmark.note_on_baselines:
+            yield note
         return
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):

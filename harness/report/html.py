@@ -47,10 +47,11 @@ def page(
     *,
     warning: str = "",
     tiles: Sequence[Tile] = (),
-    links: Mapping[str, str] | None = None,
+    links: Mapping[tuple[str, str], str] | None = None,
     browser: Browser | None = None,
 ) -> str:
-    """Return the page. `warning` comes before any number; `links` are addresses by the text of a table's first cell."""
+    """Return the page. `warning` comes before any number; `links` are addresses of cells by the
+    text of their row's first cell and the name of their column."""
     return "".join(pieces(title, blocks, warning=warning, tiles=tiles, links=links, browser=browser))
 
 
@@ -60,7 +61,7 @@ def pieces(
     *,
     warning: str = "",
     tiles: Sequence[Tile] = (),
-    links: Mapping[str, str] | None = None,
+    links: Mapping[tuple[str, str], str] | None = None,
     browser: Browser | None = None,
 ) -> Iterator[str]:
     """Yield the page in pieces, none larger than a user's card or the page without cards."""

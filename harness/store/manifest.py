@@ -71,6 +71,7 @@ class Provenance(TypedDict, total=False):
     harness: Any
     parser_version: Any
     python: Any
+    hash_seed: Any
     packages: Any
     git: Any
     quirks: list[str]

@@ -119,7 +119,7 @@ def test_pages_of_one_run_of_all_its_users_and_of_all_runs(floor: Commands) -> N
     assert all(f"synthetic-{number:02}" in users for number in range(1, 21)) and "MAE, stars" in users
     floor("report")
     page = (floor.results / "index.html").read_text()
-    assert "MAE, stars" in page and "1.200 [0.900, 1.500]" in page and "15.00 [0.00, 30.00]" in page
+    assert "MAE, stars" in page and "1.200\n[0.900, 1.500]" in page and "15.00\n[0.00, 30.00]" in page
 
 
 def test_tables_rank_the_lowest_error_first_and_know_each_unit(floor: Commands) -> None:

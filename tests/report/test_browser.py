@@ -25,6 +25,13 @@ PICTURES = "document.querySelectorAll('figure').length"
 DRAWN = "document.querySelectorAll('figure svg').length"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 PICK = "document.querySelectorAll('#browser tbody button')[{}].click()"
+KEPT = (
+    ("h2", "breakAfter", "avoid"),
+    ("p:has(+ .scroll)", "breakAfter", "avoid"),
+    ("p:has(+ figure)", "breakAfter", "avoid"),
+    ("figcaption", "breakAfter", "avoid"),
+    ("table", "breakInside", "avoid"),
+)
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -74,6 +81,21 @@ def test_page_draws_every_picture_at_any_width_in_light_and_dark(made: Path, nam
     light, *dark = looked(work)
     assert light == "rgb(255, 255, 255)"
     assert light not in dark
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_table_is_cut_at_1200_pixels(made: Path, name: str) -> None:
+    """And each cell draws its own rule: the first column, which stays in place, would cover half of a shared one."""
+
+    async def work(opened: Tab) -> None:
+        await opened.open(made / name, width=1200)
+        widths = await opened.tell(
+            "[...document.querySelectorAll('.scroll')].map((one) => [one.clientWidth, one.scrollWidth])"
+        )
+        assert len(widths) >= 2 and all(needed <= there for there, needed in widths)
+        assert await opened.tell("getComputedStyle(document.querySelector('table')).borderCollapse") == "separate"
+
+    looked(work)
 
 
 @pytest.mark.parametrize("name", PAGES[:2])
@@ -178,13 +200,18 @@ def test_odd_numbers_break_no_picture(tmp_path: Path) -> None:
 
 
 def test_page_prints_without_the_browser_of_users(made: Path) -> None:
-    """To a PDF, with its pictures."""
+    """To a PDF, with its pictures; a heading stays with what follows it, a table that fits a page is on one."""
 
     async def work(opened: Tab) -> bytes:
         await opened.open(made / PAGES[0], dark=True)
         await opened.do("Emulation.setEmulatedMedia", media="print")
         assert await opened.tell("getComputedStyle(document.getElementById('browser')).display") == "none"
         assert await opened.tell(BACKGROUND) == "rgb(255, 255, 255)"
+        for which, style, wanted in KEPT:
+            found = (
+                f"[...new Set([...document.querySelectorAll('{which}')].map((one) => getComputedStyle(one).{style}))]"
+            )
+            assert await opened.tell(found) == [wanted]
         return await opened.printed()
 
     printed = looked(work)

@@ -166,7 +166,7 @@ def test_what_is_told_of_the_users_is_told_when_they_have_been_counted() -> None
 
 def test_links_lead_from_the_first_cells_of_tables_that_have_one() -> None:
     """Other cells, and other rows, are plain text."""
-    made = page("t", (Table(("run",), (("a",), ("b",))),), links={"a": "a%20b/x.html"})
+    made = page("t", (Table(("run",), (("a",), ("b",))),), links={("a", "run"): "a%20b/x.html"})
     assert '<a href="a%20b/x.html">a</a>' in made
     assert made.count("<a href=") == 1
 

@@ -719,7 +719,7 @@ def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path)
     (odd / "eval_report_weibo.json").write_bytes((own / "recency/eval_report_weibo.json").read_bytes())
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    assert '<a href="bad%FF/eval_report_weibo.json">bad\\xff · weibo</a>' in text
+    assert '<a href="bad%FF/eval_report_weibo.json">bad\\xff</a>' in text
     assert 'href="recency/eval_report_weibo.html"' in text
     assert again(own, "--platform", "weibo") == 0
 
@@ -735,8 +735,29 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
     charts = [block for kind, block in found.data(id="pictures")[0] if kind == "Chart"]
     assert {tuple(chart["x"]) for chart in charts} == {("part *", "recency")}
     texts = " ".join(found.texts)
-    assert texts.count("* INCOMPLETE: not all of its users are scored;") == len(charts)
-    assert texts.count("synthetic tasks") == 1
+    assert "INCOMPLETE: 1 of 2" in texts and "part on weibo 1 of" in texts
+    assert all("*: not all users of the tasks file are scored" in chart["title"] for chart in charts)
+    assert "recency: synthetic tasks" in texts and "part: synthetic tasks" not in texts
+
+
+def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
+    """And a table of each metric by subset, whose figures lead to the pages; without a subset there is no average."""
+    data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
+    for number, subset in enumerate(data["subsets"]):
+        for run in ("recency", "half")[: 1 if subset == "douban" else 2]:
+            (own / run).mkdir(exist_ok=True)
+            data["metrics"]["Recall"]["value"] = 0.1 + 0.2 * number
+            (own / run / f"eval_report_{subset}.json").write_bytes(orjson.dumps(data | {"subset": subset}))
+    assert again(own) == 0
+    text = (own / "index.html").read_text(encoding="utf-8")
+    tables = [re.findall(r"<tr>(.*?)</tr>", one, re.S) for one in re.findall(r"<table>(.*?)</table>", text, re.S)]
+    runs, recall = tables[0], tables[1]
+    assert "Recall, % (Avg.)" in runs[0] and len(runs) == 3
+    half, whole = sorted(runs[1:], key=lambda row: "recency" in row)
+    assert ">50.00<" in whole and ">n/a<" in half and ">50.00<" not in half
+    assert "Recall, %" in recall[0] and len(recall) == 3
+    for subset in data["subsets"]:
+        assert any(f'href="recency/eval_report_{subset}.' in row for row in recall)
 
 
 def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
@@ -751,7 +772,7 @@ def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
     assert again(own) == 0
     heads, *rows = re.findall(r"<tr>(.*?)</tr>", (own / "index.html").read_text(encoding="utf-8"), re.S)
     assert ">invalid<" in heads and ">what<" in heads
-    plain, warm = sorted(rows, key=lambda row: "warm" in row)
+    plain, warm = sorted(rows[:2], key=lambda row: "warm" in row)
     assert "own prompt, synthetic tasks" in plain and "own prompt, no persona" not in plain
     assert "own prompt, no persona, temperature 0.9, seed 3, share 0.5, synthetic tasks" in warm
     assert f">2 of {whole}<" in warm and ">0<" in plain

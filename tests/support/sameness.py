@@ -29,7 +29,7 @@ NUMBER = re.compile(
     r"(?:\*\*|<ins>|\\textbf\{|\\underline\{)?(?<![\w.])[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?![\w…])(?:\\?\*)?"
 )
 """A number with its marks: best, second best, not of all users."""
-ROW = re.compile(r"^ +\S|\S {2,}\S|^\||&")
+ROW = re.compile(r"^ +[^\\\s]|\S {2,}\S|^\||&")
 """Lines of tables: in text with columns, in Markdown, in LaTeX."""
 CSV_KEYS = ("benchmark", "metric", "run", "platform")
 
@@ -73,7 +73,7 @@ def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = Non
         return _values(orjson.loads(old), orjson.loads(new), renamed or {})
     if name.endswith(".csv"):
         return _values(_table(old), _table(new), renamed or {})
-    return _texts(old.decode(), new.decode(), rows_may_move="eval_report" in name)
+    return _texts(old.decode(), new.decode(), rows_may_move="eval_report" in name, repeats=name.endswith(".tex"))
 
 
 def _bytes(old: bytes, new: bytes) -> list[str]:
@@ -168,14 +168,15 @@ def _cell(text: str) -> str | float:
 # Documents for people
 
 
-def _texts(old: str, new: str, *, rows_may_move: bool) -> list[str]:
+def _texts(old: str, new: str, *, rows_may_move: bool, repeats: bool) -> list[str]:
     """Compare numbers of tables in their order (in that of each row alone, if rows may move), those of sentences in any
-    order."""
+    order, and each only once if the earlier document `repeats` them."""
     if rows_may_move:
         found = _rows(_numbers_by_row(old), _numbers_by_row(new))
     else:
         found = _in_order(_numbers(old, rows=True), _numbers(new, rows=True))
-    lost = _lost(_numbers(old, rows=False), _numbers(new, rows=False))
+    sentences = _numbers(old, rows=False)
+    lost = _lost(list(dict.fromkeys(sentences)) if repeats else sentences, _numbers(new, rows=False))
     return found + [f"no sentence has the number {number} any more" for number in lost]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from os import fsencode
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Report
 from harness.errors import BadInput, shown
 from harness.model import JSON
+from harness.printable import short_hash
 
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
@@ -125,7 +127,7 @@ class Scored:
     @property
     def prompt_label(self) -> str:
         """A user's own with the beginning of its SHA-256, since two files may bear one name."""
-        digest = "" if self.prompt in KNOWN or not self.files else f" ({'+'.join(each[:8] for each in self.files)})"
+        digest = "" if self.prompt in KNOWN or not self.files else f" ({'+'.join(map(short_hash, self.files))})"
         return f"{self.prompt}{digest}{'' if self.prompt.startswith('agent ') else ' prompt'}"
 
     @property
@@ -162,7 +164,7 @@ def checked(report: Report, path: Path) -> Scored:
     ratio = run.ratio if run.limit is None else min(1.0, run.limit / max(1, in_tasks))
     return Scored(
         benchmark=report.benchmark,
-        run=path.parent.name.encode("utf-8", "backslashreplace").decode(),  # a folder's name may be no text
+        run=fsencode(path.parent.name).decode("utf-8", "backslashreplace"),  # a folder's name may be no text
         subset=report.subset,
         model=report.model,
         prompt=report.prompt,
@@ -220,4 +222,4 @@ def _sampling(run: Run) -> tuple[str, ...]:
 
 def _bounded(text: str) -> str:
     """Long ones with the beginning of their SHA-256: two that begin alike do not read alike."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({sha256(text.encode()).hexdigest()[:8]})"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({short_hash(sha256(text.encode()).hexdigest())})"

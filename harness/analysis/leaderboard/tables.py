@@ -145,6 +145,14 @@ def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTab
     ]
 
 
+def main(found: Sequence[MetricTable]) -> list[MetricTable]:
+    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores."""
+    wanted = dict.fromkeys(
+        (table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)
+    )
+    return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
+
+
 def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricTable:
     runs: dict[str, list[Scored]] = {}
     for report in reports:

@@ -10,6 +10,7 @@ from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.benchmark import Metric
+from harness.printable import short_hash
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
@@ -137,7 +138,7 @@ RUNS: Mapping[str, Callable[[Scored], Content]] = {
     "prompt": _prompt,
     "prompt version": lambda report: report.prompt_version,
     "tasks": _tasks,
-    "tasks SHA-256": lambda report: report.tasks[:16],
+    "tasks SHA-256": lambda report: short_hash(report.tasks),
     "requests": lambda report: _used("requests", [report]),
     "prompt tokens": lambda report: _used("prompt_tokens", [report]),
     "completion tokens": lambda report: _used("completion_tokens", [report]),

@@ -54,6 +54,10 @@ SIMULATED = (
     "Movements are simulated: straight lines x 1.3 at 8 m/s driving and 1.34 m/s walking, without roads and traffic. "
     "This approximates the traffic simulator of the benchmark's authors."
 )
+BASELINES_AND_AGENTS = (
+    "warning: baselines answer with a whole day, whatever is asked: an agent that asks other questions needs a model "
+    "(examples/commuting_agent.py is one that they can answer)"
+)
 RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that the agent file asks for."
 
 
@@ -267,6 +271,10 @@ class DailyMobility(Benchmark):
     @property
     def default_temperature(self) -> float | None:
         return super().default_temperature if self.settings.agent is None else None
+
+    @property
+    def note_on_baselines(self) -> str:
+        return "" if self.settings.agent is None else BASELINES_AND_AGENTS
 
     @property
     def task_version(self) -> str:

@@ -27,6 +27,7 @@ from harness.benchmarks.dailymobility.summary import (
 )
 from harness.benchmarks.files import content
 from harness.model import JSON, Block, Paragraph, Verbatim
+from harness.printable import short_hash
 
 RESIDENTS = "profiles.json"
 SYNTHETIC = (
@@ -86,7 +87,7 @@ def _blocks(data: JSON) -> Iterator[Block]:
     truth = data["ground_truth"]
     yield Verbatim(
         f"{data['file']}: {_residents(data['residents'])}, against {truth['residents']} of the ground truth "
-        f"(SHA-256 {truth['sha256'][:16]}…)"
+        f"(SHA-256 {short_hash(truth['sha256'])})"
     )
     yield from map(Paragraph, data["notes"])
     yield protocol_table(data["protocols"])

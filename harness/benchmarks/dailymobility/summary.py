@@ -29,6 +29,7 @@ from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, Tally
 from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
+from harness.printable import short_hash
 from harness.scoring.bootstrap import RESAMPLES
 
 SEED = 20_250
@@ -169,7 +170,7 @@ def _about_run(report: Report) -> Iterator[Block]:
         "agent": "agent mode, in which an agent file lives the day step by step",
     }
     modes = "; ".join(f"{users} residents in {labels.get(mode, mode)}" for mode, users in of["modes"].items())
-    yield Paragraph(f"{modes}. Ground truth: {truth['residents']} residents, SHA-256 {truth['sha256'][:16]}…")
+    yield Paragraph(f"{modes}. Ground truth: {truth['residents']} residents, SHA-256 {short_hash(truth['sha256'])}")
     if report.run.get("agent_parameters"):
         own = [f"{name} {report.run[name]}" for name in ("temperature", "top_p", "max_tokens") if name in report.run]
         runs = f", except for this run's own: {', '.join(own)}" if own else ""

@@ -147,7 +147,7 @@
   function intervals(chart, width) {
     const rows = points(chart).filter((row) => row.value != null);
     const most = chart.series.length;
-    const wide = (text) => [...text].reduce((sum, character) => sum + (character > "\u2e80" ? 12 : 7), 0);
+    const wide = (text) => [...text].reduce((sum, character) => sum + (character > "\u2e80" ? 13 : 8), 0);
     const left = Math.min(Math.max(...chart.x.map(wide), 20) + 16, width * 0.42);
     const marks = chart.series.flatMap((_, at) => {
       const mine = rows.filter((row) => row.at === at);
@@ -165,7 +165,7 @@
       marginBottom: 40,
       x: { label: chart.x_label, grid: true, nice: true, zero: chart.percent, labelArrow: "none" },
       y: { label: null, domain: chart.x },
-      marks: [Plot.axisY({ tickSize: 0, textOverflow: "ellipsis", lineWidth: left / 12 }), ...nothing, ...marks],
+      marks: [Plot.axisY({ tickSize: 0, textOverflow: "ellipsis", lineWidth: (left - 12) / 12 }), ...nothing, ...marks],
     });
   }
 

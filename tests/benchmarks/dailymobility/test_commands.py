@@ -19,7 +19,7 @@ from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
 from harness.store.log import seal, unseal
-from tests.support import DATA
+from tests.support import DATA, ROOT
 from tests.support.scripted import Script, Server, answer, completion, serving
 
 AGENTS = DATA / "mobility_agents"
@@ -756,6 +756,21 @@ def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, caps
     assert DailyMobility.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
     assert run(tmp_path / "none", tmp_path / "out") == 2
     assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
+
+
+def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do(
+    town: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """The agent sees what plan mode sees, so its residents go to work; plan mode itself gets no such warning."""
+    assert run(town, tmp_path / "out", "--name", "m", "--agent", ROOT / "examples" / "commuting_agent.py") == 0
+    assert "warning: baselines answer" in capsys.readouterr().out
+    lines = (tmp_path / "out" / "m" / RESULTS).read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert len(records) == FEW and all(record["usage"]["requests"] == 1 for record in records)
+    assert 4 in {number for record in records for number in record["intentions"]}
+    assert all(len(record["visited_aois"]) > 1 and record["invalid"] is None for record in records)
+    assert run(town, tmp_path / "out", "--name", "plan") == 0
+    assert "warning" not in capsys.readouterr().out
 
 
 def test_what_an_agent_logs_is_in_the_run_s_log_alone(
