@@ -5,6 +5,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 ├── MachineError        4    this machine: disk, permissions
 │   └── InUse                a run that another process holds
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
+│   └── ConfigurationRefused its model or parameters: resuming it could not help
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
 └── OfKind                   with the `kind` that files and displays have
@@ -66,6 +67,10 @@ def heeded() -> list[signal.Signals]:
     """Return the signals to obey: not SIGHUP where it is ignored, as `nohup` has it."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in EXIT_CODES if number != signal.SIGHUP or not ignored]
+
+
+class ConfigurationRefused(EndpointStopped):
+    """The endpoint refuses what the run's identity fixes, its model or parameters: resuming it could not help."""
 
 
 class RunStopped(HarnessError):

@@ -20,7 +20,7 @@ from harness.store.manifest import RUNNING
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
-NUMBERS = ("users", "done", "failed")
+NUMBERS = ("users", "done", "percent", "failed")
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
@@ -37,6 +37,7 @@ def execute(args: argparse.Namespace) -> int:
     theirs, unnamed = selection.find_imported(args)
     rows, failed = selection.each(found, _row, lambda run: run.label)
     rows += map(_imported_row, theirs)
+    rows = [{**row, "percent": 100 * row["done"] // row["users"] if row["users"] else None} for row in rows]
     if args.json:
         show_json(rows)
     elif rows:
@@ -52,7 +53,7 @@ def _print(rows: list[JSON]) -> None:
     for name in COLUMNS:
         table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
-        shown = {**row, "updated": row["updated"].replace("T", " ").removesuffix("+00:00")}
+        shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
         table.add_row(*("" if shown[name] is None else str(shown[name]) for name in COLUMNS))
     screen = console()
     if not screen.is_terminal:

@@ -21,7 +21,7 @@ import orjson
 
 from harness.endpoint import error_phrases as phrases
 from harness.endpoint.error_phrases import error_text, one_line, says
-from harness.errors import EndpointStopped, Rejected, TransportFault
+from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
 from harness.model import LARGEST_COUNT, Completion
 
 RETRIED = frozenset({402, 408, 409, 425, 429})
@@ -186,7 +186,7 @@ def _settle(
             f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
         )
     if status in (400, 403, 404) and phrases.unknown_model(low):
-        raise EndpointStopped(f"the endpoint does not know this model ({shown}): check --model")
+        raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
     if status in (401, 403) and says("region", low):
         raise Denied(f"the endpoint does not serve the country that this machine is in ({shown})")
     if status in (401, 403) or (status == 400 and says("key", low)):

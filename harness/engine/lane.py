@@ -28,6 +28,7 @@ from harness.errors import (
     AgentFailed,
     BadInput,
     BenchmarkError,
+    ConfigurationRefused,
     EndpointStopped,
     GaveUp,
     HarnessError,
@@ -222,7 +223,7 @@ class Lane:
         if isinstance(error, Rejected):
             self._rejected += 1
             if self._rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
-                self.stop(EndpointStopped(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
+                self.stop(ConfigurationRefused(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
         elif isinstance(error, BenchmarkError):
             self._broken += 1
             if self._broken >= REJECTIONS_TO_STOP and not self._completed:

@@ -33,7 +33,17 @@ from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
 from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
-from harness.errors import BadInput, BenchmarkError, HarnessError, MachineError, RunStopped, heeded, memory_for
+from harness.errors import (
+    BadInput,
+    BenchmarkError,
+    ConfigurationRefused,
+    EndpointStopped,
+    HarnessError,
+    MachineError,
+    RunStopped,
+    heeded,
+    memory_for,
+)
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
@@ -161,19 +171,33 @@ class Session:
     def finish(self, lane: Lane | None = None, schedule: JSON | None = None) -> None:
         """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play."""
         ending, code = lane.ending if lane else None, COMPLETE_EXIT
+        nothing = isinstance(ending, EndpointStopped) and not any(run.store.received for run in self.runs)
+        if nothing and isinstance(ending, ConfigurationRefused):
+            self.code = self._drop(ending)
+            return
         for run in self.runs:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._say(f"{run.label}: complete; report: {run.store.files.report('txt')}")
             elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
                 try:
-                    self._finish(run, lane, schedule)
+                    self._finish(run, lane, schedule, nothing)
                 except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
                     tell(f"{run.store.files.results}: {error}")
                     code = error.exit_code
         self.code = max(code, self._ended(ending))
 
-    def _finish(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
-        """Write the results, report and manifest of one run."""
+    def _drop(self, ending: HarnessError) -> int:
+        """Leave no run behind of which nothing was received; return the exit code."""
+        for run in self.runs:
+            run.store.drop()
+        self._say(
+            f"{self._label}stopped: {ending}; nothing was received, so no run is kept: once that is corrected, start "
+            f"it again with `run` (log: {self.plan.folder}/run_*.log)"
+        )
+        return ending.exit_code
+
+    def _finish(self, run: Run, lane: Lane | None, schedule: JSON | None, nothing: bool) -> None:
+        """Write the results, report and manifest of one run; no report if `nothing` was ever received."""
         manifest, files = run.manifest, run.store.files
         seconds = schedule["seconds"] if schedule else 0.0
         manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
@@ -185,8 +209,11 @@ class Session:
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
             report, more = finish(run, self.plan.name, stopped=lane is not None and lane.ending is not None)
-            write_report(files, report, more)
+            if not nothing:
+                write_report(files, report, more)
         manifest.save(files.manifest)
+        if nothing:
+            return
         of = report.coverage
         users = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
         self._say(f"{run.label}: {users}: {headline(report)}; report: {files.report('txt')}")

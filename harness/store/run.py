@@ -78,6 +78,23 @@ class RunStore:
         paths = files.results, files.responses, files.failures, files.events, *files.reports, files.manifest
         set_aside_any(paths, self._stamp, self._disk)
 
+    @property
+    def received(self) -> bool:
+        """Whether anything of a reply is saved."""
+        return any(path.exists() and path.stat().st_size for path in (self.files.results, self.files.responses))
+
+    def drop(self) -> None:
+        """Leave no run behind where nothing was received: only the log of events stays, and failures are set aside."""
+        files = self.files
+        try:
+            for path in (files.manifest, files.results, files.responses):
+                self._disk.unlink(path)
+            if not files.failures.stat().st_size:
+                self._disk.unlink(files.failures)
+        except OSError as error:
+            raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
+        set_aside_any([files.failures], self._stamp, self._disk)
+
     def keep_files(self, files: Mapping[str, bytes]) -> None:
         """Keep the bytes of prompts and agents with the results; other files of the same name are set aside."""
         for name, content in files.items():

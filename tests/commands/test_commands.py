@@ -205,9 +205,17 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
     with serving(lambda request: unknown) as server:
         where = ["--api-url", server.url]
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
+        assert "no run is kept" in capsys.readouterr().out
+        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0 and len(server.bodies) <= 12
+        assert not [
+            path
+            for kind in ("*.json*", "*.html", "*.txt")
+            for path in (tmp_path / "out/n").glob(kind)
+            if not path.name.startswith("prompt_")
+        ]
         server.script = baseline
         assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
-        assert "an earlier configuration has no results" in capsys.readouterr().out
+        assert "resume" not in capsys.readouterr().out
         assert report(tmp_path / "out", "n")["model"] == "m"
         assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
         assert run(tasks, tmp_path / "out", *where, *words, model="another") == 2
@@ -268,7 +276,10 @@ def test_endpoint_that_will_not_serve_stops_the_run(
         assert set(server.keys) == {"Bearer sk-very-secret"}
     shown = capsys.readouterr()
     assert told in shown.out + shown.err
-    assert report(tmp_path / "out", "m")["metrics"]["Recall"]["value"] is None
+    assert not list((tmp_path / "out/m").glob("eval_report_*"))
+    for_good = status == 422 or b"model" in body
+    assert (tmp_path / "out/m/run_weibo.json").exists() != for_good
+    assert len(list((tmp_path / "out/m").glob("failures_weibo.jsonl.before-*"))) == (status == 422)
     assert "sk-very-secret" not in shown.out + shown.err
     assert not [
         path for path in (tmp_path / "out").rglob("*") if path.is_file() and b"sk-very-secret" in path.read_bytes()
@@ -647,7 +658,7 @@ def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     shown = capsys.readouterr().out
     assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
     assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown
-    assert "Left out: empty on weibo (no user is scored)." in shown
+    assert "empty on weibo" in shown
     assert not [line for line in shown.splitlines() if line.startswith("empty")]
     (row,) = [line for line in shown.splitlines() if line.startswith("part ")][:1]
     assert "*" in row

@@ -10,7 +10,7 @@ from harness.cli import main
 from tests.support import Terminal
 
 NAME = "基线-" + "一个很长的名字" * 8
-COLUMNS = ["name", "subset", "model", "state", "users", "done", "failed", "updated"]
+COLUMNS = ["name", "subset", "model", "state", "users", "done", "percent", "failed", "updated"]
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def test_status_in_a_pipe_has_every_run_on_one_line(
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == COLUMNS
     assert row.split()[:4] == [NAME, "xiaohongshu", "baseline/recency", "complete"]
+    assert row.split()[6] == "100" and row.endswith("Z")  # UTC
 
 
 def test_status_on_a_narrow_terminal_folds(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

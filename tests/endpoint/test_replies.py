@@ -22,7 +22,7 @@ from harness.endpoint.replies import (
     retry_after,
 )
 from harness.endpoint.stream import whole_stream
-from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
+from harness.errors import CallError, ConfigurationRefused, EndpointStopped, Rejected, TransportFault
 from harness.model import Completion
 
 NOW = datetime(2025, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -571,7 +571,7 @@ def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body:
 # The same by provider. The bodies are typed anew after the public pages and threads that are named.
 
 FILTER, LONG = "content_filter", "context_length"
-QUOTA, MODEL, KEY = (Denied, "quota or balance"), (EndpointStopped, "--model"), (Denied, "refuses the key")
+QUOTA, MODEL, KEY = (Denied, "quota or balance"), (ConfigurationRefused, "--model"), (Denied, "refuses the key")
 BUSY, REFUSED = "fault", "rejected"
 
 
