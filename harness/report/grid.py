@@ -147,7 +147,7 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def _latex_title(text: str) -> str:
-    """Return a metric's title, with what follows a caret as an exponent: `F1^NS` is $F1^{NS}$."""
+    """Return a metric's title, with what follows a caret as an exponent: `X1^AB` is $X1^{AB}$."""
     return re.sub(r"([A-Za-z0-9]+)\\textasciicircum\{\}([A-Za-z0-9]+)", r"$\1^{\2}$", _latex_text(text))
 
 
