@@ -780,7 +780,7 @@ def test_what_an_agent_logs_is_in_the_run_s_log_alone(
     agent, out = tmp_path / "talks.py", tmp_path / "out"
     agent.write_text(
         "import logging, sys\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n"
-        "own = logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\n\n"
+        "own = logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\nown.propagate = False\n\n"
         "class Talks(DailyMobilityAgent):\n    async def forward(self):\n"
         "        if self.environment.get_tick() == 901:\n"
         "            logging.warning('one')\n            own.warning('two')\n"
