@@ -794,7 +794,7 @@ def test_what_an_agent_logs_is_in_the_run_s_log_alone(
     details = [entry["detail"] for entry in log if entry["what"] == "output"]
     assert len(details) == 5 * FEW
     assert {detail.partition(", resident ")[0] for detail in details} == {"talks.py, step 2"}
-    assert {detail.rpartition(": ")[2] for detail in details} == {"one", "two", "第三", "four", "five"}
+    assert {detail.rpartition(": ")[2] for detail in details} == {"WARNING:root:one", "two", "第三", "four", "five"}
     shown = capsys.readouterr()
     assert shown.err == "" and "four" not in shown.out and "第三" not in shown.out
 
