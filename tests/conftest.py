@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -15,6 +16,10 @@ VARIABLES += (*CA_VARIABLES, CA_FOLDERS)
 # Processes that tests start would compile the package each time, and every session the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shell ignores signals for what it starts in the background, and so would the processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 hypothesis.settings.register_profile("tests", deadline=None)  # an example takes as long as this machine is busy
 hypothesis.settings.load_profile("tests")
