@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         _show(proofs)
     unchecked = InUse.exit_code if made and not proofs else 0
-    return max(skipped, unnamed, failed, unread, unchecked, *(bool(proof["findings"]) for proof in proofs))
+    return max(skipped, unnamed, failed, unread, unchecked, *(int(bool(proof["findings"])) for proof in proofs))
 
 
 def _prove_free(run: SavedRun, args: argparse.Namespace) -> JSON | None:

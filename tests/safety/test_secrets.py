@@ -492,6 +492,7 @@ def test_parts_of_a_long_key_are_some_thousands() -> None:
 def test_usage_error_does_not_repeat_a_key(words: list[str], capfd: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """Terminals are recorded, and mistakes are pasted into issues."""
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")  # without it, `resume` would start this very process again
     monkeypatch.setattr("sys.argv", ["harness", *words])
     assert main() in (0, 2)
     shown = capfd.readouterr()

@@ -243,11 +243,11 @@ def _content(path: Path) -> bytes:
             return b""
 
 
-def _filled(old: Any, now: Any) -> Any:
-    """Return what an earlier version reported, with what it did not report yet as it is now."""
+def _filled(old: Any, now: Any, name: str = "") -> Any:
+    """Return what an earlier version reported, with the intervals and users that it did not report yet as now."""
     if isinstance(old, dict) and isinstance(now, dict):
-        return {**now, **{name: _filled(value, now.get(name)) for name, value in old.items()}}
-    return now if old is None else old
+        return {**now, **{each: _filled(value, now.get(each), each) for each, value in old.items()}}
+    return now if old is None and name in ("ci95", "users") else old
 
 
 def _figures(of: Report) -> Report:
@@ -269,5 +269,7 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
     except BadInput:
         return "is no report"
     old, now = (orjson.loads(reports.encoded(_figures(of))) for of in (saved, made))
-    name = unlike(_filled(old, now) if found["format"] < reports.FORMAT else old, now)
+    if found["format"] < reports.FORMAT:
+        old = {**_filled(old, now), "run": old["run"]}
+    name = unlike(old, now)
     return None if name is None else f"differs in {name}"
