@@ -15,13 +15,14 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn
 
 from harness import __version__
-from harness.benchmarks import registry
+from harness.benchmarks import registry, settings
 from harness.config import hash_seed, secrets
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.printable import in_lines, on_one_line
@@ -200,7 +201,10 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
     def _unknown(self, flag: str) -> str:
-        """Return the message on an unknown option, with the nearest known one."""
+        """Return the message on an unknown option: whose it is, or the nearest known one."""
+        for name in registry.names():
+            if flag in map(settings.flag, fields(registry.find(name).Settings)):
+                return f"{flag} is an option of `run {name}`"
         known = [name for name in self._option_string_actions if name.startswith("--")]
         longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
         words = {name.removeprefix("--"): name for name in known}
