@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from rich.console import Console
+from rich.table import Table
 
 from harness import defaults
 from harness.benchmarks.overview import headline
@@ -55,6 +56,7 @@ from harness.ui.streams import tell
 from harness.ui.words import plural
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
 WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
@@ -75,9 +77,26 @@ def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
         for session in sessions:
             if not session.unfinished:
                 session.finish()
+        if len(plans) > 1:
+            _print_ends(sessions, console)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
         return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
+
+
+def _print_ends(sessions: Sequence[Session], console: Console) -> None:
+    """Print a table of how the runs of several plans ended, and one command that resumes all that can go on."""
+    table = Table(box=None, pad_edge=False)
+    for name in ENDS:
+        table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
+    for session in sessions:
+        figures = {source.files.subset: headline(source.report) for source in session.sources}
+        for run in session.runs:
+            done = (str(number) for number in (run.users, run.users_done, run.failed))
+            table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
+    console.print(table, highlight=False, markup=False)
+    if left := [session.plan for session in sessions if any(len(run.remaining) for run in session.runs)]:
+        console.print(f"resume with: {_resume_command(left)}", **PLAIN)
 
 
 def _notices(plan: Plan) -> Iterator[str]:
@@ -149,7 +168,7 @@ class Session:
         self.code: int | None = None
         self.sources: list[Source] = []
         self._console = console
-        self._label = "" if alone else f"{plan.name}: "
+        self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
@@ -190,6 +209,7 @@ class Session:
         """Leave no run behind of which nothing was received; return the exit code."""
         for run in self.runs:
             run.store.drop()
+        self.runs = []
         self._say(
             f"{self._label}stopped: {ending}; nothing was received, so no run is kept: once that is corrected, start "
             f"it again with `run` (log: {self.plan.folder}/run_*.log)"
@@ -237,7 +257,8 @@ class Session:
                 "(asked_otherwise in run_*.log)"
             )
         if remaining:
-            self._say(f"resume with: {_resume_command(plan)}")
+            if self._alone:
+                self._say(f"resume with: {_resume_command([plan])}")
             if not all(run.manifest.provenance.get("origin") for run in runs):
                 self._say(f"{label}note: {where_secret_is_missing(os.environ)}")
         if ending is not None:
@@ -310,11 +331,14 @@ def _keyless(plan: Plan, ending: HarnessError) -> str:
     return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
 
 
-def _resume_command(plan: Plan) -> str:
+def _resume_command(plans: Sequence[Plan]) -> str:
+    """Return the command that goes on with a plan; of several, with all unfinished runs of the results folder."""
+    plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
-    headers = [word for name in plan.headers for word in ("--extra-header", f"{name}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", "--name", plan.name, *folder, *file, *headers])
+    names = dict.fromkeys(header for each in plans for header in each.headers)
+    headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *headers])
 
 
 def _this_python() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -154,6 +155,24 @@ def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: P
     assert "The endpoint takes no temperature" in (results / "gpt-5-mini" / "eval_report_weibo.txt").read_text()
 
 
+def test_one_command_resumes_all_runs_that_can_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names none, and plays both to their ends once the keys are right."""
+    results = tmp_path / "results"
+    with ExitStack() as held:
+        two = Two(held)
+        file = providers(tmp_path, two.oa.url, two.ds.url)
+        for name in ("OA_KEY", "DS_KEY"):
+            monkeypatch.setenv(name, "sk-test-wrong-one")
+        assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--model", "ds:qwen-plus") == 3
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("resume with: ")]
+        for name, key in KEYS.items():
+            monkeypatch.setenv(name, key)
+        assert cli.main(shlex.split(line.partition(" -m harness ")[2])) == 0
+    assert {manifest(results, name)["state"] for name in ("gpt-4o", "qwen-plus")} == {"complete"}
+
+
 def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +185,10 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
         assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--model", "ds:qwen-plus") == 3
         shown = capsys.readouterr().out
         assert "qwen-plus: stopped: " in shown and "check the key" in shown and "resume --name qwen-plus" in shown
-        assert f"--providers {file}" in shown
+        assert f"--providers {file}" in shown and shown.count("resume with: ") == 1
+        ends = {line.split()[0]: line.split()[2:6] for line in shown.splitlines() if line.split()[1:2] == ["weibo"]}
+        assert ends["gpt-4o"][0] == "complete" and ends["gpt-4o"][1] == ends["gpt-4o"][2]
+        assert ends["qwen-plus"][0] == "stopped" and ends["qwen-plus"][2:] == ["0", "0"]
         assert manifest(results, "gpt-4o")["state"] == "complete"
         monkeypatch.delenv("DS_KEY")
         again = ("resume", "--results-dir", results, "--providers", file)
