@@ -125,7 +125,8 @@ class Scorer:
         """Return what `running` needs; it merges as before, and is as small for a million users as for one."""
         if not merged.users:
             return merged
-        tally = None if merged.tally is None else self.benchmark.condense(merged.tally)
+        with guarded(self.benchmark, "condense"):
+            tally = None if merged.tally is None else self.benchmark.condense(merged.tally)
         return replace(merged, sums=(merged.total[0],), rows=None, tally=tally)
 
     def running(self, merged: Totals) -> Mapping[str, float | None]:

@@ -13,6 +13,7 @@ import pytest
 from harness import Benchmark, Chat, Metric, Task
 from harness.cli import main
 from harness.engine.play import play
+from harness.errors import BenchmarkError
 from harness.model import Completion, Request
 from harness.store.log import seal, sound_lines, unseal
 from tests.support.scripted import Server, completion, serving
@@ -327,3 +328,24 @@ def test_mistake_in_a_reader_is_shown_with_its_line(folder: Folder, capsys: Told
     with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
     assert "AttributeError" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'card_columns = ("Points",)',
+        'card_columns = ("Points",)\n\n    def card_figures(self, record):\n        return 1 / 0',
+        "def together(self, records):\n        return 1 / 0",
+    ],
+    ids=["no card_figures", "card_figures", "together"],
+)
+def test_failing_hook_of_a_page_names_the_benchmark(
+    folder: Folder, capsys: pytest.CaptureFixture[str], code: str
+) -> None:
+    """`report` ends with the code of an error of the benchmark, not as a defect of the harness."""
+    folder.write(("    def parse(", f"    {code}\n\n    def parse("))
+    with serving(lambda body: (200, completion("1"))) as server:
+        assert folder.run(server) == 0
+    where = ["--tasks-dir", str(folder.root / "tasks"), "--results-dir", str(folder.root / "results")]
+    assert main(["report", "--name", "m", *where]) == BenchmarkError.exit_code
+    assert "benchmark faulty" in capsys.readouterr().err
