@@ -1,14 +1,14 @@
 """Scores of any benchmark: what users add to figures merges by `+`; the figures of the sums, and the report.
 
 What a user adds is a row of sums and counts (`Benchmark.statistics`), so scores of any users merge by `+`, and the
-figures of every resample come of one product: weights x rows. Intervals are the percentile bootstrap over users
-(`scoring/bootstrap.py`; docs/statistics.md), if the benchmark has none of its own.
+intervals come of each user's part in them (`scoring/intervals.py`; docs/statistics.md), if the benchmark has none of
+its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,14 +25,14 @@ from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
-from harness.scoring.bootstrap import CELLS, RESAMPLES, Array, interval, times_drawn
-from harness.scoring.libraries import product
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import interval, moments, parts
 
 Counts = NDArray[np.int64]
 
 SEED = 20_250
 ROWS_LIMIT = 50_000
-"""Users up to whom every row is kept; beyond, intervals resample blocks of users."""
+"""Users up to whom every row is kept; beyond, the units of intervals are blocks of users."""
 BINS = 20
 """Of a metric's distribution over users, where both of its bounds are known."""
 
@@ -186,9 +186,11 @@ class Scorer:
                 "schedule": run.schedule,
                 "run": run.run,
                 "usage": {name: merged.usage[name] for name in USAGE},
-                "bootstrap": None
+                "intervals_over": None
                 if _has_intervals(benchmark)
-                else reports.Bootstrap("poisson_by_block" if merged.rows is None else "plain", RESAMPLES, SEED),
+                else reports.BLOCKS
+                if merged.rows is None
+                else reports.USERS,
                 "notes": run.notes,
             },
             Report,
@@ -210,23 +212,10 @@ class Scorer:
         """Return what sections are made of; None without users."""
         if not merged.users:
             return None
-        benchmark, nothing = self.benchmark, np.empty(0)
-        own = _has_intervals(benchmark)
-        rows = None if own or merged.rows is None else expanded(benchmark, np.concatenate(merged.rows))
-        blocks = np.stack(merged.sums)
-        if own:
-            draws, units = nothing, nothing
-        elif rows is not None:
-            draws = _resampled(rows, lambda size, rng: times_drawn(len(rows), size, rng))
-            units = merged.defined.astype(np.float64)
-        else:
-            draws = _resampled(blocks, lambda size, rng: rng.poisson(1.0, (size, len(blocks))).astype(np.float64))
-            half = len(blocks[0]) // 2
-            units = (
-                (blocks[:, half:] > 0).sum(axis=0) if has_values(benchmark) else np.full(len(blocks[0]), len(blocks))
-            )
-        figures = self._figures(merged)
-        return Scored(self.subset, merged.users, figures, merged.total[0], rows, merged.tally, draws, units)
+        own = _has_intervals(self.benchmark)
+        rows = None if own or merged.rows is None else expanded(self.benchmark, np.concatenate(merged.rows))
+        units = np.empty((0, 0)) if own else np.stack(merged.sums) if rows is None else rows
+        return Scored(self.subset, merged.users, self._figures(merged), merged.total[0], rows, merged.tally, units)
 
     def _values(self, merged: Totals, scored: Scored | None) -> dict[str, Value]:
         names, benchmark = every_name(self.benchmark), self.benchmark
@@ -240,9 +229,11 @@ class Scorer:
             with guarded(benchmark, "intervals"):
                 found = benchmark.intervals(scored)
         else:
-            drawn = figures_of(benchmark, scored.draws)
-            units = scored.units if has_values(benchmark) else np.full(len(names), scored.units[0])
-            found = {name: interval(drawn[:, at], int(units[at])) for at, name in enumerate(names[: drawn.shape[1]])}
+            each = parts(scored.units, lambda totals: figures_of(benchmark, totals))
+            found = {
+                metric.name: interval(scored.figures[metric.name], [moments(of)], metric.bounds)
+                for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
+            }
         return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
 
 
@@ -325,13 +316,6 @@ def figures_of(benchmark: Benchmark, totals: Array) -> Array:
         )
     found[np.isinf(found)] = np.nan
     return found
-
-
-def _resampled(rows: Array, weights: Callable[[int, np.random.Generator], Array]) -> Array:
-    """Return the totals of resamples: resamples x K. Memory does not grow with users x resamples."""
-    rng, chunk = np.random.default_rng(SEED), max(1, CELLS // len(rows))
-    sizes = (min(chunk, RESAMPLES - start) for start in range(0, RESAMPLES, chunk))
-    return np.concatenate([product(weights(size, rng), rows) for size in sizes])
 
 
 def _ends(metric: Metric) -> tuple[float, float] | None:

@@ -17,11 +17,6 @@ from harness.benchmarks.reports import Report, Value, sentence_on_invalid
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
 from harness.printable import short_hash
 
-METHODS = {
-    "plain": "users resampled with replacement",
-    "poisson_by_block": "blocks of users weighted by Poisson(1), since the users are many",
-}
-
 
 def headline(report: Report) -> str:
     """Return the main figures on one line, and how many answers are invalid."""
@@ -192,8 +187,13 @@ def _row(metric: Metric, of: Value) -> tuple[str, ...]:
     """A figure that may be below 0 is a difference, so it has a sign."""
     low, _ = metric.bounds or (None, None)
     signed = metric.unit is None and low is not None and low < 0
-    value, span = metric.text(of.value, signed=signed), metric.span(of.ci95, signed=signed)
+    value, span = metric.text(of.value, signed=signed), spanned(metric, of, signed=signed)
     return metric.name, metric.difference_unit if signed else metric.shown_unit, value, span, str(of.users)
+
+
+def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
+    """Return the interval of a figure as text."""
+    return "too few" if of.ci95 is None and of.value is not None else metric.span(of.ci95, signed=signed)
 
 
 def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
@@ -236,11 +236,12 @@ def numbers(*counted: tuple[str, int]) -> Table:
 
 
 def _footing(report: Report) -> Iterator[Block]:
-    if (of := report.bootstrap) is not None:
+    if report.intervals_over is not None:
         yield Heading("Intervals")
         yield Paragraph(
-            f"95 % percentile bootstrap over users, {of.resamples} resamples, seed {of.seed}: {METHODS[of.method]}. "
-            "They cover the choice of users, not the model's own variation."
+            f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
+            "choice of users, not the model's own variation. Too few: nearly all users have the same value, so no "
+            "interval would hold."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

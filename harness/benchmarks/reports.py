@@ -22,7 +22,9 @@ from harness.errors import BadInput, shown
 from harness.model import JSON, Block, Chart, Table
 from harness.scoring.bootstrap import Array
 
-FORMAT = 2
+FORMAT = 3
+USERS, BLOCKS = "users", "blocks of users"
+"""What intervals are made of."""
 NOT_A_REPORT = "not a report that this version reads: regenerate it with `reeval`"
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -55,12 +57,6 @@ class Diagnostics(Struct, frozen=True):
     repaired: dict[str, Count] = {}
 
 
-class Bootstrap(Struct, frozen=True):
-    method: str
-    resamples: Count
-    seed: Count
-
-
 class Unit(Struct, frozen=True):
     """A metric as a report declares it."""
 
@@ -75,7 +71,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `run` is what was run, empty for
-    results of another program.
+    results of another program. `intervals_over` is what intervals are made of, None for intervals of another kind.
     """
 
     format: int = FORMAT
@@ -103,7 +99,7 @@ class Report(Struct, frozen=True, kw_only=True):
     schedule: JSON | None = None
     run: JSON = {}
     usage: dict[str, Count] = {}
-    bootstrap: Bootstrap | None = None
+    intervals_over: str | None = None
     notes: tuple[str, ...]
 
     @property
@@ -126,9 +122,9 @@ class Scored:
     """What `details` and `sections` are given, of one user or more.
 
     `figures` are by metric, `totals` the sums of `statistics` (K), `rows` those of every user (users x K) in the order
-    of the tasks file, None above 50,000 users. `tally` is the sum of the benchmark's tallies. `draws` are the totals of
-    resamples (2,000 x K), and `units` how many of what is resampled (users, or blocks of them) have each value; both
-    are empty for a benchmark with intervals of its own. `report` is the report without `sections`.
+    of the tasks file, None above 50,000 users. `tally` is the sum of the benchmark's tallies. `units` are what
+    intervals are made of: `rows`, or the sums of blocks of users; empty for a benchmark with intervals of its own.
+    `report` is the report without `sections`.
     """
 
     subset: str
@@ -137,7 +133,6 @@ class Scored:
     totals: Array
     rows: Array | None
     tally: Any
-    draws: Array
     units: Array
     report: Report | None = None
 
@@ -161,13 +156,16 @@ def encoded(report: Report) -> bytes:
 
 
 def read(content: bytes) -> Report:
-    """Return the report in a file's content, of this format or the one before. Raise `BadInput`."""
+    """Return the report in a file's content, of this format or an earlier one. Raise `BadInput`.
+
+    Format 2 had intervals by the bootstrap, and format 1 most names at another path too.
+    """
     try:
         data = msgspec.json.decode(content)
         found = data["format"]
-        if type(found) is not int or found not in (1, FORMAT):
+        if type(found) is not int or found not in (1, 2, FORMAT):
             raise BadInput(f"a report of format {shown(found)}, not {FORMAT}: regenerate it with `reeval`")
-        made = _upgraded(data) if found == 1 else msgspec.convert(data, Report)
+        made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
         if not made.units.keys() >= {*made.headline, *made.values}:
             raise ValueError("a value of no declared metric")
     except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
@@ -178,7 +176,7 @@ def read(content: bytes) -> Report:
 def _upgraded(data: JSON) -> Report:
     """Return a report of format 1 as one of this format."""
     fields, of = Report.__struct_fields__, data.get("diagnostics", {})
-    own = {name: value for name, value in data.items() if name not in fields}
+    own = {name: value for name, value in data.items() if name not in (*fields, "bootstrap")}
     made = {
         "secondary": {},
         **data,
@@ -191,7 +189,7 @@ def _upgraded(data: JSON) -> Report:
         return msgspec.convert(made, Report)
     cls, nothing = registry.find(data["benchmark"]), np.empty(0)
     report = msgspec.convert(cls.upgraded({**declared(cls), **made}), Report)
-    scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, nothing, report)
+    scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, report)
     sections = cls(folder=None).sections(scored) if report.coverage.scored_users else ()
     return msgspec.structs.replace(report, sections=tuple(sections))
 

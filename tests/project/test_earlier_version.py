@@ -11,7 +11,7 @@ from harness.store.log import sound_lines
 from tests.support import earlier
 from tests.support.before import run_files
 from tests.support.earlier import COMMANDS, FOLDER, copied, outcome, slug
-from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
+from tests.support.sameness import FORMAT_2, STATS, Renamed, differences, without_intervals
 
 RESULTS = "inference_results_weibo.jsonl"
 RESPONSES = "responses_weibo.jsonl"
@@ -34,7 +34,11 @@ def changed(old: Contents, new: Contents) -> list[str]:
     return [
         f"{name}: {difference}"
         for name, content in old.items()
-        for difference in (differences(name, content, new[name], renamed(name)) if name in new else ["not made"])
+        for difference in (
+            differences(name, without_intervals(name, content), without_intervals(name, new[name]), renamed(name))
+            if name in new
+            else ["not made"]
+        )
     ]
 
 

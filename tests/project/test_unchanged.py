@@ -10,7 +10,7 @@ import pytest
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from tests.support import before
-from tests.support.sameness import FORMAT_2, STATS, Renamed, differences
+from tests.support.sameness import FORMAT_2, STATS, Renamed, differences, without_intervals
 
 Contents = dict[str, bytes]
 
@@ -44,7 +44,11 @@ def changed(golden: Contents, today: Contents, kind: str, suffix: str = "") -> l
     return [
         f"{name}: {difference}"
         for name in names
-        for difference in (differences(name, golden[name], today[name], renamed) if name in today else ["not made"])
+        for difference in (
+            differences(name, *(without_intervals(name, of[name]) for of in (golden, today)), renamed)
+            if name in today
+            else ["not made"]
+        )
     ]
 
 

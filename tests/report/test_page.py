@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from scipy import stats
 
 from harness.benchmarks import reports
 from harness.benchmarks.cards import Cards
@@ -29,6 +28,7 @@ from harness.errors import MachineError
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.report import pages
 from harness.report.pages import Source, Wish, write_all, write_page
+from harness.scoring.intervals import interval, moments
 from harness.store import log
 from harness.store.backup import replace_results
 from harness.store.disk import Disk
@@ -90,8 +90,8 @@ def keys(path: Path) -> list[str]:
 # What is added up for pages
 
 
-def test_bands_are_the_t_intervals_of_the_users_values() -> None:
-    """Against scipy's own, over the values that are defined at each step."""
+def test_bands_are_the_intervals_of_the_users_values() -> None:
+    """As of the values themselves, over those that are defined at each step."""
     rng = np.random.default_rng(1)
     values = [float(value) for value in rng.random(9)]
     users = [
@@ -99,16 +99,25 @@ def test_bands_are_the_t_intervals_of_the_users_values() -> None:
         for i, value in enumerate(values)
     ]
     first, second = report(users).details["learning_curve"]
-    expected = stats.t.interval(0.95, 8, np.mean(values), stats.sem(values))
+    expected = interval(float(np.mean(values)), [moments(np.array(values))])
     assert first["ci95"]["Precision"] == pytest.approx(expected)
     assert first["ci95"]["Recall_Novelty"] is None
-    assert second["ci95"]["Recall_Novelty"] == [0.5, 0.5]
+    assert second["ci95"]["Precision"] is None
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
+def test_step_where_all_users_are_alike_has_no_band(value: float) -> None:
+    """A band of width zero would say that the next users are certain to have the same."""
+    curve = report([user(a_step(1, Precision=value)) for _ in range(50)]).details["learning_curve"]
+    assert curve[0]["metrics"]["Precision"] == pytest.approx(value)
+    assert curve[0]["ci95"]["Precision"] is None
 
 
 def test_bands_stay_within_what_a_share_can_be() -> None:
-    """Two users at 0 and 1 have an interval wider than that."""
-    curve = report([user(a_step(1, Precision=0.0)), user(a_step(1, Precision=1.0))]).details["learning_curve"]
-    assert curve[0]["ci95"]["Precision"] == [0.0, 1.0]
+    """Users near 0 have an interval that ends there."""
+    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 8, 0.002, *[0.003] * 7, 0.9)]
+    low, high = report(users).details["learning_curve"][0]["ci95"]["Precision"]
+    assert low == 0.0 and 0.05 < high <= 1.0
 
 
 def test_bands_and_distributions_do_not_depend_on_how_users_were_grouped() -> None:

@@ -76,6 +76,30 @@ def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = Non
     return _texts(old.decode(), new.decode(), rows_may_move="eval_report" in name, repeats=name.endswith(".tex"))
 
 
+def without_intervals(name: str, content: bytes) -> bytes:
+    """Return a document without its 95 % intervals: format 2 of reports and before had others, by the bootstrap."""
+    if name.endswith(".jsonl") or "generated" in name:
+        return content
+    if name.endswith(".json"):
+        return orjson.dumps(_dropped(orjson.loads(content)))
+    text = content.decode()
+    if name.endswith(".csv"):
+        rows = [{k: v for k, v in row.items() if k not in ("from", "to")} for row in csv.DictReader(io.StringIO(text))]
+        made = io.StringIO()
+        writer = csv.DictWriter(made, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        return made.getvalue().encode()
+    text = re.sub(r"\[[-+]?[\d.]+, [-+]?[\d.]+\]|too few", "[]", text)
+    return re.sub(r"(?m)^ *95 %(?:.+\n)+", "", text).encode()
+
+
+def _dropped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _dropped(one) for name, one in value.items() if name not in ("ci95", "bootstrap")}
+    return list(map(_dropped, value)) if isinstance(value, list) else value
+
+
 def _bytes(old: bytes, new: bytes) -> list[str]:
     if old == new:
         return []

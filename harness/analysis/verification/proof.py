@@ -244,10 +244,14 @@ def _content(path: Path) -> bytes:
 
 
 def _filled(old: Any, now: Any, name: str = "") -> Any:
-    """Return what an earlier version reported, with the intervals and users that it did not report yet as now."""
+    """Return what an earlier version reported, with the intervals, and the users that it did not report, as now."""
+    if name in ("ci95", "intervals_over"):
+        return now
     if isinstance(old, dict) and isinstance(now, dict):
         return {**now, **{each: _filled(value, now.get(each), each) for each, value in old.items()}}
-    return now if old is None and name in ("ci95", "users") else old
+    if isinstance(old, list) and isinstance(now, list) and len(old) == len(now):
+        return list(map(_filled, old, now))
+    return now if old is None and name == "users" else old
 
 
 def _figures(of: Report) -> Report:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import starmap
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,8 +21,8 @@ from harness.benchmark import VALID
 from harness.benchmarks.records import count
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
-from harness.scoring.bootstrap import LEVEL, Array
-from harness.scoring.libraries import special
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Moments, interval
 
 PARTS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
@@ -47,21 +47,20 @@ Mask = NDArray[np.bool_]
 
 
 class CurvePoint(NamedTuple):
-    """One step_id: users with a scored step, and per name of `NAMES` the sum of values, that of their squares (both
-    in 2**-64) and their count."""
+    """One step_id: users with a scored step, and per name of `NAMES` the sums of values, of their squares and of their
+    cubes (in 2**-64), and how many are there, are 0 and are 1."""
 
     users: int
     sums: tuple[int, ...]
     squares: tuple[int, ...]
+    cubes: tuple[int, ...]
     counts: tuple[int, ...]
+    zeros: tuple[int, ...]
+    ones: tuple[int, ...]
 
     def plus(self, other: CurvePoint) -> CurvePoint:
-        return CurvePoint(
-            self.users + other.users,
-            tuple(map(int.__add__, self.sums, other.sums)),
-            tuple(map(int.__add__, self.squares, other.squares)),
-            tuple(map(int.__add__, self.counts, other.counts)),
-        )
+        added = (tuple(map(int.__add__, *both)) for both in zip(self[1:], other[1:], strict=True))
+        return CurvePoint(self.users + other.users, *added)
 
     def means(self) -> tuple[float | None, ...]:
         return tuple(
@@ -69,23 +68,25 @@ class CurvePoint(NamedTuple):
         )
 
     def intervals(self) -> tuple[tuple[float, float] | None, ...]:
-        """95 % intervals of the means over users, by Student's t, within [0, 1]; None for fewer than two users."""
-        return tuple(map(_t_interval, self.sums, self.squares, self.counts))
+        """95 % intervals of the means over users; None if too few of them differ. That other values than 0 and 1 are
+        tied is not looked at."""
+        of = zip(self.sums, self.squares, self.cubes, self.counts, self.zeros, self.ones, strict=True)
+        return tuple(starmap(_interval, of))
 
 
-def _t_interval(total: int, squares: int, count: int) -> tuple[float, float] | None:
+def _interval(total: int, squares: int, cubes: int, count: int, zeros: int, ones: int) -> tuple[float, float] | None:
     if count < 2:
         return None
-    mean = total / (count << UNITS)
-    spread = max(0, ((count * squares) << UNITS) - total**2)  # of equal values the squares may be rounded down
-    error = math.sqrt(spread / ((count**2 * (count - 1)) << (2 * UNITS)))
-    reach = _quantile_of_t(count - 1) * error
-    return max(0.0, mean - reach), min(1.0, mean + reach)
-
-
-@cache
-def _quantile_of_t(freedom: int) -> float:
-    return float(special().stdtrit(freedom, (1 + LEVEL) / 2))
+    # Whole numbers, in 2**-64 to the power of 2 and 3: no digit is lost where values are next to equal.
+    second = max(0, ((count * squares) << UNITS) - total**2)  # of equal values the squares may be rounded down
+    third = ((count**2 * cubes) << (2 * UNITS)) - ((3 * count * total * squares) << UNITS) + 2 * total**3
+    of = Moments(
+        count,
+        count - max(1, zeros, ones),
+        second / ((count * (count - 1)) << (2 * UNITS)),
+        third / (count**3 << (3 * UNITS)),
+    )
+    return interval(total / (count << UNITS), [of], (0.0, 1.0))
 
 
 Curves = dict[tuple[int, int], CurvePoint]
@@ -187,14 +188,14 @@ class _StepTable:
         place = np.array([places[key] for key in keys], dtype=np.int_)
         values = _with_f1(self.values)
         sums, counts = _sums_by(place, values, len(places))
-        squares, _ = _sums_by(place, values**2, len(places))
+        powers = (sums, *(_sums_by(place, values**power, len(places))[0] for power in (2, 3)))
+        zeros, ones = (_sums_by(place, np.where(values == end, 1.0, np.nan), len(places))[1] for end in (0, 1))
         users = np.bincount(place, minlength=len(places))
         return {
             key: CurvePoint(
                 int(users[row]),
-                tuple(int(math.ldexp(total, UNITS)) for total in sums[row].tolist()),
-                tuple(int(math.ldexp(total, UNITS)) for total in squares[row].tolist()),
-                tuple(int(count) for count in counts[row].tolist()),
+                *(tuple(int(math.ldexp(total, UNITS)) for total in of[row].tolist()) for of in powers),
+                *(tuple(map(int, of[row].tolist())) for of in (counts, zeros, ones)),
             )
             for key, row in places.items()
         }

@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import ends, intervals, numbers
+from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.scores import INDEX, PARTS, CurvePoint, Tally
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
-from harness.scoring.bootstrap import Array, interval
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import interval, moments, parts
 
 SHARE = Metric("share")
 CURVE_NAMES = (*GAINS, F1, *ERRORS)
@@ -30,9 +31,7 @@ FOR_STATS = "for the authors' stats.py"
 
 def details(scored: Scored) -> JSON:
     """Return the benchmark's own part of the JSON report."""
-    sums, counts = np.hsplit(scored.draws, 2)
-    drawn = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    cold, augmented = (_part(scored, name, drawn) for name in ("cold", "augmented"))
+    cold, augmented = (_part(scored, name, with_intervals=True) for name in ("cold", "augmented"))
     tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
     of = tally.counts
     assert scored.report is not None
@@ -42,7 +41,7 @@ def details(scored: Scored) -> JSON:
         "users_without_scored_step": of["users_without_scored_step"],
         "cold_start": cold,
         "persona_augmented": augmented,
-        "delta": {name: _delta(scored, drawn, name, cold[name], augmented[name]) for name in NAMES},
+        "delta": {name: _delta(scored, name, cold[name], augmented[name]) for name in NAMES},
         "learning_curve": _curve(tally, lambda last, step_id: True),
         "cohort": {"reaches": reaches, "users": cohort_users},
         "cohort_curve": _curve(tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
@@ -56,25 +55,39 @@ def details(scored: Scored) -> JSON:
     }
 
 
-def _part(scored: Scored, part: str, drawn: Array | None = None) -> dict[str, JSON]:
-    """Return the means of a part of the steps over users, with intervals from the means of resamples if given."""
+def _part(scored: Scored, part: str, *, with_intervals: bool = False) -> dict[str, JSON]:
+    """Return the means of a part of the steps over users."""
     sums, counts = np.hsplit(scored.totals, 2)
-    found: dict[str, JSON] = {}
-    for metric in PARTS[part]:
-        at = INDEX[part, metric]
-        found[metric] = {"value": float(sums[at] / counts[at]) if counts[at] else None, "users": int(counts[at])}
-        if drawn is not None:
-            found[metric]["ci95"] = interval(drawn[:, at], int(scored.units[at]))
-    return found
+    places = [INDEX[part, metric] for metric in PARTS[part]]
+    values = [float(sums[at] / counts[at]) if counts[at] else None for at in places]
+    found: list[JSON] = [{"value": value, "users": int(counts[at])} for value, at in zip(values, places, strict=True)]
+    if with_intervals:
+        each = parts(_columns(scored, places), _means).T
+        for one, of in zip(found, each, strict=True):
+            one["ci95"] = interval(one["value"], [moments(of)], (0.0, 1.0))
+    return dict(zip(PARTS[part], found, strict=True))
 
 
-def _delta(scored: Scored, drawn: Array, name: str, cold: JSON, augmented: JSON) -> JSON:
+def _columns(scored: Scored, places: Sequence[int]) -> Array:
+    """Return what users add to these means: units x 2 C sums and counts."""
+    sums, counts = np.hsplit(scored.units, 2)
+    return np.hstack([sums[:, places], counts[:, places]])
+
+
+def _means(totals: Array) -> Array:
+    sums, counts = np.hsplit(totals, 2)
+    return sums / counts
+
+
+def _delta(scored: Scored, name: str, cold: JSON, augmented: JSON) -> JSON:
     """Return persona-augmented minus cold start, each over the users that have it."""
-    at, minus = INDEX["augmented", name], INDEX["cold", name]
     missing = cold["value"] is None or augmented["value"] is None
+    value = None if missing else augmented["value"] - cold["value"]
+    rows = _columns(scored, [INDEX["cold", name], INDEX["augmented", name]])
+    of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
     return {
-        "value": None if missing else augmented["value"] - cold["value"],
-        "ci95": interval(drawn[:, at] - drawn[:, minus], int(min(scored.units[at], scored.units[minus]))),
+        "value": value,
+        "ci95": interval(value, [moments(of)], (-1.0, 1.0)),
         "users_cold": cold["users"],
         "users_augmented": augmented["users"],
     }
@@ -171,7 +184,8 @@ def _cold_start(of: JSON) -> Iterator[Block]:
         (
             *(name, SHARE.text(cold[name].value), str(cold[name].users)),
             *(SHARE.text(later[name].value), str(later[name].users)),
-            *(SHARE.text(delta["value"], signed=True), SHARE.span(delta["ci95"], signed=True)),
+            SHARE.text(delta["value"], signed=True),
+            spanned(SHARE, Value(delta["value"], delta["ci95"]), signed=True),
         )
         for name, delta in of["delta"].items()
     )

@@ -1,0 +1,125 @@
+"""Intervals against scipy, against a root of Hall's polynomial, and by how often they hold the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import FEWEST, SHRINKAGE, interval, moments, parts, standard_error
+
+NAN = float("nan")
+
+
+def mirrored(seed: int, users: int) -> Array:
+    """Return values without skewness."""
+    half = np.random.default_rng(seed).random(users // 2)
+    return np.concatenate([half, 1 - half])
+
+
+def test_interval_without_skewness_is_students() -> None:
+    """As scipy's t test has it."""
+    values = mirrored(1, 30)
+    theirs = stats.ttest_1samp(values, 0.0).confidence_interval()
+    assert interval(values.mean(), [moments(values)]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+
+def test_interval_over_two_strata_is_welchs() -> None:
+    """The mean of x and -y is half of x - y, of which scipy has Welch's interval."""
+    x, y = mirrored(2, 40), 3 * mirrored(3, 40)
+    theirs = stats.ttest_ind(x, y, equal_var=False).confidence_interval()
+    ours = interval((x.mean() - y.mean()) / 2, [moments(x), moments(-y)])
+    assert ours == pytest.approx((theirs.low / 2, theirs.high / 2), abs=1e-12)
+
+
+def test_skewed_interval_solves_halls_polynomial() -> None:
+    """Each end is where T + a T^2 / 3 + a^2 T^3 / 27 + a / 6 is Student's quantile; a is the skewness, shrunk."""
+    values = np.random.default_rng(4).exponential(size=35)
+    a = stats.skew(values) / math.sqrt(35) * (34 / 35) ** 1.5 * 34 / (34 + SHRINKAGE)
+    ends = []
+    for quantile in stats.t.ppf([0.975, 0.025], 34):
+        t = optimize.brentq(lambda t, q=quantile: t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6 - q, -50, 50)
+        ends.append(values.mean() - t * stats.sem(values))
+    assert interval(values.mean(), [moments(values)]) == pytest.approx(ends, abs=1e-9)
+
+
+def test_interval_reaches_further_on_the_long_side() -> None:
+    """Of values with a long right tail more of the interval is above the mean than below."""
+    values = np.random.default_rng(5).exponential(size=60)
+    low, high = interval(values.mean(), [moments(values)]) or (NAN, NAN)
+    assert high - values.mean() > 1.08 * (values.mean() - low)
+
+
+@pytest.mark.parametrize("untied", [0, 1, FEWEST - 1, FEWEST])
+def test_nearly_equal_values_have_no_interval(untied: int) -> None:
+    """Also none of width zero: what the next users have is unknown."""
+    values = np.concatenate([np.zeros(93), np.linspace(0.2, 0.7, untied)])
+    assert moments(values).untied == untied
+    assert (interval(values.mean(), [moments(values)]) is None) == (untied < FEWEST)
+
+
+def test_values_that_differ_by_rounding_are_tied() -> None:
+    """A tenth added up thrice is no other value than three tenths."""
+    assert moments(np.array([0.1 + 0.2, 0.3, 0.3])).untied == 0
+
+
+def test_undefined_figures_and_too_few_users_have_no_interval() -> None:
+    """No users, one user, users without a value."""
+    of = moments(np.random.default_rng(6).random(20))
+    assert interval(None, [of]) is interval(NAN, [of]) is interval(0.5, []) is None
+    assert interval(0.5, [of, moments(np.array([0.5, NAN]))]) is None
+    assert interval(0.5, [moments(np.array([NAN, NAN]))]) is None
+
+
+def test_a_stratum_of_few_users_decides() -> None:
+    """Five users on one platform say too little of it, however many the others have."""
+    rng = np.random.default_rng(7)
+    many, few = moments(rng.random(200)), moments(rng.random(5))
+    assert interval(0.5, [many, few]) is None
+    assert interval(0.5, [many, many]) is not None
+
+
+def test_interval_is_cut_to_the_bounds() -> None:
+    """A share is never below 0 nor above 1."""
+    values = np.concatenate([np.zeros(20), np.linspace(0.0, 0.2, 10)])
+    assert (interval(values.mean(), [moments(values)], (0.02, 0.03)) or ()) == (0.02, 0.03)
+    assert interval(values.mean(), [moments(values)], (None, 1.0)) == interval(values.mean(), [moments(values)])
+
+
+def test_order_of_users_changes_nothing() -> None:
+    """To the last bit."""
+    values = np.random.default_rng(8).random(100)
+    assert moments(values) == moments(values[::-1])
+
+
+def test_parts_of_a_mean_are_the_values() -> None:
+    """A user without a value has no part."""
+    values = np.array([0.2, NAN, 0.9, 0.4])
+    rows = np.column_stack([np.nan_to_num(values), ~np.isnan(values)])
+    found = parts(rows, lambda totals: totals[:, :1] / totals[:, 1:])
+    np.testing.assert_allclose(found[:, 0], values)
+
+
+def test_parts_of_a_ratio_are_those_of_a_loop_that_leaves_users_out() -> None:
+    """n x all - (n - 1) x all but one; their spread is the jackknife's standard error."""
+    rows = np.random.default_rng(9).random((12, 2))
+    theta = rows[:, 0].sum() / rows[:, 1].sum()
+    without = [np.delete(rows, user, axis=0).sum(axis=0) for user in range(12)]
+    expected = [12 * theta - 11 * a / b for a, b in without]
+    found = parts(rows, lambda totals: totals[:, :1] / totals[:, 1:])[:, 0]
+    np.testing.assert_allclose(found, expected)
+    assert standard_error([moments(found)]) == pytest.approx(stats.sem(expected))
+
+
+@pytest.mark.parametrize("users", [20, 40, 100])
+def test_intervals_of_skewed_values_hold_the_truth(users: int) -> None:
+    """A third of the users has 0, the others beta(2, 4) values: 95 % of 2,000 data sets, to within 2 points."""
+    rng = np.random.default_rng(10)
+    sets = np.where(rng.random((2000, users)) < 1 / 3, 0.0, rng.beta(2, 4, (2000, users)))
+    found = [interval(values.mean(), [moments(values)]) for values in sets]
+    held = [low <= 2 / 9 <= high for low, high in filter(None, found)]
+    assert len(held) > 1900
+    assert 0.93 <= np.mean(held) <= 0.97
