@@ -1,8 +1,7 @@
-"""Whether `compare` keeps its word: how often its 95 % intervals hold the true difference, and its p-values mislead.
+"""How often the 95 % intervals hold the true figure, for every kind of figure that is printed.
 
-Each population is drawn from as often as `--sets` says. The true difference is that of very many users, and of a
-divergence the mean over other data sets of the same size (what the interval is about: docs/statistics.md). Prints the
-table of that page: `python -m bench.coverage`.
+The populations, figures and intervals are computed here from scratch (docs/statistics.md has the formulas): nothing of
+`harness` is called, and a test compares the two. Prints the table of that page: `python -m bench.coverage`.
 """
 
 from __future__ import annotations
@@ -10,237 +9,202 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count, islice
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
-from harness.benchmark import Benchmark, Metric
-from harness.benchmarks.dailymobility.protocols import BINS, METRICS, MOST_LOCATIONS, SIZES
-from harness.benchmarks.dailymobility.scores import figures, side_by_side
-from harness.benchmarks.derived import Figures
-from harness.scoring.bootstrap import LEVEL, Array
-from harness.scoring.paired import Pair, Values, interval, p_value, resampled, swapped
+SETS, SEED = 2000, 7
+USERS = (10, 20, 40, 100, 400)
+MANY = 500_000
+"""Users that stand for a whole population."""
+LEAST = 0.1
+"""A cell whose data sets have an interval less often is `too few`."""
+STEPS = 12
+FEWEST, FEWEST_UNTIED, SHRINKAGE, TIED = 12, 7, 25, 1e-9
 
-SETS, RESAMPLES, PERMUTATIONS = 1000, 1000, 499
-SEED = 7
-MANY = 200_000
-"""Users that stand for a whole population, drawn thrice."""
-
-Draw = Callable[[np.random.Generator, int], Pair]
+Array = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
+"""Sets x users -> each user's value, NaN where undefined."""
 
 
-@dataclass(frozen=True, slots=True)
-class Population:
-    """`draws` has a population for each stratum, of `users` each; the first figure of `values` is looked at.
+# Populations
 
-    `null` says that both sides are drawn alike, and `whole` that a figure is a mean, so that its true value does not
-    depend on the number of users.
+
+def chains(rng: np.random.Generator, shape: tuple[int, int], gain: float = 0.0) -> dict[str, Array]:
+    """Return users of StreamProfileBench by figure.
+
+    Each has up to 12 steps with new tags, kept tags and distractors. For a third nothing new can be found; two users in
+    three never fall for a distractor that is passed on, five in six never for a rarer one.
     """
-
-    name: str
-    draws: tuple[Draw, ...]
-    users: tuple[int, ...]
-    values: Values
-    null: bool = False
-    whole: bool = True
-
-    def data(self, rng: np.random.Generator) -> list[Pair]:
-        return [draw(rng, users) for draw, users in zip(self.draws, self.users, strict=True)]
-
-    def truth(self, rng: np.random.Generator, sets: int) -> float:
-        if self.null:
-            return 0.0
-        if self.whole:
-            many = [[draw(rng, MANY) for draw in self.draws] for _ in range(3)]
-        else:
-            many = [self.data(rng) for _ in range(2 * sets)]
-        return float(np.mean([_difference(pairs, self.values) for pairs in many]))
-
-
-def _difference(pairs: Sequence[Pair], values: Values) -> float:
-    return float(np.mean([pair.difference(values)[0] for pair in pairs]))
-
-
-# Users of StreamProfileBench
+    users = shape[0] * shape[1]
+    steps = np.minimum(rng.geometric(1 / 6, (users, 1)), STEPS) > np.arange(STEPS)
+    skill = np.clip(rng.beta(1.5, 4, (users, 1)) * np.exp(rng.normal(gain, 0.3, (users, 1))), 0, 1)
+    hopeless = rng.random((users, 1)) < 1 / 3
+    new, kept = rng.poisson(1.2, steps.shape), rng.poisson(1.5, steps.shape)
+    found, held = rng.binomial(new, np.where(hopeless, 0, skill)), rng.binomial(kept, np.sqrt(skill))
+    values = {
+        "Recall_Novelty": _share(found, new, steps),
+        "Recall_Stability": _share(held, kept, steps),
+        "Recall": _share(found + held, new + kept, steps),
+    }
+    for name, prone, rate in (("Error_Decay", 0.8, 0.5), ("Error_Viral", 1 / 3, 0.35), ("Error_Random", 1 / 6, 0.25)):
+        chance = np.where(rng.random((users, 1)) < prone, rng.beta(2, 3, (users, 1)) * 2 * rate, 0.0)
+        there = rng.integers(1, 4, steps.shape)
+        values[name] = _share(rng.binomial(there, np.clip(chance, 0, 1)), there, steps)
+    of = {name: _mean(each) for name, each in values.items()}
+    first = {name: each[:, 0] for name, each in values.items()}
+    later = {name: _mean(each[:, 1:]) for name, each in values.items()}
+    for part in (of, first, later):
+        part["F1^NS"] = _harmonic(part["Recall_Novelty"], part["Recall_Stability"])
+    of |= {f"FWT {name}": later[name] - first[name] for name in ("Recall", "F1^NS", "Error_Viral")}
+    of |= {f"{name}, step {step}": values[name][:, step - 1] for step in (1, 8) for name in ("Recall", "Error_Viral")}
+    return {name: each.reshape(shape) for name, each in of.items()}
 
 
-class OneMean(Benchmark):
-    """The mean of users' values, as benchmarks have it by default."""
-
-    name = "one_mean"
-    metrics = (Metric("value"),)
+def _share(part: NDArray[np.int64], whole: NDArray[np.int64], there: NDArray[np.bool_]) -> Array:
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=there & (whole > 0))
 
 
-def _means(a: Array, b: Array) -> Pair:
-    """From users' values, NaN undefined."""
-    return Pair(*(np.column_stack([np.nan_to_num(side), ~np.isnan(side)]) for side in (a, b)))
+def _mean(values: Array) -> Array:
+    count = (~np.isnan(values)).sum(axis=1)
+    return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
 
 
-def f1(rng: np.random.Generator, users: int, gain: float) -> Pair:
-    """F1^NS: users are more or less predictable for both sides alike, have from 1 to 40 steps, a third of them nothing
-    new that could be found, a twelfth no value."""
-    steps = np.minimum(rng.geometric(1 / 6, users), 40)
-    ease = rng.beta(1.5, 4, users)
-    hopeless, undefined = rng.random(users) < 1 / 3, rng.random(users) < 1 / 12
-
-    def side(gain: float) -> Array:
-        chance = np.clip(ease * np.exp(rng.normal(gain, 0.3, users)), 0, 1)
-        new = rng.binomial(2 * steps, np.where(hopeless, 0, chance)) / (2 * steps)
-        kept = rng.binomial(4 * steps, np.sqrt(chance)) / (4 * steps)
-        values = 2 * new * kept / np.where(new + kept == 0, 1, new + kept)
-        return np.where(undefined, np.nan, values)
-
-    return _means(side(gain), side(0.0))
+def _harmonic(a: Array, b: Array) -> Array:
+    return np.where(a + b == 0, 0.0, 2 * a * b / np.where(a + b == 0, 1.0, a + b))
 
 
-def ties(rng: np.random.Generator, users: int, gain: float) -> Pair:
-    """An error rate over one to three distractors, which most users never fall for on either side."""
-    there, prone = rng.integers(1, 4, users), rng.random(users) < 0.35
-    chance = np.where(prone, rng.beta(2, 3, users), 0.0)
-    a, b = (rng.binomial(there, np.minimum(1, chance * (1 + gain * side))) / there for side in (1, 0))
-    return _means(a, b)
+def figure(name: str, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return chains(rng, shape)[name]
 
 
-def few(rng: np.random.Generator, users: int) -> Pair:
-    """The same value on both sides but for one user in ten, who gains much: a very skewed difference."""
-    base = rng.beta(2, 5, users)
-    gained = np.where(rng.random(users) < 0.1, rng.beta(4, 4, users) * (1 - base), 0.0)
-    return _means(base + gained, base)
+def difference(name: str, gain: float, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return A minus B for users whose luck is alike in part: half of B's values are A's own."""
+    a, b = chains(rng, shape, gain)[name], chains(rng, shape)[name]
+    return np.where(rng.random(shape) < 0.5, 0.3 * (a - b), a - b)
 
 
-# Residents of DailyMobility
+def one_in_ten(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return differences of users of whom one in ten gains much."""
+    return np.where(rng.random(shape) < 0.1, rng.beta(4, 4, shape), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Days:
-    """How days come about: typical radius in bins, its spread, chance of each of four further places, and weights of
-    the seven intentions."""
-
-    radius: float
-    spread: float
-    places: float
-    weights: tuple[float, ...]
-
-    def rows(self, rng: np.random.Generator, reach: Array, habits: Array) -> Array:
-        """Bins and counts of residents, whose `reach` and `habits` (residents x 7) are their own whoever tells the
-        day."""
-        radius = self.radius * np.exp(self.spread * (0.8 * reach + 0.6 * rng.normal(size=len(reach))))
-        locations = 1 + rng.binomial(4, self.places, len(reach))
-        weights = habits * np.array(self.weights)
-        spent = rng.multinomial(24, weights / weights.sum(axis=1, keepdims=True)) * 2
-        bins = np.minimum(radius, BINS), np.minimum(locations, MOST_LOCATIONS + 1)
-        return side_by_side(np.column_stack([*bins, spent]).astype(np.uint8))
+def stars(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return absolute errors of ratings, 0 to 4."""
+    return np.minimum(rng.poisson(0.8, shape), 4).astype(np.float64)
 
 
-REAL = Days(9.0, 0.7, 0.45, (9, 5, 2, 3, 1, 1, 1))
-NEAR = Days(8.0, 0.8, 0.35, (9, 6, 2, 2, 1, 1, 2))
-FAR = Days(15.0, 0.5, 0.8, (4, 4, 4, 4, 3, 3, 3))
-ALIKE = Days(12.0, 0.1, 0.25, (9, 7, 1, 1, 1, 1, 1))
-EVEN = Days(13.2, 0.5, 0.8, (4, 4, 4, 4, 3, 3, 3))
-"""As far from the truth as `ALIKE`, in its own way."""
+CHAINS = (
+    *("Recall", "Recall_Novelty", "Recall_Stability", "F1^NS", "Error_Decay", "Error_Viral", "Error_Random"),
+    *("FWT Recall", "FWT F1^NS", "FWT Error_Viral"),
+    *("Recall, step 1", "Recall, step 8", "Error_Viral, step 1", "Error_Viral, step 8"),
+)
+POPULATIONS: Mapping[str, Draw] = {
+    **{name: partial(figure, name) for name in CHAINS},
+    "Beta(4, 4)": lambda rng, shape: rng.beta(4, 4, shape),
+    "85 % ones": lambda rng, shape: (rng.random(shape) < 0.85).astype(np.float64),
+    "8 % ones": lambda rng, shape: (rng.random(shape) < 0.08).astype(np.float64),
+    "errors of ratings, 0 to 4": stars,
+    "log-normal": lambda rng, shape: rng.lognormal(0.0, 0.6, shape),
+    "compare F1^NS": partial(difference, "F1^NS", 0.2),
+    "compare Error_Viral": partial(difference, "Error_Viral", 0.0),
+    "compare Error_Random": partial(difference, "Error_Random", 0.0),
+    "compare, one user in ten gains": one_in_ten,
+}
+PLATFORMS = ("F1^NS", "Error_Viral", "Error_Random", "compare F1^NS", "compare Error_Viral")
+"""Populations whose mean over several platforms is looked at, too."""
 
 
-def days(rng: np.random.Generator, users: int, a: Days, b: Days) -> Pair:
-    reach, habits = rng.normal(size=users), rng.gamma(2.0, size=(users, len(REAL.weights)))
-    return Pair(a.rows(rng, reach, habits), b.rows(rng, reach, habits))
+# Intervals
 
 
-def truth_histograms(rng: np.random.Generator) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
-    """Of a hundred residents, as many as the published ground truth has."""
-    totals = days(rng, 100, REAL, REAL).a.sum(axis=0).astype(np.int64)
-    ends = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
-    return dict(zip(METRICS, np.split(totals, ends), strict=True))
+def intervals(strata: Sequence[Array]) -> tuple[Array, Array, Array]:
+    """Return the mean over strata of each data set, and both ends of its interval, NaN where too few users differ.
+
+    `strata` are sets x users each.
+    """
+    count = np.array([(~np.isnan(values)).sum(axis=1) for values in strata], dtype=np.float64)
+    with np.errstate(all="ignore"):
+        mean = np.array([np.nansum(values, axis=1) for values in strata]) / count
+        off = [np.nan_to_num(values - of[:, None]) for values, of in zip(strata, mean, strict=True)]
+        share = np.array([(each**2).sum(axis=1) for each in off]) / (count - 1) / count
+        third = np.array([(each**3).sum(axis=1) for each in off]) / count**3
+        error = np.sqrt(share.sum(axis=0))
+        a = third.sum(axis=0) / error**3
+        freedom = share.sum(axis=0) ** 2 / (share**2 / (count - 1)).sum(axis=0)
+        different = np.array([[_untied(row) for row in values] for values in strata])
+        untied = different.sum(axis=0) / count.sum(axis=0) * (1 / count).sum(axis=0) ** 2 / (1 / count**3).sum(axis=0)
+        a = a * untied / (untied + SHRINKAGE)
+        there = (count.sum(axis=0) >= FEWEST) & (untied >= FEWEST_UNTIED) & (error > TIED) & (count.min(axis=0) > 1)
+        middle = mean.mean(axis=0)
+        ends = []
+        for tail in (0.975, 0.025):
+            t = stats.t.ppf(tail, freedom)
+            exact = np.where(np.abs(a) < 1e-6, t, 3 / a * (np.cbrt(1 + a * (t - a / 6)) - 1))
+            ends.append(np.where(there, middle - exact * error / len(strata), np.nan))
+    return middle, ends[0], ends[1]
+
+
+def _untied(values: Array) -> int:
+    there = values[~np.isnan(values)]
+    if not len(there):
+        return 0
+    tolerance = TIED * max(1.0, float(np.abs(there).max()))
+    _, times = np.unique(np.round(there / tolerance), return_counts=True)
+    return len(there) - int(times.max())
 
 
 # The study
 
 
-def populations() -> list[Population]:
-    means = Figures(OneMean()).values
-    score = partial(figures, truth_histograms(np.random.default_rng(SEED)))
+def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.random.Generator, sets: int) -> str:
+    """Return how often the interval holds the truth, and, unless it is nearly always, how often there is one."""
+    at_once = max(1, 400_000 // max(sizes))
+    low, high = [], []
+    for start in range(0, sets, at_once):
+        shape = min(at_once, sets - start)
+        _, *ends = intervals([draw(rng, (shape, users)) for draw, users in zip(draws, sizes, strict=True)])
+        low.append(ends[0])
+        high.append(ends[1])
+    ends = np.concatenate(low), np.concatenate(high)
+    there = ~np.isnan(ends[0])
+    if there.mean() < LEAST:
+        return "too few"
+    inside = (ends[0] <= truth) & (truth <= ends[1])
+    held = f"{100 * inside[there].mean():.1f}"
+    return held if there.mean() > 0.98 else f"{held} (of {100 * there.mean():.0f} %)"
 
-    def mobility(name: str, users: int, a: Days, b: Days) -> Population:
-        return Population(name, (partial(days, a=a, b=b),), (users,), score, null=a is b, whole=False)
 
-    five = tuple(partial(f1, gain=gain) for gain in (0.3, 0.2, 0.1, 0.0, -0.1))
-
-    def unequal(name: str, draw: Draw, *users: int) -> Population:
-        return Population(f"{name}, platforms of {' + '.join(map(str, users))}", (draw,) * len(users), users, means)
-
-    gains, falls = partial(f1, gain=0.2), partial(ties, gain=0.2)
-    return [
-        Population("F1^NS, A better", (gains,), (200,), means),
-        Population("F1^NS, twice the same", (partial(f1, gain=0.0),), (200,), means, null=True),
-        Population("F1^NS, five platforms of 40 to 120", five, (40, 60, 80, 100, 120), means),
-        Population("Error_*, heavy ties, A worse", (falls,), (200,), means),
-        Population("Error_*, heavy ties, twice the same", (partial(ties, gain=0.0),), (200,), means, null=True),
-        Population("one user in ten gains", (few,), (200,), means),
-        mobility("Score, near and far from the truth", 200, NEAR, FAR),
-        mobility("Score, people all alike, and far", 200, ALIKE, FAR),
-        mobility("Score, near and nearly as near, 100 residents", 100, NEAR, REAL),
-        mobility("Score, twice the same", 200, NEAR, NEAR),
-        mobility("Score, unlike days that score the same", 200, ALIKE, EVEN),
-        unequal("F1^NS", gains, 2, 200),
-        unequal("F1^NS", gains, 5, 200),
-        unequal("F1^NS", gains, 20, 200),
-        unequal("F1^NS", gains, 5, 200, 200, 200, 200),
-        unequal("Error_*", falls, 20, 200),
-        unequal("one user in ten gains", few, 20, 200),
+def rows(sets: int) -> Sequence[tuple[str, Sequence[Draw], Callable[[int], Sequence[int]], str]]:
+    """Return the rows of the table: name, a draw for each platform, the sizes for n, the population."""
+    single = [(name, (draw,), lambda n: (n,), name) for name, draw in POPULATIONS.items()]
+    five = [
+        (f"{name}, mean of five platforms", (POPULATIONS[name],) * 5, lambda n: (n,) * 5, name) for name in PLATFORMS
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Shares of data sets: the true difference inside, below and above the interval; inside the plain percentile
-    interval; a p-value below 0.05."""
-
-    inside: float
-    below: float
-    above: float
-    percentile: float
-    rejected: float
-
-
-def study(population: Population, sets: int, rng: np.random.Generator) -> Found:
-    truth = population.truth(rng, sets)
-    drawn = (_one(population, truth, rng) for _ in count())
-    rows = np.array(list(islice(filter(None, drawn), sets)))
-    below, above, percentile, rejected = rows.mean(axis=0)
-    return Found(1 - below - above, below, above, percentile, rejected)
-
-
-def _one(population: Population, truth: float, rng: np.random.Generator) -> tuple[bool, bool, bool, bool] | None:
-    """None for data with too few users on a platform to have an interval: of these `compare` says so."""
-    pairs, values = population.data(rng), population.values
-    observed = _difference(pairs, values)
-    drawn = np.stack([resampled(pair, values, rng, RESAMPLES)[:, 0] for pair in pairs])
-    users = [int((~np.isnan(values(pair.a)[:, 0])).sum()) for pair in pairs]
-    found = interval(drawn, observed, users)
-    if found is None:
-        return None
-    plain = np.nanquantile(drawn.mean(axis=0), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    swaps = swapped(pairs, values, rng, PERMUTATIONS)
-    p = p_value(swaps.differences[:, :, 0].mean(axis=0), observed, swaps.whole)
-    assert p is not None  # there are users enough
-    return truth < found[0], truth > found[1], bool(plain[0] <= truth <= plain[1]), p < 1 - LEVEL
+    unequal = [
+        (f"{name}, mean of platforms of n and 200", (POPULATIONS[name],) * 2, lambda n: (n, 200), name)
+        for name in PLATFORMS
+    ]
+    return [*single, *five, *unequal]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=SETS, help=f"data sets of each population (default: {SETS})")
     args = parser.parse_args()
-    print("| population | users | inside | below | above | plain percentile | p < 0.05 |")
-    print("|---|---|---|---|---|---|---|")
-    for number, population in enumerate(populations()):
-        start = time.perf_counter()
-        found = study(population, args.sets, np.random.default_rng([SEED, number]))
-        shares = (found.inside, found.below, found.above, found.percentile, found.rejected)
-        told = " | ".join(f"{100 * share:.1f} %" for share in shares)
-        print(f"| {population.name} | {sum(population.users)} | {told} |", flush=True)
-        print(f"{population.name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    truths = {
+        name: float(np.nanmean(draw(np.random.default_rng([SEED, 0]), (1, MANY)))) for name, draw in POPULATIONS.items()
+    }
+    print(f"| figure | truth | {' | '.join(f'n = {n}' for n in USERS)} |")
+    print("|---|---|" + "---|" * len(USERS))
+    for number, (name, draws, sizes, population) in enumerate(rows(args.sets), 1):
+        start, truth = time.perf_counter(), truths[population]
+        cells = [cell(draws, sizes(n), truth, np.random.default_rng([SEED, number, n]), args.sets) for n in USERS]
+        print(f"| {name} | {truth:.3f} | {' | '.join(cells)} |", flush=True)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return 0
 
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.libraries import special
 
-FEWEST = 7
-"""Users that differ from the most common part, below whom there is no interval."""
+FEWEST, FEWEST_UNTIED = 12, 7
+"""Users, and users that differ from the most common part, below whom there is no interval."""
 SHRINKAGE = 25
 """Such users of whom half of the sample's skewness is believed."""
 ROUNDING = 1e-9
@@ -79,8 +79,8 @@ def interval(
     if figure is None or math.isnan(figure) or not strata or min(of.users for of in strata) < 2:
         return None
     untied, shares = _untied(strata), [of.variance / of.users for of in strata]
-    error = standard_error(strata)
-    if untied < FEWEST or error < ROUNDING * max(1.0, abs(figure)):
+    error, users = standard_error(strata), sum(of.users for of in strata)
+    if users < FEWEST or untied < FEWEST_UNTIED or error < ROUNDING * max(1.0, abs(figure)):
         return None
     freedom = sum(shares) ** 2 / sum(share**2 / (of.users - 1) for share, of in zip(shares, strata, strict=True))
     skewness = sum(of.third / of.users**2 for of in strata) / (len(strata) * error) ** 3

@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, stats
 
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import FEWEST, SHRINKAGE, interval, moments, parts, standard_error
+from harness.scoring.intervals import FEWEST, FEWEST_UNTIED, SHRINKAGE, interval, moments, parts, standard_error
 
 NAN = float("nan")
 
@@ -53,12 +53,19 @@ def test_interval_reaches_further_on_the_long_side() -> None:
     assert high - values.mean() > 1.08 * (values.mean() - low)
 
 
-@pytest.mark.parametrize("untied", [0, 1, FEWEST - 1, FEWEST])
+@pytest.mark.parametrize("untied", [0, 1, FEWEST_UNTIED - 1, FEWEST_UNTIED])
 def test_nearly_equal_values_have_no_interval(untied: int) -> None:
     """Also none of width zero: what the next users have is unknown."""
     values = np.concatenate([np.zeros(93), np.linspace(0.2, 0.7, untied)])
     assert moments(values).untied == untied
-    assert (interval(values.mean(), [moments(values)]) is None) == (untied < FEWEST)
+    assert (interval(values.mean(), [moments(values)]) is None) == (untied < FEWEST_UNTIED)
+
+
+def test_intervals_begin_with_the_fewest_users() -> None:
+    """However much they differ."""
+    values = np.random.default_rng(11).random(FEWEST)
+    assert interval(values.mean(), [moments(values)]) is not None
+    assert interval(values[1:].mean(), [moments(values[1:])]) is None
 
 
 def test_values_that_differ_by_rounding_are_tied() -> None:
