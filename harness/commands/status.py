@@ -110,7 +110,7 @@ def _named(usage: Mapping[str, int]) -> JSON:
 
 def _imported_row(of: Imported) -> JSON:
     """Return the row of another program's results; how many users they should have is unknown until they are scored."""
-    report, results = of.report, of.files.results
+    report, results = of.report if of.is_current else None, of.files.results
     coverage = report.coverage if report else None
     return {
         "name": of.name,
