@@ -41,6 +41,11 @@ class Imported:
             return None
 
     @property
+    def is_current(self) -> bool:
+        """Return whether the report is of these very results: another program has no line added or changed since."""
+        return self.report is not None and all(sound(line.text) for line in lines(self.files.results))
+
+    @property
     def remedy(self) -> str:
         """Return why results without a report cannot be shown, and the command to run."""
         try:

@@ -56,8 +56,8 @@ def execute(args: argparse.Namespace) -> int:
     if not ours and not theirs:
         raise selection.nothing_found(args)
     codes, failed = selection.each(ours, lambda run: _ours(run, args, screen), lambda run: run.label)
-    _, unread = selection.each(theirs, lambda of: _theirs(of.files, args, screen), lambda of: str(of.files.results))
-    return max(skipped, unnamed, *codes, failed, unread)
+    more, unread = selection.each(theirs, lambda of: _theirs(of.files, args, screen), lambda of: str(of.files.results))
+    return max(skipped, unnamed, *codes, *more, failed, unread)
 
 
 def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
@@ -140,7 +140,7 @@ def _add(data: JSON, scores: ReportScores) -> None:
         scores.add(Record(key, orjson.loads(orjson.dumps(data))))
 
 
-def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
+def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
     tasks = benchmark.file_in(args.tasks_dir or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
@@ -155,7 +155,7 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
             about = RunFacts(files.subset, name, name, AUTHORS, len(index), found.failed, notes)
             report, more = found.scores.report(about)
             if found.failed:
-                report = overview.with_failures(report, found.all_scores.report(about)[0])
+                report = overview.with_failures(report, found.scores.report(about, found.failures)[0])
             keep_foreign_text(files)
             write_report(files, report, more)
             _show(files, report, notes, screen)
@@ -163,12 +163,13 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> None:
                 _write_page(pages.Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
+    return 0 if report.coverage.complete else 1
 
 
 @dataclass(slots=True)
 class _Theirs:
     """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
-    steps of it, and `failed` ones answers that are failures of the endpoint: only `all_scores` has these."""
+    steps of it, and `failed` ones answers that are failures of the endpoint: `failures` has their scores."""
 
     files: RunFiles
     benchmark: Benchmark
@@ -179,10 +180,10 @@ class _Theirs:
     failed: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     scores: ReportScores = field(init=False)
-    all_scores: ReportScores = field(init=False)
+    failures: ReportScores = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scores, self.all_scores = (ReportScores(self.benchmark, self.files.subset) for _ in range(2))
+        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset) for _ in range(2))
 
     def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
         """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
@@ -207,15 +208,15 @@ class _Theirs:
             else:
                 data = rescored(self.benchmark, task, data)
                 self.outcomes.update(self.benchmark.outcomes(data))
-                _add(data, self.all_scores)
                 if self.importer.has_failed(data):
                     self.failed += 1
+                    _add(data, self.failures)
                 else:
                     data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
                     _add(data, self.scores)
             yield data
         self.scores.flush()
-        self.all_scores.flush()
+        self.failures.flush()
 
     def notes(self) -> tuple[str, ...]:
         left_out = {

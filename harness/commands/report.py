@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
+from harness.analysis.imported import Imported
 from harness.analysis.leaderboard import reports, tables
 from harness.analysis.leaderboard.footnotes import left_out, notes
 from harness.analysis.leaderboard.reports import Scored
@@ -111,6 +112,8 @@ def _shown(name: str) -> str:
 
 def _write(files: RunFiles, args: argparse.Namespace) -> None:
     report, manifest = _read(files)[0], load(files.manifest)
+    if manifest is None and files.results.exists() and not (of := Imported(files)).is_current:
+        raise BadInput(of.remedy)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     wish = pages.Wish(pages.SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
@@ -166,6 +169,7 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
 
     runs, code = selection.each(found, _run, _label)
     left = left_out([], {files.report("json") for files in found}, args.results_dir, ())
+    runs = [run for run in runs if (run.scored.run, run.scored.subset) not in left.outdated]
     if not runs:
         raise BadInput(left.nothing_else(args.results_dir, ()))
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE

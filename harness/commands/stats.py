@@ -59,6 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     reports, code = selection.each(_of(paths, args), read, str)
     left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
+    reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from rich.measure import Measurement
@@ -11,16 +13,21 @@ from rich.table import Table
 
 from harness.analysis import selection
 from harness.analysis.imported import Imported
+from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.usage import USAGE
 from harness.config import options
-from harness.model import JSON
+from harness.errors import BadInput
+from harness.model import JSON, Usage
 from harness.store.lock import held
 from harness.store.log import lines, objects
-from harness.store.manifest import RUNNING
+from harness.store.manifest import COMPLETE, RUNNING
+from harness.store.run import completion_of
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
-NUMBERS = ("users", "done", "percent", "failed")
+TOKENS = ("prompt_tokens", "completion_tokens")
+NUMBERS = ("users", "done", "percent", "failed", "requests", *TOKENS)
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
@@ -51,9 +58,11 @@ def _print(rows: list[JSON]) -> None:
     """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
     for name in COLUMNS:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
+        table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
+        more = "+" if row["requests_without_usage"] else ""
         shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
+        shown |= {name: f"{row[name]}{more}" for name in TOKENS if row[name] is not None}
         table.add_row(*("" if shown[name] is None else str(shown[name]) for name in COLUMNS))
     screen = console()
     if not screen.is_terminal:
@@ -73,13 +82,35 @@ def _row(run: SavedRun) -> JSON:
         "users": run.expected_users,
         "done": len(done),
         "failed": manifest.counts.get("failed", 0),
+        **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
     }
 
 
+def _usage(run: SavedRun) -> JSON:
+    """Return requests and tokens: of a complete run those of its report, else those of every reply saved so far.
+
+    Lower bounds of what was billed: failed tries are not in them. Nothing is known without a report that can be read.
+    """
+    if run.manifest.state == COMPLETE:
+        try:
+            return _named(loaded(run.files.report("json")).usage)
+        except BadInput:
+            return _named({})
+    usage = Usage()
+    for completion in (completion_of(data) for _, data in objects(run.files.responses)):
+        usage = usage.plus(completion) if completion else usage
+    return _named(asdict(usage))
+
+
+def _named(usage: Mapping[str, int]) -> JSON:
+    """Return the columns of a usage; None for counts that it lacks."""
+    return {{"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE}
+
+
 def _imported_row(of: Imported) -> JSON:
     """Return the row of another program's results; how many users they should have is unknown until they are scored."""
-    report, results = of.report, of.files.results
+    report, results = of.report if of.is_current else None, of.files.results
     coverage = report.coverage if report else None
     return {
         "name": of.name,
@@ -89,6 +120,7 @@ def _imported_row(of: Imported) -> JSON:
         "users": coverage.expected_users if coverage else None,
         "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text.strip()),
         "failed": coverage.failed_users if coverage else 0,
+        **_named({}),
         "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
     }
 

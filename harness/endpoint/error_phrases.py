@@ -37,6 +37,8 @@ def error_text(error: Any) -> str:
     found: list[str] = []
     for name in ("error", "code", "type", "param", "message", "detail"):
         value = error.get(name)
+        if name == "message":
+            found += _quotas(error)
         if name == "param" and not (type(value) is str and PARAMETER.fullmatch(value)):
             continue
         if value and type(value) in (str, int):
@@ -52,6 +54,31 @@ def error_text(error: Any) -> str:
             if type(raw := metadata.get("raw")) is str and (words := error_text(orjson.loads(raw))):
                 found.append(words)
     return one_line(", ".join(dict.fromkeys(found)))
+
+
+def retry_delay(data: Any) -> str | None:
+    """Return the seconds to wait, as text, that an error of Google's names (`google.rpc.RetryInfo`); None without."""
+    error = data.get("error") if type(data) is dict else None
+    named = (each.get("retryDelay") for each in _details(error))
+    return next((delay.removesuffix("s") for delay in named if type(delay) is str), None)
+
+
+def _quotas(error: dict[str, Any]) -> list[str]:
+    """Return the quotas that an error of Google's names (`google.rpc.QuotaFailure`), of a day alone if there are any.
+
+    Its message has the same words for a limit a minute, which passes by itself, and for one a day.
+    """
+    named = [one.get("quotaId") for each in _details(error) for one in _objects(each.get("violations"))]
+    quotas = [quota for quota in named if type(quota) is str and PARAMETER.fullmatch(quota)]
+    return [quota for quota in quotas if "PerDay" in quota] or quotas
+
+
+def _details(error: Any) -> list[dict[str, Any]]:
+    return _objects(error.get("details")) if type(error) is dict else []
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if type(each) is dict] if type(value) is list else []
 
 
 def _validation_errors(errors: Any) -> list[str]:

@@ -130,7 +130,7 @@ def _without_answer(data: dict[str, Any], error: Any) -> Completion:
             lacks = "no choice of index 0" if data.get("choices") else "no choices"
             raise TransportFault("no_choices", f"the reply has {lacks}" + (f": {words}" if words else ""))
         status = phrases.BASE_RESP.get(code, 500)
-    return _settle(status, words, words, {}, datetime.now(UTC))
+    return _settle(status, words, words, {}, datetime.now(UTC), after=phrases.retry_delay(data))
 
 
 def _finish_reason(reason: Any) -> str | None:
@@ -168,11 +168,18 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime,
     data = decoded(body, headers.get("Content-Type", ""))
     words = error_text(data) if data is not None else ""
     shown = words or one_line(body.decode("utf-8", "replace"))
-    return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"))
+    after = headers.get("Retry-After") or phrases.retry_delay(data)
+    return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"), after)
 
 
 def _settle(
-    status: int, words: str, shown: str, headers: Mapping[str, str], now: datetime, request: str = ""
+    status: int,
+    words: str,
+    shown: str,
+    headers: Mapping[str, str],
+    now: datetime,
+    request: str = "",
+    after: str | None = None,
 ) -> Completion:
     """Judge an error by its status and the endpoint's own `words`; `shown` is for messages alone."""
     low = phrases.searchable(phrases.without_quotes(words, request))
@@ -187,7 +194,7 @@ def _settle(
         )
     if status in (400, 403, 404) and phrases.unknown_model(low):
         raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
-    if status in (401, 403) and says("region", low):
+    if status in (400, 401, 403) and says("region", low):
         raise Denied(f"the endpoint does not serve the country that this machine is in ({shown})")
     if status in (401, 403) or (status == 400 and says("key", low)):
         raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use")
@@ -195,7 +202,7 @@ def _settle(
         target = one_line(headers.get("Location", "another address"))
         raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
     if status in RETRIED or not 200 <= status < 500:
-        raise TransportFault(kind, shown, retry_after=retry_after(headers.get("Retry-After"), now))
+        raise TransportFault(kind, shown, retry_after=retry_after(after, now))
     if status == 404:
         raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)
@@ -231,7 +238,7 @@ def exhausted(headers: Mapping[str, str]) -> float | None:
 
 
 def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
-    """Return the JSON object of a body; None if it is no object, or not whole.
+    """Return the JSON object of a body; None if it is no object, or not whole. Gemini sends errors as a list of one.
 
     A body that is whole, and hence billed, is read although orjson refuses it: a bare NaN, a byte order mark, half a
     surrogate pair, line ends in strings, and bytes that are not UTF-8 do no harm.
@@ -243,6 +250,8 @@ def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
             data = json.loads(_text(body, content_type), strict=False, object_pairs_hook=without_half_pairs)
         except (ValueError, RecursionError):
             return None
+    if type(data) is list and len(data) == 1:
+        (data,) = data
     return data if type(data) is dict else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 
 from harness.benchmark import Benchmark
@@ -32,9 +33,10 @@ class ReportScores:
         if len(self._shard) == SHARD_USERS:
             self.flush()
 
-    def report(self, facts: RunFacts) -> tuple[Report, Mapping[str, bytes]]:
-        """Return the report, and the benchmark's files that belong to it by name."""
-        return self._scorer.report(self.flush(), facts)
+    def report(self, facts: RunFacts, *others: ReportScores) -> tuple[Report, Mapping[str, bytes]]:
+        """Return the report, of the users of `others` too, and the benchmark's files that belong to it by name."""
+        merged = reduce(self._scorer.merge, [other.flush() for other in others], self.flush())
+        return self._scorer.report(merged, facts)
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""

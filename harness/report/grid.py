@@ -74,11 +74,14 @@ def _markdown_text(text: str) -> str:
 
 
 BEFORE_LATEX = (
-    "% Needs \\usepackage{booktabs}. Names in Chinese need XeLaTeX or LuaLaTeX with the package ctex or xeCJK.\n"
+    "% Needs \\usepackage{booktabs,graphicx}. Names in Chinese need XeLaTeX or LuaLaTeX with ctex or xeCJK,\n"
+    "% or pdfLaTeX with CJKutf8: \\begin{CJK*}{UTF8}{gbsn} before the tables, \\clearpage\\end{CJK*} after them.\n"
 )
 LATEX = {None: "{}", Place.BEST: "\\textbf{{{}}}", Place.SECOND: "\\underline{{{}}}"}
 LATEX_SMALLER = "  \\footnotesize\\setlength{\\tabcolsep}{3pt}"
-"""For tables of many columns, which are wider than a page otherwise."""
+"""For tables of many columns, so that they are shrunk as little as possible."""
+LATEX_SHRUNK = "  \\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
+"""Names have any length: a table that is wider than its page or column is shrunk to it, others keep their size."""
 LATEX_NOTES = "  \\par\\smallskip\\begin{{minipage}}{{\\linewidth}}\\footnotesize {}\\end{{minipage}}"
 ESCAPED = {
     "\\": r"\textbackslash{}",
@@ -121,13 +124,14 @@ def _latex_table(grid: Grid, label: str) -> str:
         f"  \\caption{{{_latex_title(grid.title)}}}",
         f"  \\label{{{label}}}",
         *([LATEX_SMALLER] if len(grid.columns) > 3 else []),
+        LATEX_SHRUNK,
         f"  \\begin{{tabular}}{{@{{}}l{'r' * len(grid.columns)}@{{}}}}",
         "    \\toprule",
         _latex_row(map(_latex_text, (grid.corner, *grid.columns))),
         "    \\midrule",
         "\n    \\midrule\n".join(groups),
         "    \\bottomrule",
-        "  \\end{tabular}",
+        "  \\end{tabular}}",
         *([LATEX_NOTES.format(" ".join(map(_latex_text, grid.notes)))] if grid.notes else []),
         "\\end{table}",
     ]

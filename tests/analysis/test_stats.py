@@ -728,7 +728,7 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
 def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
     """No character of a name means anything to LaTeX, nor do two hyphens become a dash."""
     lines = [line.strip() for line in latex([replace(GRID, notes=("100 %",))], ["model\n\\input{x}"]).splitlines()]
-    assert lines[1] == "% model \\input{x}"
+    assert "% model \\input{x}" in lines
     assert lines[lines.index("\\toprule") :] == [
         "\\toprule",
         "run & a\\_b \\\\",
@@ -738,7 +738,7 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
         "模型 \\& Co &  \\\\",
         "z & \\underline{2.00} \\\\",
         "\\bottomrule",
-        "\\end{tabular}",
+        "\\end{tabular}}",
         "\\par\\smallskip\\begin{minipage}{\\linewidth}\\footnotesize 100 \\%\\end{minipage}",
         "\\end{table}",
     ]

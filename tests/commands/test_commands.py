@@ -361,7 +361,7 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     folder.mkdir(parents=True)
     (folder / RESULTS).write_text("\n".join(lines) + "\n")
     where = ["--results-dir", str(tmp_path / "out"), "--tasks-dir", str(tasks)]
-    assert main(["reeval", "--name", "Qwen3-8B", *where]) == 0
+    assert main(["reeval", "--name", "Qwen3-8B", *where]) == 1
     found = report(tmp_path / "out", "Qwen3-8B")
     assert found["prompt"] == "authors"
     assert found["metrics"]["Recall"] | {"ci95": None} == {"value": pytest.approx(1 / 2), "ci95": None, "users": 2}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
 
+from harness.engine.finish import ReportScores
 from harness.store.files import RunFiles
 from tests.report.test_text import by_stats
 from tests.support import ROOT
@@ -119,7 +120,7 @@ def test_a_failure_of_their_endpoint_is_never_scored(harness: Commands, tasks: P
     """Figures are given without these users and with them; nothing calls them complete, or sound lines damaged."""
     write(harness, tasks, {0: API, 1: NO_JSON, 2: API})
     where = "--tasks-dir", tasks
-    harness("reeval", *where)
+    harness("reeval", *where, code=1)
     report, text = harness.report(NAME, "weibo"), harness.text(NAME, FILES.report("txt").name)
     assert report["coverage"] == {"expected_users": 4, "scored_users": 2, "failed_users": 2, "complete": False}
     assert report["diagnostics"]["invalid"] == {"authors_no_json": 1}
@@ -153,4 +154,38 @@ def test_answers_that_changed_since_they_were_scored_are_found(harness: Commands
     assert "line 3" in findings and "line 4" in findings and "reeval" in findings
     write(harness, tasks, {})  # their runner again
     assert "reeval" in harness.json("status", "--json")[0]["state"]
-    assert NOT_SCORED in harness("stats"), "whose report is of the answers of before"
+    assert NOT_SCORED in harness.refused("stats"), "whose report is of the answers of before"
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab"])
+def test_a_report_of_results_that_were_written_again_is_in_no_table(
+    mode: Literal["wb", "ab"], harness: Commands, tasks: Path
+) -> None:
+    """Replaced or appended to by their runner: every table names `reeval`, which brings the row back."""
+    folder, where = write(harness, tasks, {}), ("--tasks-dir", tasks)
+    path = folder / FILES.results.name
+    theirs = path.read_bytes()
+    harness("reeval", *where, "--no-html")
+    harness("run", "--model", "baseline/recency", "--platform", "weibo", "--no-html", *where)
+    assert set(harness.json("stats", "--json")["Recall"]) == {NAME, "recency"}
+    with path.open(mode) as file:
+        file.write(theirs)
+    assert set(harness.json("stats", "--json")["Recall"]) == {"recency"}
+    assert NOT_SCORED in harness.err
+    assert "reeval" in harness.json("status", "--json", "--name", NAME)[0]["state"]
+    harness("report")
+    assert f"{NAME}/" not in harness.text(".", "index.html")
+    harness("report", "--name", NAME, code=2)
+    assert NOT_SCORED in harness.err
+    path.write_bytes(theirs)
+    harness("reeval", "--name", NAME, *where, "--no-html")
+    assert set(harness.json("stats", "--json")["Recall"]) == {NAME, "recency"}
+
+
+def test_every_user_of_theirs_is_scored_once(harness: Commands, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures with failures are the sum of two disjoint groups of users."""
+    scored: list[str] = []
+    monkeypatch.setattr(ReportScores, "add", lambda scores, record: scored.append(record.key))
+    write(harness, tasks, {0: API})
+    harness("reeval", "--tasks-dir", tasks, "--no-html", code=1)
+    assert len(scored) == len(set(scored)) == USERS

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 
+import orjson
 import pytest
 
 from harness.cli import main
-from tests.support import Terminal
+from harness.store.log import objects, seal
+from tests.support import DATA, Terminal
 
 NAME = "基线-" + "一个很长的名字" * 8
-COLUMNS = ["name", "subset", "model", "state", "users", "done", "percent", "failed", "updated"]
+USAGE = ["requests", "prompt", "completion"]
+COLUMNS = ["name", "subset", "model", "state", "users", "done", "percent", "failed", *USAGE, "updated"]
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +45,53 @@ def test_status_on_a_narrow_terminal_folds(results: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.stdout", screen := Terminal())
     assert main(["status", "--results-dir", str(results)]) == 0
     assert len(screen.getvalue().splitlines()) > 2
+
+
+EARLIER = DATA / "folder-0.1.0" / "results"
+COUNTS = ("requests", "prompt_tokens", "completion_tokens", "requests_without_usage")
+
+
+def usage(results: Path, name: str, capsys: pytest.CaptureFixture[str]) -> list[int | None]:
+    assert main(["status", "--json", "--name", name, "--results-dir", str(results)]) == 0
+    (row,) = orjson.loads(capsys.readouterr().out)
+    return [row[count] for count in COUNTS]
+
+
+def test_status_of_a_complete_run_has_the_usage_of_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests and tokens are those that the report counted."""
+    report = orjson.loads((EARLIER / "whole" / "eval_report_weibo.json").read_bytes())["usage"]
+    names = "requests", "prompt_tokens", "completion_tokens", "untold"
+    assert usage(EARLIER, "whole", capsys) == [report[name] for name in names]
+
+
+@pytest.mark.parametrize("name", ["killed", "failed"])
+def test_status_of_an_unfinished_run_counts_every_saved_reply(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Replies of users that are not done, or that failed, count too."""
+    saved = [data["completion"] for _, data in objects(EARLIER / name / "responses_weibo.jsonl")]
+    tokens = [sum(of[key] or 0 for of in saved) for key in ("prompt_tokens", "completion_tokens")]
+    done = {data["user_id"] for _, data in objects(EARLIER / name / "inference_results_weibo.jsonl")}
+    assert any(data["user_id"] not in done for _, data in objects(EARLIER / name / "responses_weibo.jsonl"))
+    assert usage(EARLIER, name, capsys) == [len(saved), *tokens, 0]
+
+
+def test_status_marks_tokens_that_the_endpoint_did_not_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reply without usage is a request, and its tokens are not taken for none."""
+    copytree(EARLIER / "killed", tmp_path / "killed")
+    path = tmp_path / "killed" / "responses_weibo.jsonl"
+    (_, data), *_ = objects(path)
+    data["completion"] |= {"prompt_tokens": None, "completion_tokens": None}
+    path.write_bytes(seal(data))
+    assert usage(tmp_path, "killed", capsys) == [1, 0, 0, 1]
+    assert main(["status", "--results-dir", str(tmp_path)]) == 0
+    assert "0+" in capsys.readouterr().out.splitlines()[1].split()
+
+
+def test_status_of_a_complete_run_without_its_report_has_no_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is unknown is blank, and not 0."""
+    copytree(EARLIER / "whole", tmp_path / "whole")
+    (tmp_path / "whole" / "eval_report_weibo.json").unlink()
+    assert usage(tmp_path, "whole", capsys) == [None, None, None, None]

@@ -503,6 +503,33 @@ async def test_cookies_of_an_endpoint_are_not_sent_back() -> None:
     assert [header(head, "Cookie") for head in server.heads] == [None, None]
 
 
+# Errors as a list
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        (400, "API key not valid. Please pass a valid API key.", EndpointStopped),
+        (400, "Invalid value at 'temperature'", Rejected),
+        (403, "Permission denied on resource project 7.", EndpointStopped),
+        (429, "Resource has been exhausted (e.g. check quota).", TransportFault),
+    ],
+)
+async def test_error_in_a_list_is_the_error(status: int, message: str, expected: type[Exception]) -> None:
+    """Gemini's endpoint sends `[{"error": ...}]`: it is judged and shown like the object in it."""
+    wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7s"}
+    body = orjson.dumps([{"error": {"code": status, "message": message, "details": [wait]}}])
+    async with (
+        serving(http(status, body)) as server,
+        Client(Address(server.url), timeout=HANGS, connections=1) as client,
+    ):
+        with pytest.raises(expected) as caught:
+            await client.send(b"{}")
+    assert f"{status}, {message}" in str(caught.value)
+    assert not isinstance(caught.value, TransportFault) or caught.value.retry_after == 7.0
+
+
 # Quotas that are used up for now
 
 

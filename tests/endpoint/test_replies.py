@@ -609,6 +609,20 @@ def server(message: str, kind: str, code: int) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
+def google(message: str, code: int, *quotas: str) -> bytes:
+    """Gemini's error: a list of one object, with the quotas that are used up and a time to wait."""
+    violations = [{"quotaMetric": "requests", "quotaId": quota, "quotaValue": "10"} for quota in quotas]
+    failure = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": violations}
+    wait = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "22.5s"}
+    error = {"code": code, "message": message, "status": "STATUS", "details": [failure, wait] if quotas else []}
+    return orjson.dumps([{"error": error}])
+
+
+CURRENT_QUOTA = (
+    "You exceeded your current quota, please check your plan and billing details. " + "For more, read on. " * 20
+)
+MINUTE, DAY = (f"GenerateRequestsPer{time}PerProjectPerModel-FreeTier" for time in ("Minute", "Day"))
+COUNTRY = (Denied, "does not serve the country")
 TOO_LARGE = "'max_tokens' or 'max_completion_tokens' is too large: {}. This model's maximum context length is 32768"
 RAW = orjson.dumps({"error": {"message": "maximum context length is 8192 tokens", "code": 400}}).decode()
 PROVIDERS = [
@@ -775,6 +789,18 @@ PROVIDERS = [
     ("mistral", 400, vllm("Invalid model: mistral-9", "invalid_model", 1500), MODEL),
     ("gemini", 400, openai("The input token count (9) exceeds the maximum number of tokens allowed (8)."), LONG),
     ("gemini", 403, openai("This model is not available in your region."), (Denied, "does not serve the country")),
+    # discuss.ai.google.dev, github.com/google-gemini/gemini-cli/issues: its errors are a list of one
+    ("gemini", 400, google("API key not valid. Please pass a valid API key.", 400), KEY),
+    ("gemini", 400, google("User location is not supported for the API use.", 400), COUNTRY),
+    ("gemini", 400, google('Unknown name "top_k": Cannot find field.', 400), REFUSED),
+    ("gemini", 400, google("The input token count (9) exceeds the maximum number of tokens allowed (8).", 400), LONG),
+    ("gemini", 403, google("Generative Language API has not been used in project 7 before", 403), KEY),
+    ("gemini", 404, google("models/gemini-9 is not found for API version v1main", 404), MODEL),
+    ("gemini", 429, google(CURRENT_QUOTA, 429, MINUTE), BUSY),
+    ("gemini", 429, google(CURRENT_QUOTA, 429, MINUTE, DAY), QUOTA),
+    ("gemini", 429, google(CURRENT_QUOTA, 429), QUOTA),
+    ("gemini", 429, google("Resource has been exhausted (e.g. check quota).", 429), BUSY),
+    ("gemini", 503, google("The model is overloaded. Please try again later.", 503), BUSY),
     ("ollama", 404, openai('model "qwen9" not found, try pulling it first', None, "api_error"), MODEL),
     # docs.aihubmix.com, and others that run new-api
     ("a relay", 403, openai("令牌额度不足", "pre_consume_token_quota_failed", "new_api_error"), QUOTA),
@@ -946,6 +972,26 @@ def test_retry_after_is_read_as_seconds_or_date_and_nonsense_is_ignored(
 ) -> None:
     """Seconds and HTTP dates are obeyed up to an hour, the past is now, and anything else is as if not sent."""
     assert retry_after(value, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "delay", "seconds"),
+    [
+        ({}, "22.5s", 22.5),
+        ({"Retry-After": "3"}, "22.5s", 3.0),
+        ({}, "86400s", LONGEST_RETRY_AFTER),
+        ({}, "soon", None),
+        ({}, 7, None),
+    ],
+)
+def test_retry_info_of_google_counts_where_no_header_says_more(
+    headers: dict[str, str], delay: Any, seconds: float | None
+) -> None:
+    """A duration in the body is obeyed as Retry-After is."""
+    error = {"code": 429, "message": "slow down", "details": [{"retryDelay": delay}]}
+    with pytest.raises(TransportFault) as caught:
+        settle(429, orjson.dumps([{"error": error}]), headers)
+    assert caught.value.retry_after == seconds
 
 
 DIGITS = st.text("0123456789", min_size=1, max_size=25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import orjson
@@ -98,6 +99,28 @@ def test_failed_user_alone_is_asked_for_by_resume(tmp_path: Path) -> None:
         assert len(copy.server.bodies) == 2  # of its four steps the last two
         assert all(user["username"].encode() in body for body in copy.server.bodies)
         assert copy.command("verify --name failed --tasks-dir TASKS")[0] == 0
+
+
+def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(tmp_path: Path) -> None:
+    """`run` changes nothing of it unless the difference is allowed; `resume` continues it as it was made."""
+    with copied(tmp_path) as copy:
+        folder = copy.results / "agent"
+        path, results = folder / "run_beijing.json", folder / "inference_results_beijing.jsonl"
+        manifest, whole = orjson.loads(path.read_bytes()), results.read_bytes()
+        path.write_bytes(orjson.dumps({**manifest, "state": "incomplete", "results_sha256": None}))
+        results.write_bytes(b"".join(whole.splitlines(keepends=True)[:3]))
+        before = run_files(folder)
+        agent = shutil.copy(folder / "agent_rule_based.py", tmp_path / "rule_based.py")
+        again = f"run dailymobility --model baseline/commuter --name agent --agent {agent} --no-html --tasks-dir TASKS"
+        assert [copy.command(f"{again} {more}")[0] for more in ("", "--temperature 0")] == [2, 2]
+        assert run_files(folder) == before
+        allowed = shutil.copytree(folder, copy.results / "allowed")
+        assert copy.command("resume --name agent --trust --no-html --tasks-dir TASKS")[0] == 0
+        assert results.read_bytes() == whole
+        assert orjson.loads(path.read_bytes())["identity"] == manifest["identity"]
+        again = again.replace("--name agent", "--name allowed --temperature 0 --allow settings.agent_parameters")
+        assert copy.command(again)[0] == 0
+        assert len(orjson.loads((allowed / path.name).read_bytes())["provenance"]["allowed"]) == 1
 
 
 def test_report_of_the_earlier_version_must_fit_its_manifest(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from contextlib import suppress
@@ -15,7 +16,9 @@ from harness.cli import main
 from harness.report.grid import Grid, Number, latex
 from tests.analysis.test_stats import write
 
-PROGRAM = shutil.which("pdflatex")
+PROGRAM, FINDS = shutil.which("pdflatex"), shutil.which("kpsewhich")
+CHINESE = "CJKutf8.sty", "c70gbsn.fd"
+HAS_CHINESE = FINDS is not None and subprocess.run([FINDS, *CHINESE], capture_output=True, check=False).returncode == 0
 NAMES = ("Qwen3_30B & 50% #1 $x^2$", "a~b{c}|\"d'`e`<f>", "[--no_x--]*", "a\\b\\input{c}", "通义千问-大")
 
 Told = pytest.CaptureFixture[str]
@@ -34,27 +37,49 @@ def results(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(PROGRAM is None, reason="there is no pdflatex here")
-def test_tables_of_stats_compile_whatever_the_names(tmp_path: Path) -> None:
-    """With booktabs alone, without an error or an undefined reference; letters beyond ASCII need a font, so each has a
-    stand-in here."""
-    made = tmp_path / "tables.tex"
-    words = ["stats", "--format", "latex", "--published", "--intervals", "--into", str(made)]
-    assert main([*words, "--results-dir", str(results(tmp_path / "results"))]) == 0
-    text = made.read_text(encoding="utf-8")
-    letters = "".join(f"\\DeclareUnicodeCharacter{{{ord(one):04X}}}{{?}}\n" for one in sorted(set(text)) if one > "~")
-    body = "\\input{tables}\nSee \\ref{tab:recall} and \\ref{tab:f1-ns}.\n"
-    whole = (
-        f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n{letters}\\begin{{document}}\n{body}\\end{{document}}\n"
-    )
-    (tmp_path / "paper.tex").write_text(whole)
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tables")
+    words = ["stats", "--format", "latex", "--published", "--intervals", "--into", str(folder / "tables.tex")]
+    assert main([*words, "--results-dir", str(results(folder / "results"))]) == 0
+    return (folder / "tables.tex").read_text(encoding="utf-8")
+
+
+def compiled(text: str, before: str, begin: str, end: str, folder: Path) -> bytes:
+    """Compile an article of tables and references to them; return what LaTeX printed the second time."""
+    (folder / "tables.tex").write_text(text, encoding="utf-8")
+    body = f"{begin}\\input{{tables}}\nSee \\ref{{tab:recall}} and \\ref{{tab:f1-ns}}.\n{end}"
+    packages = "\\usepackage{booktabs,graphicx}\n"
+    whole = f"\\documentclass{{article}}\n{packages}{before}\\begin{{document}}\n{body}\\end{{document}}\n"
+    (folder / "paper.tex").write_text(whole, encoding="utf-8")
     command = [PROGRAM or "", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
     for _ in range(2):
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=120)
+        done = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=120)
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-    assert b"undefined" not in done.stdout and b"multiply defined" not in done.stdout
-    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+    assert (folder / "paper.pdf").read_bytes().startswith(b"%PDF")
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="there is no pdflatex here")
+@pytest.mark.parametrize("longest", [1, 8])
+def test_tables_of_stats_compile_and_fit_the_page_whatever_the_names(longest: int, tables: str, tmp_path: Path) -> None:
+    """Without an error or an undefined reference; letters beyond ASCII need a font, so each has a stand-in here."""
+    text = tables.replace("recency &", f"{'recency' * longest} &")
+    letters = "".join(f"\\DeclareUnicodeCharacter{{{ord(one):04X}}}{{?}}\n" for one in sorted(set(text)) if one > "~")
+    shown = compiled(text, letters, "", "", tmp_path)
+    assert b"undefined" not in shown and b"multiply defined" not in shown
+    wider = [float(points) for points in re.findall(rb"Overfull .hbox \(([\d.]+)pt too wide", shown)]
+    assert all(points <= 1 for points in wider), wider
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_CHINESE, reason="there is no CJKutf8 with the font gbsn here")
+def test_names_in_chinese_compile_as_the_first_lines_of_the_tables_say(tables: str, tmp_path: Path) -> None:
+    """pdfLaTeX takes them with what these comments name."""
+    (begin,), (end,) = (re.findall(what, tables[:400]) for what in (r"\\begin\S+", r"\\clearpage\S+"))
+    shown = compiled(tables, "\\usepackage{CJKutf8}\n", begin, end, tmp_path)
+    assert "通义千问-大" in tables and b"gbsn" in shown and b"Missing character" not in shown
 
 
 def test_table_has_a_short_caption_a_label_and_its_notes_beneath() -> None:
@@ -67,7 +92,7 @@ def test_table_has_a_short_caption_a_label_and_its_notes_beneath() -> None:
     lines = [line.strip() for line in text.splitlines()]
     at = lines.index("a\\textasciicircum{}b & 1.00 & 3.00 &  \\\\")
     assert lines[at + 1] == "& {\\scriptsize {[}$-$0.50, 2.00]} &  &  \\\\"
-    assert lines.index("\\end{tabular}") < next(at for at, line in enumerate(lines) if "A note." in line)
+    assert lines.index("\\end{tabular}}") < next(at for at, line in enumerate(lines) if "A note." in line)
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "latex"])

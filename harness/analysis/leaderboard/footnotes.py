@@ -96,6 +96,11 @@ class LeftOut:
     unfinished: tuple[tuple[str, str], ...]
     unscored: tuple[Imported, ...] = ()
 
+    @property
+    def outdated(self) -> set[tuple[str, str]]:
+        """Return run and subset of reports, as `Scored` has them, whose results were written again since."""
+        return {(_text(one.name), one.files.subset) for one in self.unscored}
+
     def sentences(self) -> list[str]:
         """Return a line for each kind that occurs."""
         kinds = (self.nobody, "no user is scored"), (self.unfinished, f"unfinished: no report yet; {UNFINISHED}")
@@ -104,7 +109,7 @@ class LeftOut:
     def _unscored(self) -> list[str]:
         """Return a line for each folder of another program's results that are not scored as they are now."""
         each = {one.name: f"{one.label}: {one.remedy}." for one in self.unscored}
-        return [fsencode(line).decode("utf-8", "backslashreplace") for line in each.values()]
+        return [_text(line) for line in each.values()]
 
     def nothing_else(self, results: Path, names: Sequence[str]) -> str:
         """Return why there is nothing to show of the named runs (of all if none is named)."""
@@ -124,18 +129,18 @@ def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, 
 
     `there` are the files of all reports, also of those that could not be read.
     """
-
-    def text(name: str) -> str:
-        return fsencode(name).decode("utf-8", "backslashreplace")  # a file's name may be no text
-
     nobody = tuple((report.run, report.subset) for report in reports if not report.scored)
     unfinished = tuple(
-        (text(files.folder.name), text(files.subset))
+        (_text(files.folder.name), _text(files.subset))
         for files in runs(results)
         if (not names or files.folder.name in names) and files.report("json") not in there
     )
-    unscored = (one for one in imported(results) if (not names or one.name in names) and one.report is None)
+    unscored = (one for one in imported(results) if (not names or one.name in names) and not one.is_current)
     return LeftOut(nobody, unfinished, tuple(unscored))
+
+
+def _text(name: str) -> str:
+    return fsencode(name).decode("utf-8", "backslashreplace")  # a file's name may be no text
 
 
 def _by_run(which: Iterable[tuple[str, str]]) -> str:

@@ -748,6 +748,27 @@ def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> 
         assert again(command, out, "--name", "m", "--tasks-dir", str(town)) == 0
 
 
+@pytest.mark.parametrize(("place", "agent"), [("datasets/DailyMobility", RULES), ("DailyMobility", None), ("", None)])
+def test_run_is_resumed_with_data_that_moved_to_the_layout_of_asbench(
+    place: str, agent: Path | None, own: Path, tmp_path: Path, capsys: Told
+) -> None:
+    """Once its folder is named, later commands find it without; the results are those of an undisturbed run."""
+    theirs, folder = tmp_path / "theirs", tmp_path / "out" / "m"
+    assert run(own, folder.parent, "--name", "m", *(("--agent", agent) if agent else ())) == 0
+    results, made = folder / RESULTS, manifest(folder.parent, "m")
+    whole = results.read_bytes()
+    results.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
+    (folder / "run_beijing.json").write_bytes(orjson.dumps({**made, "state": "stopped", "results_sha256": None}))
+    (theirs / place).parent.mkdir(parents=True, exist_ok=True)
+    (own / "dailymobility").rename(theirs / place)
+    assert again("resume", folder.parent) == 2
+    assert "--tasks-dir" in capsys.readouterr().err
+    assert again("resume", folder.parent, "--tasks-dir", str(theirs)) == 0
+    assert results.read_bytes() == whole
+    assert Path(manifest(folder.parent, "m")["tasks"]["path"]) == theirs / place / "profiles.json"
+    assert again("verify", folder.parent) == 0
+
+
 def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, capsys: Told) -> None:
     """And where there is none, the usual place is what the message names."""
     tasks = tmp_path / "both"
