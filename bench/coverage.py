@@ -65,12 +65,14 @@ def chains(rng: np.random.Generator, shape: tuple[int, int], gain: float = 0.0) 
 
 
 def _share(part: NDArray[np.int64], whole: NDArray[np.int64], there: NDArray[np.bool_]) -> Array:
-    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=there & (whole > 0))
+    found: Array = np.divide(part, whole, out=np.full(part.shape, np.nan), where=there & (whole > 0))
+    return found
 
 
 def _mean(values: Array) -> Array:
     count = (~np.isnan(values)).sum(axis=1)
-    return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
+    found: Array = np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
+    return found
 
 
 def _harmonic(a: Array, b: Array) -> Array:
@@ -163,17 +165,15 @@ def _untied(values: Array) -> int:
 def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.random.Generator, sets: int) -> str:
     """Return how often the interval holds the truth, and, unless it is nearly always, how often there is one."""
     at_once = max(1, 400_000 // max(sizes))
-    low, high = [], []
+    found = []
     for start in range(0, sets, at_once):
         shape = min(at_once, sets - start)
-        _, *ends = intervals([draw(rng, (shape, users)) for draw, users in zip(draws, sizes, strict=True)])
-        low.append(ends[0])
-        high.append(ends[1])
-    ends = np.concatenate(low), np.concatenate(high)
-    there = ~np.isnan(ends[0])
+        found.append(intervals([draw(rng, (shape, users)) for draw, users in zip(draws, sizes, strict=True)])[1:])
+    low, high = np.concatenate(found, axis=1)
+    there = ~np.isnan(low)
     if there.mean() < LEAST:
         return "too few"
-    inside = (ends[0] <= truth) & (truth <= ends[1])
+    inside = (low <= truth) & (truth <= high)
     held = f"{100 * inside[there].mean():.1f}"
     return held if there.mean() > 0.98 else f"{held} (of {100 * there.mean():.0f} %)"
 

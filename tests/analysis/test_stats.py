@@ -333,7 +333,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
             "not a report that this version reads: regenerate it with `reeval`",
-            *(f"a report of format {odd!r}, not 2: regenerate it with `reeval`" for odd in ODD),
+            *(f"a report of format {odd!r}, not 3: regenerate it with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
             *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
@@ -344,7 +344,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 3}, "a report of format 3, not 2: regenerate it with `reeval`"),
+        ({"format": 4}, "a report of format 4, not 3: regenerate it with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
