@@ -24,22 +24,31 @@ from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Moments, interval
 
+PER_STEP = f"{F1} (per step)"
 PARTS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
     "release": (F1,),
-    "fwt": NAMES,
-    "cold": NAMES,
-    "augmented": NAMES,
+    "fwt": (*NAMES, PER_STEP),
+    "cut": NAMES,
+    "release_cut": (F1,),
+    "fwt_cut": (*METRICS, PER_STEP),
+    "cold": (*NAMES, PER_STEP),
+    "augmented": (*NAMES, PER_STEP),
     "at_asked": NAMES,
     "ceiling": (*GAINS, F1),
     "valid": ERRORS,
 }
-"""Part of the scores -> its metrics: those of the benchmark, its secondary ones (`release`, `fwt`), and the rest. `fwt`
-is augmented minus cold within a user; `valid` is over valid answers."""
+"""Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
+is augmented minus cold within a user; `valid` is over valid answers.
+
+The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with that
+number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's rules
+alone: as many tags as asked for, or more, all of them from the pool."""
 
 COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
-NOVELTY, STABILITY = GAINS.index("Recall_Novelty"), GAINS.index("Recall_Stability")
+PRECISION, NOVELTY, STABILITY = map(GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability"))
+ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
 """Curve sums are whole numbers of 2**-64, since those add up to the same total in any grouping."""
 
@@ -141,11 +150,17 @@ def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTable:
-    """The scored steps of a shard, a row each: whose it is, and its values (NaN undefined)."""
+    """The scored steps of a shard, a row each: whose it is, and its values (NaN undefined).
+
+    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of those
+    asked for.
+    """
 
     user: NDArray[np.int_]
     step_id: NDArray[np.int_]
     valid: Mask
+    follows: Mask
+    named: Array
     values: Array
     at_asked: Array
     ceiling: Array
@@ -156,6 +171,10 @@ class _StepTable:
             user=np.array([user for user, _ in steps], dtype=np.int_),
             step_id=np.array([step["step_id"] for _, step in steps], dtype=np.int_),
             valid=np.array([step["outcome"] == VALID for _, step in steps], dtype=np.bool_),
+            follows=np.array(
+                [len(step["prediction"]) >= step["asked"] and not step["out_of_pool"] for _, step in steps], np.bool_
+            ),
+            named=np.array([min(1.0, len(step["prediction"]) / step["asked"]) for _, step in steps]),
             values=_matrix([step["metrics"] for _, step in steps], METRICS),
             at_asked=_matrix([step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS),
             ceiling=_matrix([step["ceiling"] for _, step in steps], GAINS),
@@ -164,22 +183,38 @@ class _StepTable:
     def rows(self, users: int) -> Array:
         """Each user's row: users x COLUMNS."""
         everything = np.ones(len(self.user), dtype=np.bool_)
-        first = self.step_id == 1
-        overall = _with_f1(self._user_means(self.values, everything, users))
-        cold = _with_f1(self._user_means(self.values, first, users))
-        augmented = _with_f1(self._user_means(self.values, self.step_id >= 2, users))
+        overall = self._means(self.values, everything, users)[:, : len(NAMES)]
+        cold, augmented = self._sides(self.values, everything, users)
+        cut = self.at_asked.copy()
+        cut[:, PRECISION] *= self.named
+        comparable = self._means(cut, everything, users)[:, : len(NAMES)]
+        comparable[:, ERROR_COLUMNS] = self._means(cut, self.follows, users)[:, ERROR_COLUMNS]
+        cut_cold, cut_augmented = self._sides(cut, self.follows, users)
         return np.hstack(
             [
                 overall,
                 _release_code(overall),
                 augmented - cold,
+                comparable,
+                _release_code(comparable),
+                np.delete(cut_augmented - cut_cold, NAMES.index(F1), axis=1),
                 cold,
                 augmented,
-                _with_f1(self._user_means(self.at_asked, everything, users)),
+                self._means(self.at_asked, everything, users)[:, : len(NAMES)],
                 _with_f1(self._user_means(self.ceiling, everything, users)),
-                self._user_means(self.values, self.valid, users)[:, len(GAINS) :],
+                self._user_means(self.values, self.valid, users)[:, ERROR_COLUMNS],
             ]
         )
+
+    def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:
+        """Means over the chosen steps of cold start, and over those after it: users x (*NAMES, PER_STEP) each."""
+        cold = self._means(values, chosen & (self.step_id == 1), users)
+        return cold, self._means(values, chosen & (self.step_id >= 2), users)
+
+    def _means(self, values: Array, chosen: Mask, users: int) -> Array:
+        """Means within each user over the chosen steps, F1^NS of these, and the mean of the steps' own F1^NS."""
+        means = self._user_means(_with_f1(values), chosen, users)
+        return np.column_stack([_with_f1(means[:, :-1]), means[:, -1]])
 
     def curves(self, last: Sequence[int]) -> Curves:
         """`last` is each user's last step_id."""
