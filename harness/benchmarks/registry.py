@@ -197,7 +197,9 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
     if len({name.casefold() for name in names}) < len(names):
         yield "metrics: duplicate name"
-    if unknown := [metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)]:
+    if unknown := [
+        metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
+    ]:
         yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
     if not isinstance(cls.headline, tuple | list):
         yield "headline: expected a tuple of names of metrics"

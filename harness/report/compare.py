@@ -253,7 +253,12 @@ def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
     unit = " (%)" if are_shares else ""
     columns = ("A", "B", "platform", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to", "p", "p (Holm)")
     notes = ("Differences of shares in points; from, to: 95 % interval.",)
-    return Sheet("Figures", (*columns, *AGREEMENT, "unit", "compared by", "A as given", "B as given"), _under(pairs, _figure_rows), notes)
+    return Sheet(
+        "Figures",
+        (*columns, *AGREEMENT, "unit", "compared by", "A as given", "B as given"),
+        _under(pairs, _figure_rows),
+        notes,
+    )
 
 
 def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
