@@ -29,8 +29,8 @@ FEW = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stratum:
-    """Both runs on one subset; rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`. `given` are
-    the metrics of both as given (2 x M)."""
+    """Both runs on one subset; rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`. `given`
+    has the metrics of both as given (2 x M)."""
 
     subset: str
     users: tuple[str, ...]

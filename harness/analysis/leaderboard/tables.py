@@ -197,7 +197,7 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
             prompt = (report.prompt, report.prompt_version, report.tasks, *report.files)
             alike = prompt if report.is_prompt_known else None
             by = None if metric.unranked else report.values.get(metric.ranked_by or metric.name)
-            figures[report.subset] = Figure(value, report.complete, alike, report, ranked=by and by.value)
+            figures[report.subset] = Figure(value, report.complete, alike, report, ranked=by.value if by else None)
     if len(layout.subsets) > 1:
         figures[AVERAGE] = _average(list(figures.values()))
     return Row(name, figures, tuple(reports))

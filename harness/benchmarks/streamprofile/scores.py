@@ -41,9 +41,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
 is augmented minus cold within a user; `valid` is over valid answers.
 
-The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with that
-number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's rules
-alone: as many tags as asked for, or more, all of them from the pool."""
+The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
+that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's
+rules alone: as many tags as asked for, or more, all of them from the pool."""
 
 COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
@@ -152,8 +152,8 @@ def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
 class _StepTable:
     """The scored steps of a shard, a row each: whose it is, and its values (NaN undefined).
 
-    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of those
-    asked for.
+    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of
+    those asked for.
     """
 
     user: NDArray[np.int_]

@@ -251,8 +251,8 @@ def _checks(report: Report) -> Iterator[Block]:
         "and Error_* over the answers that follow the rules of the task (the asked number of tags or more, all of the "
         "pool): by these figures runs are ranked and compared. Valid only: Error_* over valid answers, since an empty "
         "prediction makes no errors either. Stepwise oracle: it knows the truth, answers with the asked number of tags "
-        f"from the pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of the "
-        "means over its steps."
+        f"from the pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of "
+        "the means over its steps."
     )
     cut = {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES}
     rows = (
