@@ -395,6 +395,10 @@ class Benchmark:
         """Return 95 % intervals by metric, if they are not to be the bootstrap's."""
         raise NotImplementedError
 
+    def with_task(self, record: JSON, task: Task) -> JSON:
+        """Return a record with what its task adds for a report; it is saved nowhere. By default the record."""
+        return record
+
     def details(self, scored: Any) -> JSON:
         """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.derived.Scored`."""
         return {}

@@ -15,7 +15,7 @@ from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, cards, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
-from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, chance, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read
@@ -54,12 +54,6 @@ class StepAnswer:
     repairs: tuple[str, ...]
 
 
-GROWS = (
-    f"{F1} is a harmonic mean of means, so it grows with the number of steps where nothing is learned, also for random "
-    "answers"
-)
-
-
 def _metric(name: str, **more: Any) -> Metric:
     """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable` declares."""
     better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
@@ -69,7 +63,7 @@ def _metric(name: str, **more: Any) -> Metric:
 
 def _transfer(name: str) -> Metric:
     definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
-    more = {"unranked": GROWS, "ranked_by": ""} if name == F1 else {}
+    more = {"unranked": summary.GROWS, "ranked_by": ""} if name == F1 else {}
     return _metric(f"{FWT}{name}", bounds=(-1, 1), definition=definition, **more)
 
 
@@ -217,6 +211,15 @@ class StreamProfile(Benchmark):
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, scores.Tally]:
         return scores.tallied(records)
+
+    def with_task(self, record: JSON, task: Task) -> JSON:
+        chances = {
+            step.step_id: chance(truth, step, f"{task.key}\n{step.step_id}")
+            for step, truth in zip(task.given.steps, task.truth, strict=True)
+            if truth.kept or truth.new
+        }
+        steps = [{**step, "chance": chances.get(step["step_id"])} for step in record["steps"]]
+        return {**record, "steps": steps}
 
     def details(self, scored: Scored) -> JSON:
         return summary.details(scored)
