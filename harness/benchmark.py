@@ -33,7 +33,9 @@ class Metric:
     """Declare a figure of a report. Without a `unit` it is a share from 0 to 1, shown in percent.
 
     `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one phrase that Excel
-    files and reports show. Raise `ValueError` for another `better`.
+    files and reports show. `ranked_by` names another metric by which runs are ranked and compared in place of this one:
+    one that answers against the rules of the task cannot win, equal to this one where a run keeps them. `unranked` is
+    why runs are never ranked by this metric. Raise `ValueError` for another `better`.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Metric:
     unit: str | None = None
     bounds: tuple[float | None, float | None] | None = None
     definition: str = ""
+    ranked_by: str = ""
+    unranked: str = ""
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
@@ -125,7 +129,8 @@ class Metric:
     def data(self) -> JSON:
         """Return the metric as reports save it, so that readers of a report do not need the benchmark."""
         found: JSON = {"better": self.better, "unit": self.unit, "bounds": list(self.bounds or (None, None))}
-        return found | ({"definition": self.definition} if self.definition else {})
+        texts = {name: getattr(self, name) for name in ("definition", "ranked_by", "unranked")}
+        return found | {name: text for name, text in texts.items() if text}
 
     @classmethod
     def of(cls, name: str, data: JSON) -> Metric:
@@ -214,7 +219,8 @@ class Benchmark:
     """The metrics that `figures` computes, in that order: with intervals, ranked and compared."""
 
     secondary: ClassVar[Sequence[Metric]] = ()
-    """Further figures of reports and tables, from `values`, `figures` or `further_figures`. They are not compared."""
+    """Further figures of reports and tables, from `values`, `figures` or `further_figures`. They are compared only if a
+    metric is `ranked_by` one."""
 
     headline: ClassVar[Sequence[str]] = ()
     """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
@@ -388,6 +394,10 @@ class Benchmark:
     def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
         """Return 95 % intervals by metric, if they are not to be the bootstrap's."""
         raise NotImplementedError
+
+    def with_task(self, record: JSON, task: Task) -> JSON:
+        """Return a record with what its task adds for a report; it is saved nowhere. By default the record."""
+        return record
 
     def details(self, scored: Any) -> JSON:
         """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.derived.Scored`."""

@@ -297,10 +297,23 @@ def expanded(benchmark: Benchmark, rows: Array) -> Array:
     return np.hstack([np.where(defined, rows, 0.0), defined])
 
 
-def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> Array:
-    """Return what each user adds to the metrics: users x K. Raise as `raw_rows` does."""
+def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Array]:
+    """Return what each user adds to the figures that rank the metrics, and to the metrics: users x K each.
+
+    Raise as `raw_rows` does.
+    """
     rows, _ = raw_rows(benchmark, records)
-    return expanded(benchmark, rows[:, : len(benchmark.metrics)] if has_values(benchmark) else rows)
+    if not has_values(benchmark):
+        return rows, rows
+    own, ranking = list(range(len(benchmark.metrics))), ranking_columns(benchmark)
+    given = expanded(benchmark, rows[:, own])
+    return given if own == ranking else expanded(benchmark, rows[:, ranking]), given
+
+
+def ranking_columns(benchmark: Benchmark) -> list[int]:
+    """Return the places, among all figures, of those that rank the metrics."""
+    names = every_name(benchmark)
+    return [names.index(metric.ranked_by or metric.name) for metric in benchmark.metrics]
 
 
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
@@ -381,7 +394,8 @@ class Figures:
             used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
         return used
 
-    def contributions(self, records: Sequence[Record]) -> Array:
+    def contributions(self, records: Sequence[Record]) -> tuple[Array, Array]:
+        """Return those to the figures that rank, and those to the metrics as given; one array where they agree."""
         return made_of(lambda shard: rows_of(self.benchmark, shard), records)
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
@@ -389,7 +403,20 @@ class Figures:
             return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
 
     def values(self, totals: Array) -> Array:
+        """Return the figures that rank, of such totals."""
+        found = figures_of(self.benchmark, totals)
+        return found[:, : len(self.names)] if has_values(self.benchmark) else found[:, ranking_columns(self.benchmark)]
+
+    def given(self, totals: Array) -> Array:
+        """Return the metrics as given, of such totals."""
         return figures_of(self.benchmark, totals)[:, : len(self.names)]
+
+    def on_both(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """Return the contributions of the same users without values that only one side defines."""
+        if not has_values(self.benchmark):
+            return a, b
+        defined = np.hsplit(a, 2)[1] * np.hsplit(b, 2)[1]
+        return a * np.tile(defined, 2), b * np.tile(defined, 2)
 
 
 PROBES = 2

@@ -148,7 +148,7 @@ def with_failures(report: Report, of_all: Report) -> Report:
         ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
         tuple(
             (*_row(units[name], of)[:3], str(of.users), *_row(units[name], of_all.values[name])[2::2])
-            for name, of in report.values.items()
+            for name, of in _shown(report).items()
         ),
     )
     words = (
@@ -170,10 +170,17 @@ def _scores(report: Report) -> Iterator[Block]:
     yield Heading("Scores")
     yield Table(
         ("metric", "unit", "value", "95 % interval", f"{report.user}s"),
-        tuple(_row(units[name], of) for name, of in report.values.items()),
+        tuple(_row(units[name], of) for name, of in _shown(report).items()),
     )
-    if lower := [name for name in report.values if units[name].lower_is_better]:
+    if lower := [name for name in _shown(report) if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
+    if by := [
+        f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in _shown(report)
+    ]:
+        yield Paragraph(
+            "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
+            f"cannot win: {', '.join(by)}."
+        )
     by_unit: dict[str | None, list[str]] = {}
     for name in report.metrics:
         by_unit.setdefault(units[name].unit, []).append(name)
@@ -181,6 +188,15 @@ def _scores(report: Report) -> Iterator[Block]:
         yield intervals(", ".join(names), units[names[0]], {"value": report.metrics}, names)
     for name, counts in report.distribution.items():
         yield _histogram(units[name], counts, report.user)
+
+
+def _shown(report: Report) -> dict[str, Value]:
+    """Return the values without those that rank a metric and are equal to it."""
+    values, same = report.values, set[str]()
+    for name, metric in report.units.items():
+        if (by := values.get(metric.ranked_by)) and name in values and by.value == values[name].value:
+            same.add(metric.ranked_by)
+    return {name: of for name, of in values.items() if name not in same}
 
 
 def _row(metric: Metric, of: Value) -> tuple[str, ...]:

@@ -186,8 +186,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         found = getattr(cls, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
             yield f"{name}: expected a tuple of Metric(...)"
-        elif wrong := [one for one in found if type(one.definition) is not str or not one.definition.isprintable()]:
-            yield f"{name}: {shown(wrong[0].name)}: expected a definition that is text on one line"
+        else:
+            yield from (f"{name}: {shown(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
     secondary = [metric.name for metric in cls.secondary]
@@ -197,6 +197,10 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
     if len({name.casefold() for name in names}) < len(names):
         yield "metrics: duplicate name"
+    if unknown := [
+        metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
+    ]:
+        yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
     if not isinstance(cls.headline, tuple | list):
         yield "headline: expected a tuple of names of metrics"
     if unknown := [name for name in cls.headline if name not in names]:
@@ -204,6 +208,12 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
     sources = ("values", "figures", "further_figures")
     if secondary and all(getattr(cls, name) is getattr(Benchmark, name) for name in sources):
         yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
+
+
+def _bad_text(metric: Metric) -> str | None:
+    texts = {name: getattr(metric, name) for name in ("definition", "ranked_by", "unranked")}
+    wrong = next((name for name, text in texts.items() if type(text) is not str or not text.isprintable()), None)
+    return wrong and f"expected a {wrong} that is text on one line"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:

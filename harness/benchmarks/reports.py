@@ -64,6 +64,8 @@ class Unit(Struct, frozen=True):
     unit: str | None
     bounds: tuple[Number | None, Number | None]
     definition: str = ""
+    ranked_by: str = ""
+    unranked: str = ""
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -74,7 +74,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         done, selection = store.open_logs(index), manifest.selection
         expected = index.selected(selection) | done
         job = Run(benchmark, run.files.subset, index, store, manifest, expected)
-        scores, diverged = ReportScores(benchmark, job.subset), list[str]()
+        scores, diverged = ReportScores(benchmark, job.subset, index), list[str]()
         if args.reparse:
             store.load_responses(index)
         state, manifest.state = manifest.state, RUNNING
@@ -183,7 +183,7 @@ class _Theirs:
     failures: ReportScores = field(init=False)
 
     def __post_init__(self) -> None:
-        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset) for _ in range(2))
+        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2))
 
     def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
         """Yield the records, those with a whole task measured again and scored; call `beat` before each."""

@@ -7,7 +7,9 @@ from functools import reduce
 from pathlib import Path
 
 from harness.benchmark import Benchmark
+from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer, Totals
+from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
@@ -16,20 +18,22 @@ from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
+from harness.store.tasks import TaskIndex
 
 SELECTED = tuple(Selection.__annotations__)
 
 
 class ReportScores:
-    """Score the records of a run, shard by shard, for its report."""
+    """Score the records of a run, shard by shard, for its report. Tasks are read only if the benchmark needs them."""
 
-    def __init__(self, benchmark: Benchmark, subset: str) -> None:
-        self._scorer = Scorer(benchmark, subset)
+    def __init__(self, benchmark: Benchmark, subset: str, index: TaskIndex) -> None:
+        self._scorer, self._index = Scorer(benchmark, subset), index
+        self._needs_tasks = type(benchmark).with_task is not Benchmark.with_task
         self._shard: list[Record] = []
         self._merged: Totals | None = None
 
     def add(self, record: Record) -> None:
-        self._shard.append(record)
+        self._shard.append(self._with_task(record) if self._needs_tasks else record)
         if len(self._shard) == SHARD_USERS:
             self.flush()
 
@@ -37,6 +41,14 @@ class ReportScores:
         """Return the report, of the users of `others` too, and the benchmark's files that belong to it by name."""
         merged = reduce(self._scorer.merge, [other.flush() for other in others], self.flush())
         return self._scorer.report(merged, facts)
+
+    def _with_task(self, record: Record) -> Record:
+        benchmark, position = self._scorer.benchmark, self._index.find(record.key)
+        if position is None:
+            return record
+        task = tasks.parse(benchmark, self._index.read(position), self._index.where(position), self._scorer.subset)
+        with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
+            return Record(record.key, benchmark.with_task(record.data, task))
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
@@ -53,7 +65,7 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
     results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
     """
     manifest, store = run.manifest, run.store
-    scores = ReportScores(run.benchmark, run.subset)
+    scores = ReportScores(run.benchmark, run.subset, run.index)
     if run.users_done == run.users:
         manifest.results_sha256 = store.finish(scores.add)
         manifest.state = COMPLETE

@@ -6,7 +6,7 @@ are missing or in one run alone; then figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from harness.benchmark import Metric
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
@@ -17,6 +17,9 @@ P_FORMAT = decimals(4)
 MOST = 10
 """Users shown in text that differ most."""
 ALL = "all"
+AS_GIVEN = (
+    "Some answers break the rules of the task, so these metrics are compared by others, which such answers cannot win."
+)
 AGREEMENT = ("users", "A better", "equal", "B better", "users for 1 point")
 
 
@@ -132,13 +135,26 @@ def _figures(pair: JSON, platform: str) -> Iterator[Block]:
         tuple(_figure_row(entry, units[entry["metric"]], named=not are_shares) for entry in entries),
     )
     yield Table(("metric", *AGREEMENT), tuple(map(_agreement_row, entries)))
+    yield from _as_given(entries, units)
+
+
+def _as_given(entries: Sequence[JSON], units: Mapping[str, Metric]) -> Iterator[Block]:
+    """Yield the metrics that others are compared in place of, since an answer breaks the rules of the task."""
+    rows = tuple(
+        (metric.name, entry["compared"], *(metric.text(of[side]) for side in "ab"))
+        for entry in entries
+        if (of := entry["given"]) and (metric := units[entry["metric"]])
+    )
+    if rows:
+        yield Paragraph(AS_GIVEN)
+        yield Table(("metric", "compared by", "A as given", "B as given"), rows)
 
 
 def _figure_row(entry: JSON, metric: Metric, *, named: bool) -> tuple[str, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
     bounds, p = entry["ci95"], entry["p_holm"]
     return (
-        f"{metric.name}, {metric.shown_unit}" if named else metric.name,
+        f"{entry['compared']}, {metric.shown_unit}" if named else entry["compared"],
         metric.text(entry["a"]),
         metric.text(entry["b"]),
         metric.text(entry["difference"], signed=True),
@@ -150,7 +166,7 @@ def _figure_row(entry: JSON, metric: Metric, *, named: bool) -> tuple[str, ...]:
 def _agreement_row(entry: JSON) -> tuple[str, ...]:
     users, needed = entry["users"], entry["users_needed"]
     shares = (f"{100 * entry[name] / users:.0f} %" if users else "n/a" for name in ("a_better", "equal", "b_better"))
-    return entry["metric"], str(users), *shares, "n/a" if needed is None else str(needed)
+    return entry["compared"], str(users), *shares, "n/a" if needed is None else str(needed)
 
 
 def _units(pair: JSON) -> dict[str, Metric]:
@@ -174,7 +190,7 @@ def _charts(pair: JSON) -> Iterator[Block]:
         label, names = f"difference, {metrics[0].difference_unit}", {metric.name for metric in metrics}
         of = [entry for entry in pair["figures"] if entry["metric"] in names]
         last = [entry for entry in of if entry["platform"] == platforms[-1]]
-        rows = tuple(entry["metric"] for entry in last)
+        rows = tuple(entry["compared"] for entry in last)
         yield Chart("intervals", f"{title}, {platforms[-1]}", rows, label, "", (_series(title, last),), unit is None)
         main = [metric.name for metric in metrics if metric.name in pair["main"]]
         if len(platforms) > 1 and main:
@@ -237,7 +253,12 @@ def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
     unit = " (%)" if are_shares else ""
     columns = ("A", "B", "platform", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to", "p", "p (Holm)")
     notes = ("Differences of shares in points; from, to: 95 % interval.",)
-    return Sheet("Figures", (*columns, *AGREEMENT, "unit"), _under(pairs, _figure_rows), notes)
+    return Sheet(
+        "Figures",
+        (*columns, *AGREEMENT, "unit", "compared by", "A as given", "B as given"),
+        _under(pairs, _figure_rows),
+        notes,
+    )
 
 
 def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
@@ -253,6 +274,8 @@ def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
             *(_cell(of[name], P_FORMAT) for name in ("p", "p_holm")),
             *map(_cell, counts),
             metric.shown_unit,
+            of["compared"],
+            *(_figure(metric, (of["given"] or of)[side]) for side in "ab"),
         )
 
 

@@ -54,8 +54,8 @@ class Figures(Protocol):
     def uses(self, columns: int) -> Mask:
         """Return which of the K contributions each figure is made of: M x K."""
 
-    def contributions(self, records: Sequence[Record]) -> Array:
-        """Return those of up to 256 users: users x K, without NaN."""
+    def contributions(self, records: Sequence[Record]) -> tuple[Array, Array]:
+        """Return those of up to 256 users to what is compared, and to the metrics as given: users x K, without NaN."""
 
     def outcomes(self, records: Sequence[Record]) -> Sequence[Counter[str]]:
         """Return each user's answers by outcome: `valid`, or the kind of an invalid one."""

@@ -29,22 +29,26 @@ FEW = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stratum:
-    """Both runs on one subset; rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`."""
+    """Both runs on one subset; rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`. `given`
+    has the metrics of both as given (2 x M)."""
 
     subset: str
     users: tuple[str, ...]
     pair: paired.Pair
     parts: Array
     same: paired.Mask
+    given: Array
 
     @classmethod
     def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
         users = common(a, b)
-        pair = paired.Pair(*(side.contributions[side.places(users)] for side in (a, b)))
+        places = a.places(users), b.places(users)
+        pair = paired.Pair(*figures.on_both(a.contributions[places[0]], b.contributions[places[1]]))
+        given = paired.Pair(a.given[places[0]], b.given[places[1]]).figures(figures.given)
         parts = paired.effects(pair, figures.values)
         sizes = np.array([_size(*sides) for sides in zip(*pair.figures(figures.values), strict=True)])
         same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
-        return cls(a.of.name, users, pair, parts, same)
+        return cls(a.of.name, users, pair, parts, same, np.stack(given))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,12 +90,15 @@ def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Se
     if there:
         span = paired.interval(draws.resampled[there, :, column] / size, observed / size, list(users.values()))
         swaps = draws.swapped.differences[there, :, column].mean(axis=0) / size
+    given = _given(strata, column, (a[there], b[there]))
     error, notable = paired.standard_error(parts), metric.notable
     return {
         "platform": platform,
         "platforms": len(there),
         "metric": metric.name,
         "lower_is_better": metric.lower_is_better,
+        "compared": metric.ranked_by if given else metric.name,
+        "given": given,
         "users": sum(users.values()),
         "undefined_on": [draws.strata[place].subset for place in places if place not in there],
         "few_users": {platform: number for platform, number in users.items() if number < FEW},
@@ -105,6 +112,15 @@ def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Se
         "users_needed": None if notable is None else paired.users_needed(sum(users.values()), error, notable),
         **_agreement(parts, [stratum.same[:, column] for stratum in strata], metric.lower_is_better),
     }
+
+
+def _given(strata: Sequence[Stratum], column: int, compared: tuple[Array, Array]) -> JSON | None:
+    """Return the metric of both runs as given, None where that is what is compared."""
+    given = np.array([stratum.given[:, column] for stratum in strata]).reshape(-1, 2)
+    if np.allclose(given.T, compared, rtol=0, atol=paired.ROUNDING):
+        return None
+    a, b = map(number, given.mean(axis=0))
+    return {"a": a, "b": b}
 
 
 def _size(*figures: Array | float) -> float:

@@ -63,7 +63,8 @@ class Subset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K).
+    """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K) and of
+    `given`, the contributions to the metrics as given, which others are compared in place of.
 
     `outcomes` has, in the same order, how many of a user's answers ended how. `unsound` lines of the results file are
     left out.
@@ -72,6 +73,7 @@ class Side:
     of: Subset
     tasks: Mapping[str, str]
     contributions: Array
+    given: Array
     outcomes: Sequence[Outcomes]
     unsound: int
 
@@ -143,7 +145,7 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
 
 def read(of: Subset, figures: Figures) -> Side:
     """Return what a run's users contribute. Raise `BadInput` for records that this harness has not scored."""
-    tasks, places, parts = dict[str, str](), dict[str, int](), list[Array]()
+    tasks, places, parts = dict[str, str](), dict[str, int](), list[tuple[Array, Array]]()
     outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
     records = _records(of, skipped)
     while batch := list(islice(records, SHARD)):
@@ -162,8 +164,8 @@ def read(of: Subset, figures: Figures) -> Side:
             raise BadInput(f"{of.files.results}: {error}") from None
         outcomes += [alike.setdefault(one, one) for one in counted]
     chosen = [places[key] for key in tasks]
-    rows = np.concatenate(parts)[chosen] if tasks else figures.contributions([])
-    return Side(of, tasks, rows, [outcomes[place] for place in chosen], skipped[0])
+    rows, given = map(np.concatenate, zip(*parts, strict=True)) if tasks else figures.contributions([])
+    return Side(of, tasks, rows[chosen], given[chosen], [outcomes[place] for place in chosen], skipped[0])
 
 
 def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:

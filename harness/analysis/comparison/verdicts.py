@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.benchmark import Metric
 from harness.benchmarks.derived import Figures
@@ -19,7 +20,8 @@ def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures
     last = entries[-1]["platform"]
     chosen = {entry["metric"]: entry for entry in entries if entry["platform"] == last}
     main = [figures.metrics[name] for name in reversed(figures.main)]
-    return [_verdict(chosen[metric.name], metric, names) + _caution(chosen[metric.name]) for metric in main]
+    found = [(entry := chosen[metric.name], replace(metric, name=entry["compared"])) for metric in main]
+    return [_verdict(entry, metric, names) + _caution(entry) for entry, metric in found]
 
 
 def _caution(of: JSON) -> str:

@@ -29,6 +29,8 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
             f"{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
+    found += _rules(printed)
+    found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += _invalid(printed)
     rows = [row for table in printed for row in table.rows if not row.is_published]
     names = dict.fromkeys(row.name for row in rows)
@@ -61,6 +63,28 @@ def _differing(ranked: Sequence[MetricTable]) -> str:
             if len(set(of.values())) > 1:
                 found |= {name: f"{name}: {', '.join(settings)}" for name, settings in of.items() if settings}
     return f", though not all with the same settings ({bounded(found.values(), '; ')})" if found else ""
+
+
+def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield what metrics are ranked by where their own values would reward answers against the rules, and which of
+    several runs has no such value."""
+    if unlike := [f"{table.label} by {table.metric.ranked_by}" for table in printed if table.is_ranked_by_other]:
+        yield (
+            "Some answers break the rules of the task. Runs are ranked by figures that such answers cannot win: "
+            f"{', '.join(unlike)}."
+        )
+    without = {
+        f"{row.name} ({table.metric.ranked_by})": None
+        for table in printed
+        if table.metric.ranked_by and sum(not row.is_published for row in table.rows) > 1
+        for row in table.rows
+        if any(figure and figure.report and figure.ranked is None for figure in row.figures.values())
+    }
+    if without:
+        yield (
+            f"Not ranked for lack of a value: {bounded(without)}. Either no answer follows the rules, or the report is "
+            "of an earlier version, and reeval adds the value."
+        )
 
 
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:

@@ -40,6 +40,10 @@ class Layout:
         """Return the metrics that have published scores."""
         return tuple(self.published.figures) if self.published else ()
 
+    def ranked_by(self, metric: str) -> str:
+        """Return the metric that another is ranked by, empty if that is itself."""
+        return self.metrics[metric].ranked_by if metric in self.metrics else ""
+
     @property
     def columns(self) -> tuple[str, ...]:
         return (*self.subsets, AVERAGE) if len(self.subsets) > 1 else self.subsets
@@ -59,6 +63,7 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
     cls = registry.find(name) if registry.is_shipped(name) else None
     of = reports or ([declared_of(cls)] if cls else [])
     metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
+    metrics |= declared_of(cls).metrics if cls else {}  # reports of earlier versions do not know what ranks them
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
     published = cls.published() if cls is not None and with_published else None
@@ -70,7 +75,8 @@ class Figure:
     """A value of a table, whether it covers all users of the tasks file, the report that it is of, if it is of one, and
     its rank.
 
-    Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing.
+    Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `ranked` is
+    the value that they are ranked by: another metric's, if the table's is `ranked_by` one; None is not ranked.
     """
 
     value: Value
@@ -78,6 +84,7 @@ class Figure:
     alike: tuple[str, ...] | None
     report: Scored | None = None
     place: Place | None = None
+    ranked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +133,31 @@ class MetricTable:
         return self.metric.title.replace(self.metric.name, self.label, 1)
 
     @property
+    def figures(self) -> list[Figure]:
+        return [figure for row in self.rows for figure in row.figures.values() if figure is not None]
+
+    @property
     def is_ranked(self) -> bool:
-        return any(figure is not None and figure.place for row in self.rows for figure in row.figures.values())
+        return any(figure.place for figure in self.figures)
+
+    @property
+    def is_ranked_by_other(self) -> bool:
+        """Return whether the values that rank are not those of the table."""
+        return any(figure.ranked not in (None, figure.value.value) for figure in self.figures)
 
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
-    """Return those with a row, of every benchmark and metric, in the order of `layouts` and of the reports."""
+    """Return those with a row, of every benchmark and metric, in the order of `layouts` and of the reports.
+
+    A metric that others are ranked by has a table only where its values are not theirs.
+    """
     made = [
         _table(layout, metric, [report for report in reports if report.benchmark == layout.benchmark])
         for layout in layouts(reports, with_published=with_published)
         for metric in layout.metrics.values()
     ]
-    made = [table for table in made if table.rows]
+    same = {(table.benchmark, table.metric.ranked_by) for table in made if not table.is_ranked_by_other}
+    made = [table for table in made if table.rows and (table.benchmark, table.metric.name) not in same]
     times = Counter(table.label for table in made)
     return [
         replace(table, label=f"{table.label} ({table.benchmark})") if times[table.label] > 1 else table
@@ -146,9 +166,13 @@ def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTab
 
 
 def main(found: Sequence[MetricTable]) -> list[MetricTable]:
-    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores."""
+    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores; each is
+    followed by that of the metric that it is ranked by, if there is one."""
     wanted = dict.fromkeys(
-        (table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)
+        (table.benchmark, one)
+        for table in found
+        for metric in (*table.layout.main, *table.layout.printed)
+        for one in (metric, table.layout.ranked_by(metric))
     )
     return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
 
@@ -158,7 +182,7 @@ def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricT
     for report in reports:
         runs.setdefault(report.run, []).append(report)
     has = {name: of for name, of in runs.items() if any(metric.name in each.values for each in of)}
-    rows = [_row(name, metric.name, layout, of) for name, of in has.items()]
+    rows = [_row(name, metric, layout, of) for name, of in has.items()]
     source = layout.published if layout.published and metric.name in layout.published.figures else None
     for model, values in source.figures[metric.name].items() if source else ():
         figures = {column: Figure(Value(value), True, None) for column, value in values.items()}
@@ -166,13 +190,14 @@ def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricT
     return MetricTable(layout, metric, metric.name, _placed(rows, layout.columns, metric), source)
 
 
-def _row(name: str, metric: str, layout: Layout, reports: Sequence[Scored]) -> Row:
+def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -> Row:
     figures: dict[str, Figure | None] = dict.fromkeys(layout.subsets)
     for report in reports:
-        if (value := report.values.get(metric)) is not None:
+        if (value := report.values.get(metric.name)) is not None:
             prompt = (report.prompt, report.prompt_version, report.tasks, *report.files)
             alike = prompt if report.is_prompt_known else None
-            figures[report.subset] = Figure(value, report.complete, alike, report)
+            by = None if metric.unranked else report.values.get(metric.ranked_by or metric.name)
+            figures[report.subset] = Figure(value, report.complete, alike, report, ranked=by.value if by else None)
     if len(layout.subsets) > 1:
         figures[AVERAGE] = _average(list(figures.values()))
     return Row(name, figures, tuple(reports))
@@ -185,15 +210,17 @@ def _average(figures: Sequence[Figure | None]) -> Figure | None:
         return None
     mean = sum(figure.value.value for figure in there) / len(there)
     alike = [figure.alike for figure in there if figure.alike is not None]
-    return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None)
+    ranked = [figure.ranked for figure in there if figure.ranked is not None]
+    by = sum(ranked) / len(there) if len(ranked) == len(there) else None
+    return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None, ranked=by)
 
 
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
-    """Return the rows with the best and second best of each column marked, by values as they are shown: what looks
-    equal is equal."""
+    """Return the rows with the best and second best of each column marked, by the values that rank as they are shown:
+    what looks equal is equal."""
     places: dict[tuple[int, str], Place] = {}
     for column, group in groups(rows, columns):
-        shown = {number: metric.shown(figure.value.value) for number, figure in group.items()}
+        shown = {number: metric.shown(figure.ranked) for number, figure in group.items() if figure.ranked is not None}
         best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
         places |= {(number, column): best[value] for number, value in shown.items() if value in best}
     return tuple(
@@ -214,6 +241,6 @@ def groups(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[str, d
         groups: dict[tuple[str, ...], dict[int, Figure]] = {}
         for number, row in enumerate(rows):
             figure = row.figures[column]
-            if figure is not None and figure.complete and figure.alike is not None:
+            if figure is not None and figure.complete and figure.alike is not None and figure.ranked is not None:
                 groups.setdefault(figure.alike, {})[number] = figure
         yield from ((column, group) for group in groups.values() if len(group) > 1)

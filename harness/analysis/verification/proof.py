@@ -57,7 +57,7 @@ class Check:
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
-        self._scores: ReportScores | None = ReportScores(benchmark, run.files.subset)
+        self._scores: ReportScores | None = ReportScores(benchmark, run.files.subset, index)
         self._diverged = 0
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
 from harness.benchmarks.records import read_of
@@ -15,7 +15,7 @@ from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, cards, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
-from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, chance, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read
@@ -30,6 +30,10 @@ COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
 
 RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
+
+FWT = "FWT "
+CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
+FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
@@ -50,13 +54,31 @@ class StepAnswer:
     repairs: tuple[str, ...]
 
 
-def _metric(name: str) -> Metric:
-    return Metric(name, better="lower" if name in ERRORS else "higher", definition=DEFINITIONS[name])
+def _metric(name: str, **more: Any) -> Metric:
+    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable` declares."""
+    better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
+    more = {"ranked_by": f"{name} (cut)"} | more
+    return Metric(name, better=better, **more)
 
 
 def _transfer(name: str) -> Metric:
     definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
-    return Metric(f"FWT {name}", better="lower" if name in ERRORS else "higher", bounds=(-1, 1), definition=definition)
+    more = {"unranked": summary.GROWS, "ranked_by": ""} if name == F1 else {}
+    return _metric(f"{FWT}{name}", bounds=(-1, 1), definition=definition, **more)
+
+
+def _comparable(metric: Metric) -> Metric:
+    """Return what a metric is ranked by (`scores.PARTS`)."""
+    of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
+    definition = f"{metric.name} {FOLLOWING if of_rules else CUT}"
+    return replace(metric, name=metric.ranked_by, definition=definition, ranked_by="")
+
+
+MEANS = tuple(_metric(name, definition=DEFINITIONS[name]) for name in NAMES)
+FURTHER = (
+    _metric(summary.RELEASE, definition=RELEASED),
+    *map(_transfer, (*NAMES, scores.PER_STEP)),
+)
 
 
 class StreamProfile(Benchmark):
@@ -66,8 +88,8 @@ class StreamProfile(Benchmark):
     parser_version = "2"
     task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
-    metrics = tuple(map(_metric, NAMES))
-    secondary = (Metric(summary.RELEASE, definition=RELEASED), *map(_transfer, NAMES))
+    metrics = MEANS
+    secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
     language = "zh"
     invalid_as = "Invalid answers count as empty"
@@ -189,6 +211,15 @@ class StreamProfile(Benchmark):
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, scores.Tally]:
         return scores.tallied(records)
+
+    def with_task(self, record: JSON, task: Task) -> JSON:
+        chances = {
+            step.step_id: chance(truth, step, f"{task.key}\n{step.step_id}")
+            for step, truth in zip(task.given.steps, task.truth, strict=True)
+            if truth.kept or truth.new
+        }
+        steps = [{**step, "chance": chances.get(step["step_id"])} for step in record["steps"]]
+        return {**record, "steps": steps}
 
     def details(self, scored: Scored) -> JSON:
         return summary.details(scored)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from random import Random
 from typing import NamedTuple
 
 from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Truth
@@ -79,10 +80,11 @@ def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> St
 
 
 def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
-    """Return the values of an oracle that answers with exactly `asked` tags, from the pool.
+    """Return the values of a stepwise oracle, which answers with exactly `asked` tags, from the pool.
 
-    It takes as many true tags as it can, tags that are both kept and new first, and splits the rest so that
-    the step's F1^NS is highest; of equal splits the one with the highest sum of recalls, then with most kept.
+    What it maximises is the F1^NS of the step, so a user's F1^NS, which is of means over steps, can be higher. It takes
+    as many true tags as it can, tags that are both kept and new first, and splits the rest so that the step's F1^NS is
+    highest; of equal splits the one with the highest sum of recalls, then with most kept.
     """
     new, kept = truth.new & pool, truth.kept & pool
     both = len(new & kept)
@@ -108,6 +110,14 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
         "Recall_Novelty": novelty,
         "Recall_Stability": stability,
     }
+
+
+def chance(truth: Truth, step: GivenStep, seed: str) -> Values:
+    """Return the values of as many tags as are asked for, drawn from the pool at random."""
+    rng = Random(seed)  # only `Random.random` gives the same numbers in every Python
+    drawn = sorted(dict.fromkeys(step.pool), key=lambda tag: rng.random())[: step.asked]
+    values = _measure(Sets.of(truth), {}, frozenset(drawn))
+    return {name: values[name] for name in GAINS}
 
 
 def harmonic(a: float | None, b: float | None) -> float | None:

@@ -24,22 +24,37 @@ from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Moments, interval
 
+PER_STEP = f"{F1} (per step)"
+TRANSFER = (F1, PER_STEP)
 PARTS: dict[str, tuple[str, ...]] = {
     "all": NAMES,
     "release": (F1,),
-    "fwt": NAMES,
-    "cold": NAMES,
-    "augmented": NAMES,
+    "fwt": (*NAMES, PER_STEP),
+    "cut": NAMES,
+    "release_cut": (F1,),
+    "fwt_cut": (*METRICS, PER_STEP),
+    "cold": (*NAMES, PER_STEP),
+    "augmented": (*NAMES, PER_STEP),
     "at_asked": NAMES,
     "ceiling": (*GAINS, F1),
     "valid": ERRORS,
+    "chance_fwt": TRANSFER,
+    "chance_cold": TRANSFER,
+    "chance_augmented": TRANSFER,
 }
-"""Part of the scores -> its metrics: those of the benchmark, its secondary ones (`release`, `fwt`), and the rest. `fwt`
-is augmented minus cold within a user; `valid` is over valid answers."""
+"""Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
+is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts
+are those of an answer drawn at random, of records with their task's (`Benchmark.with_task`).
+
+The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
+that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's
+rules alone: as many tags as asked for, or more, all of them from the pool."""
 
 COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
-NOVELTY, STABILITY = GAINS.index("Recall_Novelty"), GAINS.index("Recall_Stability")
+NO_CHANCE = dict.fromkeys(GAINS)
+PRECISION, NOVELTY, STABILITY = map(GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability"))
+ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
 """Curve sums are whole numbers of 2**-64, since those add up to the same total in any grouping."""
 
@@ -111,7 +126,8 @@ class Tally:
 def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
     """Return the values of up to 256 users (users x COLUMNS, NaN if undefined) and their tally.
 
-    Which values are defined depends on the task alone, so a user has the same metrics in every run.
+    Which values are defined depends on the task alone, so a user has the same metrics in every run; but those of the
+    parts `valid`, `cut` (errors) and `fwt_cut` on the answers, too.
     """
     steps = [(user, step) for user, data in enumerate(records) for step in data["steps"] if step["metrics"]]
     scored = {user for user, _ in steps}
@@ -141,14 +157,21 @@ def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTable:
-    """The scored steps of a shard, a row each: whose it is, and its values (NaN undefined)."""
+    """The scored steps of a shard, a row each: whose it is, and its values (NaN undefined).
+
+    `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of
+    those asked for.
+    """
 
     user: NDArray[np.int_]
     step_id: NDArray[np.int_]
     valid: Mask
+    follows: Mask
+    named: Array
     values: Array
     at_asked: Array
     ceiling: Array
+    chance: Array
 
     @classmethod
     def of(cls, steps: Sequence[tuple[int, JSON]]) -> _StepTable:
@@ -156,30 +179,56 @@ class _StepTable:
             user=np.array([user for user, _ in steps], dtype=np.int_),
             step_id=np.array([step["step_id"] for _, step in steps], dtype=np.int_),
             valid=np.array([step["outcome"] == VALID for _, step in steps], dtype=np.bool_),
+            follows=np.array(
+                [len(step["prediction"]) >= step["asked"] and not step["out_of_pool"] for _, step in steps], np.bool_
+            ),
+            named=np.array([min(1.0, len(step["prediction"]) / step["asked"]) for _, step in steps]),
             values=_matrix([step["metrics"] for _, step in steps], METRICS),
             at_asked=_matrix([step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS),
             ceiling=_matrix([step["ceiling"] for _, step in steps], GAINS),
+            chance=_matrix([step.get("chance") or NO_CHANCE for _, step in steps], GAINS),
         )
 
     def rows(self, users: int) -> Array:
         """Each user's row: users x COLUMNS."""
         everything = np.ones(len(self.user), dtype=np.bool_)
-        first = self.step_id == 1
-        overall = _with_f1(self._user_means(self.values, everything, users))
-        cold = _with_f1(self._user_means(self.values, first, users))
-        augmented = _with_f1(self._user_means(self.values, self.step_id >= 2, users))
+        overall = self._means(self.values, everything, users)[:, : len(NAMES)]
+        cold, augmented = self._sides(self.values, everything, users)
+        cut = self.at_asked.copy()
+        cut[:, PRECISION] *= self.named
+        comparable = self._means(cut, everything, users)[:, : len(NAMES)]
+        comparable[:, ERROR_COLUMNS] = self._means(cut, self.follows, users)[:, ERROR_COLUMNS]
+        cut_cold, cut_augmented = self._sides(cut, self.follows, users)
+        chance_cold, chance_augmented = (side[:, -2:] for side in self._sides(self.chance, everything, users))
         return np.hstack(
             [
                 overall,
                 _release_code(overall),
                 augmented - cold,
+                comparable,
+                _release_code(comparable),
+                np.delete(cut_augmented - cut_cold, NAMES.index(F1), axis=1),
                 cold,
                 augmented,
-                _with_f1(self._user_means(self.at_asked, everything, users)),
+                self._means(self.at_asked, everything, users)[:, : len(NAMES)],
                 _with_f1(self._user_means(self.ceiling, everything, users)),
-                self._user_means(self.values, self.valid, users)[:, len(GAINS) :],
+                self._user_means(self.values, self.valid, users)[:, ERROR_COLUMNS],
+                chance_augmented - chance_cold,
+                chance_cold,
+                chance_augmented,
             ]
         )
+
+    def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:
+        """Means over the chosen steps of cold start, and over those after it, as `_means` each."""
+        cold = self._means(values, chosen & (self.step_id == 1), users)
+        return cold, self._means(values, chosen & (self.step_id >= 2), users)
+
+    def _means(self, values: Array, chosen: Mask, users: int) -> Array:
+        """Means within each user over the chosen steps: the columns, F1^NS of their means, and the mean F1^NS of each
+        step."""
+        means = self._user_means(_with_f1(values), chosen, users)
+        return np.column_stack([_with_f1(means[:, :-1]), means[:, -1]])
 
     def curves(self, last: Sequence[int]) -> Curves:
         """`last` is each user's last step_id."""

@@ -16,7 +16,7 @@ from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.scores import INDEX, PARTS, CurvePoint, Tally
+from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments, parts
@@ -26,12 +26,16 @@ CURVE_NAMES = (*GAINS, F1, *ERRORS)
 """Order in which a curve's columns fill a terminal of 80 columns best."""
 CURVE_USERS = 10
 RELEASE = f"{F1} (release code)"
+GROWS = (
+    f"{F1} is a harmonic mean of means, so it grows with the number of steps also where nothing is learned, as by "
+    "random answers"
+)
 FOR_STATS = "for the authors' stats.py"
 
 
 def details(scored: Scored) -> JSON:
     """Return the benchmark's own part of the JSON report."""
-    cold, augmented = (_part(scored, name, with_intervals=True) for name in ("cold", "augmented"))
+    cold, augmented = (_part(scored, name, (0.0, 1.0)) for name in ("cold", "augmented"))
     tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
     of = tally.counts
     assert scored.report is not None
@@ -41,7 +45,11 @@ def details(scored: Scored) -> JSON:
         "users_without_scored_step": of["users_without_scored_step"],
         "cold_start": cold,
         "persona_augmented": augmented,
-        "delta": {name: _delta(scored, name, cold[name], augmented[name]) for name in NAMES},
+        "delta": {name: _delta(scored, "", name) for name in PARTS["cold"]},
+        "chance": {
+            "fwt": _part(scored, "chance_fwt", (-1.0, 1.0)),
+            "delta": {name: _delta(scored, "chance_", name) for name in TRANSFER},
+        },
         "learning_curve": _curve(tally, lambda last, step_id: True),
         "cohort": {"reaches": reaches, "users": cohort_users},
         "cohort_curve": _curve(tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
@@ -55,16 +63,16 @@ def details(scored: Scored) -> JSON:
     }
 
 
-def _part(scored: Scored, part: str, *, with_intervals: bool = False) -> dict[str, JSON]:
-    """Return the means of a part of the steps over users."""
+def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
+    """Return the means of a part of the steps over users, with intervals if these have bounds."""
     sums, counts = np.hsplit(scored.totals, 2)
     places = [INDEX[part, metric] for metric in PARTS[part]]
     values = [float(sums[at] / counts[at]) if counts[at] else None for at in places]
     found: list[JSON] = [{"value": value, "users": int(counts[at])} for value, at in zip(values, places, strict=True)]
-    if with_intervals:
+    if bounds:
         each = parts(_columns(scored, places), _means).T
         for one, of in zip(found, each, strict=True):
-            one["ci95"] = interval(one["value"], [moments(of)], (0.0, 1.0))
+            one["ci95"] = interval(one["value"], [moments(of)], bounds)
     return dict(zip(PARTS[part], found, strict=True))
 
 
@@ -79,11 +87,12 @@ def _means(totals: Array) -> Array:
     return sums / counts
 
 
-def _delta(scored: Scored, name: str, cold: JSON, augmented: JSON) -> JSON:
-    """Return persona-augmented minus cold start, each over the users that have it."""
+def _delta(scored: Scored, prefix: str, name: str) -> JSON:
+    """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that of both parts."""
+    cold, augmented = (_part(scored, f"{prefix}{part}")[name] for part in ("cold", "augmented"))
     missing = cold["value"] is None or augmented["value"] is None
     value = None if missing else augmented["value"] - cold["value"]
-    rows = _columns(scored, [INDEX["cold", name], INDEX["augmented", name]])
+    rows = _columns(scored, [INDEX[f"{prefix}{part}", name] for part in ("cold", "augmented")])
     of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
     return {
         "value": value,
@@ -140,6 +149,7 @@ def sections(report: Report) -> Iterator[Block]:
     yield Heading(f"About the scores, on {PLATFORMS[report.subset].name}")
     yield from map(Paragraph, _about(report))
     yield from _cold_start(of)
+    yield from _transfer(report)
     yield from _curves(of)
     yield from _checks(report)
     yield Heading(FOR_STATS)
@@ -168,8 +178,7 @@ def _about(report: Report) -> Iterator[str]:
     yield (
         "Forward transfer (FWT) is a user's value over the steps from 2 on minus its value at step 1, then the mean "
         "over the users that have both, in percentage points. For Error_* a positive FWT is bad: more distractors are "
-        f"taken. {F1} tends to be higher over many steps than over one even where nothing improves, since means over "
-        "more steps are steadier; the learning curve is free of that."
+        "taken."
     )
 
 
@@ -193,6 +202,29 @@ def _cold_start(of: JSON) -> Iterator[Block]:
     parts: Mapping[str, Mapping[str, Value]] = {"cold start": cold, "later steps": later}
     yield intervals("Cold start and later steps", SHARE, parts, (F1, *GAINS))
     yield intervals("Error rates by distractor", SHARE, parts, ERRORS)
+
+
+def _transfer(report: Report) -> Iterator[Block]:
+    """Yield the figures of F1^NS from step 1 to the later ones, and those of random answers of the same users."""
+    yield Heading(f"Transfer of {F1}, and what random answers show")
+    if "chance" not in report.details:
+        yield Paragraph("This report is of an earlier version: `reeval` adds what random answers show.")
+        return
+    yield Paragraph(
+        f"{GROWS}: neither its FWT nor its difference is to be ranked. Per step: the mean of the {F1} of each step, "
+        "which does not grow so. Random: as many tags as asked for, drawn from the pool once for each step of the same "
+        "users; no request was sent for it."
+    )
+    of, chance = report.details, report.details["chance"]
+    named = {f"FWT {name}": (report.secondary[f"FWT {name}"], chance["fwt"][name]) for name in TRANSFER}
+    named |= {f"{name}, difference": (of["delta"][name], chance["delta"][name]) for name in TRANSFER}
+    rows = ((name, *_signed(of_run), *_signed(random)) for name, (of_run, random) in named.items())
+    yield Table(("figure", "run", "95 % interval", "random", "95 % interval"), tuple(rows))
+
+
+def _signed(of: Value | JSON) -> tuple[str, str]:
+    value = of if isinstance(of, Value) else Value(of["value"], of["ci95"])
+    return SHARE.text(value.value, signed=True), spanned(SHARE, value, signed=True)
 
 
 def _curves(of: JSON) -> Iterator[Block]:
@@ -247,19 +279,23 @@ def _checks(report: Report) -> Iterator[Block]:
     if more > 0:  # the authors' runner does not report its requests
         yield Paragraph(f"{more} of the requests asked again for a reply that could not be used.")
     yield Paragraph(
-        "In percent. Cut: predictions cut to the asked number of tags. Valid only: Error_* over valid answers, since "
-        "an empty prediction makes no errors either. Ceiling: an oracle that knows the truth, answers with the asked "
-        f"number of tags from the pool and, step by step, seeks the highest {F1}."
+        "In percent. Cut: predictions cut to the asked number of tags, Precision with that number as its denominator, "
+        "and Error_* over the answers that follow the rules of the task (the asked number of tags or more, all of the "
+        "pool): by these figures runs are ranked and compared. Valid only: Error_* over valid answers, since an empty "
+        "prediction makes no errors either. Stepwise oracle: it knows the truth, answers with the asked number of tags "
+        f"from the pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of "
+        "the means over its steps."
     )
+    cut = {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES}
     rows = (
         (
-            *(name, SHARE.text(report.metrics[name].value), SHARE.text(of["at_asked"][name])),
+            *(name, SHARE.text(report.metrics[name].value), SHARE.text(cut[name])),
             SHARE.text(of["errors_over_valid"][name]) if name in ERRORS else "",
             SHARE.text(of["ceiling"][name]["value"]) if name in of["ceiling"] else "",
         )
         for name in NAMES
     )
-    yield Table(("metric", "as given", "cut", "valid only", "ceiling"), tuple(rows))
+    yield Table(("metric", "as given", "cut", "valid only", "stepwise oracle"), tuple(rows))
 
 
 def _for_stats(report: Report) -> str:

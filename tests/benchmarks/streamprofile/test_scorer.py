@@ -23,11 +23,13 @@ from harness.benchmarks.overview import blocks, headline
 from harness.benchmarks.reports import Report, Value
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
+from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.model import JSON, Heading, Record, RunFacts, Table, Verbatim
 
 BENCHMARK = StreamProfile()
+TRANSFERS = (*NAMES, PER_STEP)
 CEILING = dict(zip(GAINS, (1.0, 0.8, 0.5, 1.0), strict=True))
 
 
@@ -252,6 +254,20 @@ def test_errors_are_also_given_over_valid_answers() -> None:
     assert data["errors_over_valid"] == {**dict.fromkeys(ERRORS), "Error_Peer": 0.5}
 
 
+def test_what_ranks_errors_is_over_answers_that_follow_the_rules() -> None:
+    """One tag of two asked for (0.1), one of no pool (0.2) and none (0.0) do not count: 0.6 remains."""
+    steps = (
+        *(a_step(1, Error_Peer=0.1, asked=2), a_step(2, Error_Peer=0.2, out_of_pool=1)),
+        *(a_step(3, Error_Peer=0.0, prediction=[]), a_step(4, Error_Peer=0.6)),
+    )
+    assert scored(user(*steps))["secondary"]["Error_Peer (cut)"]["value"] == pytest.approx(0.6)
+
+
+def test_what_ranks_precision_divides_by_the_asked_number() -> None:
+    """One right tag of one, where four were asked for, is a quarter."""
+    assert scored(user(a_step(1, Precision=1.0, asked=4)))["secondary"]["Precision (cut)"]["value"] == 0.25
+
+
 def test_metrics_at_the_asked_number_stand_in_only_where_they_differ() -> None:
     """Step 1 was cut (Recall 1.0 -> 0.4, novelty 1.0 -> 0.5), step 2 was not: Recall 0.5, F1^NS H(0.5, 0.5)."""
     cut = {**dict.fromkeys(METRICS), "Recall": 0.4, "Recall_Novelty": 0.5, "Recall_Stability": 0.5}
@@ -322,19 +338,20 @@ def test_only_an_incomplete_report_has_bounds() -> None:
 
 
 RANDOM_STEP = st.builds(
-    lambda step_id, values, outcome, cut: (step_id, values, outcome, cut),
+    lambda *parts: parts,
     st.integers(1, 5),
     st.lists(st.sampled_from([None, 0.0, 0.25, 1 / 3, 0.6, 1.0]), min_size=8, max_size=8),
     st.sampled_from(["valid", "valid", "no_json", "unscored"]),
     st.booleans(),
+    st.sampled_from([{}, {}, {"asked": 2}, {"out_of_pool": 1}]),
 )
 
 
-def random_user(steps: list[tuple[int, list[float | None], str, bool]]) -> Record:
+def random_user(steps: list[tuple[int, list[float | None], str, bool, JSON]]) -> Record:
     made = []
-    for step_id, values, outcome, cut in sorted(steps, key=lambda step: step[0]):
+    for step_id, values, outcome, cut, rule in sorted(steps, key=lambda step: step[0]):
         values = [*(value or 0.0 for value in values[:2]), *values[2:]]
-        step = a_step(step_id, outcome=outcome, **dict(zip(METRICS, values, strict=True)))
+        step = a_step(step_id, outcome=outcome, **dict(zip(METRICS, values, strict=True)), **rule)
         if cut:
             step["metrics_at_asked"] = {**step["metrics"], "Recall_Novelty": 0.25, "Precision": 0.5}
         made.append(unscored(step_id) if outcome == "unscored" else step)
@@ -449,11 +466,31 @@ def by_user(record: Record, keep: Any, field: str = "metrics") -> dict[str, floa
     steps = [step for step in record.data["steps"] if step["metrics"] and keep(step)]
     tables = [step.get(field) or (step["metrics"] if field == "metrics_at_asked" else {}) for step in steps]
     values = {name: mean([table.get(name) for table in tables]) for name in METRICS}
-    return {**values, F1: harmonic(values["Recall_Novelty"], values["Recall_Stability"])}
+    of_steps = [harmonic(table.get("Recall_Novelty"), table.get("Recall_Stability")) for table in tables]
+    return {
+        **values,
+        F1: harmonic(values["Recall_Novelty"], values["Recall_Stability"]),
+        PER_STEP: mean(of_steps),
+    }
 
 
-def over_users(values: Sequence[dict[str, float | None]]) -> JSON:
-    return {name: mean([of[name] for of in values]) for name in NAMES}
+def follows(step: JSON) -> bool:
+    return len(step["prediction"]) >= step["asked"] and step["out_of_pool"] == 0
+
+
+def with_cut(record: Record) -> Record:
+    """The user with the values by which runs are ranked, errors aside, as those of each step."""
+    steps = []
+    for step in record.data["steps"]:
+        values = dict(step.get("metrics_at_asked") or step["metrics"])
+        if values:
+            values["Precision"] *= min(len(step["prediction"]), step["asked"]) / step["asked"]
+        steps.append({**step, "cut": values})
+    return user(*steps)
+
+
+def over_users(values: Sequence[dict[str, float | None]], names: Sequence[str] = NAMES) -> JSON:
+    return {name: mean([of[name] for of in values]) for name in names}
 
 
 def slow_curve(records: Sequence[Record], upto: int | None = None) -> list[JSON]:
@@ -477,7 +514,7 @@ def slow_cohort(records: Sequence[Record]) -> tuple[int | None, list[Record]]:
 
 
 def subtract(a: dict[str, float | None], b: dict[str, float | None]) -> dict[str, float | None]:
-    return {name: x - y if (x := a[name]) is not None and (y := b[name]) is not None else None for name in NAMES}
+    return {name: x - y if (x := a[name]) is not None and (y := b[name]) is not None else None for name in a}
 
 
 @given(USERS)
@@ -497,9 +534,9 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
     reaches, cohort = slow_cohort(records)
     same = {
         "metrics": over_users(overall),
-        "cold_start": over_users(cold),
-        "persona_augmented": over_users(later),
-        "delta": subtract(over_users(later), over_users(cold)),
+        "cold_start": over_users(cold, TRANSFERS),
+        "persona_augmented": over_users(later, TRANSFERS),
+        "delta": subtract(over_users(later, TRANSFERS), over_users(cold, TRANSFERS)),
         "fwt": over_users(transfer),
         "ceiling": {name: value for name, value in over_users(ceilings).items() if name not in ERRORS},
     }
@@ -508,6 +545,17 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
     for part, users in (("metrics", overall), ("cold_start", cold), ("persona_augmented", later), ("fwt", transfer)):
         for name in NAMES:
             assert data[part][name]["users"] == sum(of[name] is not None for of in users)
+    cut = list(map(with_cut, records))
+    all_cut = over_users([by_user(record, lambda step: True, "cut") for record in cut])
+    all_cut |= over_users([by_user(record, follows, "cut") for record in cut], ERRORS)
+    first = [by_user(record, lambda step: follows(step) and step["step_id"] == 1, "cut") for record in cut]
+    after = [by_user(record, lambda step: follows(step) and step["step_id"] >= 2, "cut") for record in cut]
+    fwt_cut = over_users([subtract(b, a) for a, b in zip(first, after, strict=True)], (*METRICS, PER_STEP))
+    ranking = all_cut | {f"FWT {name}": value for name, value in fwt_cut.items()}
+    assert {name: data["secondary"][f"{name} (cut)"]["value"] for name in ranking} == pytest.approx(ranking, abs=1e-12)
+    assert data["secondary"][f"FWT {PER_STEP}"]["value"] == pytest.approx(
+        mean([of[PER_STEP] for of in transfer]), abs=1e-12
+    )
     assert data["at_asked"] == pytest.approx(over_users(at_asked), abs=1e-12)
     errors = {name: value for name, value in over_users(valid).items() if name in ERRORS}
     assert data["errors_over_valid"] == pytest.approx(errors, abs=1e-12)

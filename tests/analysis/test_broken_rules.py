@@ -1,0 +1,138 @@
+"""Answers against the rules of the task win nowhere: the whole pool, none at all, an empty list, tags of no pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from harness.benchmarks.streamprofile.baselines import Reading, read
+from harness.benchmarks.streamprofile.metrics import ERRORS, NAMES
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import main
+from harness.model import JSON
+from tests.support.scripted import Script, answer, completion, serving
+
+Told = pytest.CaptureFixture[str]
+Choice = Callable[[Reading], list[str]]
+
+GAINS = [name for name in NAMES if name not in ERRORS]
+
+
+def choosing(choice: Choice) -> Script:
+    """A model that answers with the tags that are chosen of what it reads."""
+
+    def script(body: JSON) -> tuple[int, bytes]:
+        tags = choice(read(body["messages"][-1]["content"]))
+        return 200, completion(
+            orjson.dumps({"persona_summary": "无", "predicted_tags": tags, "reasoning": ""}).decode()
+        )
+
+    return script
+
+
+SCRIPTS: dict[str, Script] = {
+    "recency": lambda body: (200, completion(answer("baseline/recency", body["messages"], 0))),
+    "random": lambda body: (200, completion(answer("baseline/random", body["messages"], 1))),
+    "whole-pool": choosing(lambda reading: list(reading.pool)),
+    "refusals": lambda body: (200, completion("抱歉，我无法回答这个问题。")),
+    "empty-list": choosing(lambda reading: []),
+    "no-pool": choosing(lambda reading: [f"不在候选之中{number}" for number in range(reading.asked)]),
+    "one-tag": choosing(lambda reading: list(reading.pool[:1])),
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of every script on the same thirty users."""
+    root = tmp_path_factory.mktemp("broken")
+    tasks = root / "tasks" / "weibo_inference_tasks.jsonl"
+    tasks.parent.mkdir()
+    tasks.write_bytes(b"".join(generate("weibo", 30, 5, 3.0)))
+    for name, script in SCRIPTS.items():
+        words = ["--tasks-dir", str(tasks.parent), "--results-dir", str(root / "results"), "--name", name, "--no-html"]
+        with serving(script) as server:
+            assert main(["run", "--model", "m", "--platform", "weibo", *words, "--api-url", server.url]) == 0
+    return root / "results"
+
+
+def output(capsys: Told, *words: str) -> str:
+    capsys.readouterr()
+    assert main([*words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def ranked(results: Path, capsys: Told) -> JSON:
+    """The figures of `stats`, by metric and run."""
+    found: JSON = orjson.loads(output(capsys, "stats", "--json", "--results-dir", str(results)))
+    return {metric: {run: of["weibo"] for run, of in runs.items()} for metric, runs in found.items()}
+
+
+def compared(results: Path, capsys: Told, a: str, b: str) -> dict[str, JSON]:
+    words = ("compare", a, b, "--json", "--resamples", "1000", "--results-dir", str(results))
+    (pair,) = orjson.loads(output(capsys, *words, "--tasks-dir", str(results.parent / "tasks")))["pairs"]
+    return {entry["metric"]: entry for entry in pair["figures"]}
+
+
+def test_the_whole_pool_is_shown_as_given_and_ranked_by_its_first_tags(ranked: JSON) -> None:
+    """Recall 1 as published, and in no table of hits the best place."""
+    assert ranked["Recall"]["whole-pool"]["value"] == ranked["F1^NS"]["whole-pool"]["value"] == 1
+    assert ranked["Recall (cut)"]["whole-pool"]["value"] < 0.5
+    assert "best" not in {ranked[metric]["whole-pool"]["place"] for metric in GAINS}
+
+
+@pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
+def test_no_answers_against_the_rules_are_best(run: str, ranked: JSON) -> None:
+    """Neither of hits nor of errors nor of what changes from step to step."""
+    first = [metric for metric, runs in ranked.items() if runs[run] and runs[run]["place"] == "best"]
+    assert first == []
+
+
+@pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
+@pytest.mark.parametrize("metric", ERRORS)
+def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(run: str, metric: str, ranked: JSON) -> None:
+    """They have a value as published, and no comparable one."""
+    assert ranked[metric][run]["value"] is not None and ranked[metric][run]["place"] is None
+    assert ranked[f"{metric} (cut)"].get(run) is None
+    assert {ranked[metric][name]["place"] for name in ("recency", "random")} <= {"best", "second", None}
+    assert ranked[metric]["recency"]["place"] or ranked[metric]["random"]["place"]
+
+
+def test_a_metric_without_broken_rules_has_no_second_table(results: Path, capsys: Told) -> None:
+    """Of runs that keep the rules the figures as given rank."""
+    found = orjson.loads(output(capsys, "stats", "recency", "random", "--json", "--results-dir", str(results)))
+    assert not [metric for metric in found if "(cut)" in metric]
+    assert {found["Recall"][run]["weibo"]["place"] for run in ("recency", "random")} == {"best", "second"}
+
+
+def test_metrics_are_printed_with_what_they_are_ranked_by(results: Path, capsys: Told) -> None:
+    """The table of Recall is followed by that of the cut predictions."""
+    shown = output(capsys, "stats", "recency", "whole-pool", "--format", "markdown", "--results-dir", str(results))
+    titles = [line.strip("*").replace("\\", "") for line in shown.splitlines() if line.startswith("**")]
+    assert titles == ["Recall, %", "Recall (cut), %", "F1^NS, %", "F1^NS (cut), %"]
+
+
+def test_compare_is_about_the_first_tags_of_the_whole_pool(results: Path, capsys: Told) -> None:
+    """A model that answers everything is not better than one that reads, and both sides are shown as given."""
+    found = compared(results, capsys, "whole-pool", "recency")
+    for metric in ("Recall", "F1^NS"):
+        of = found[metric]
+        assert of["compared"] == f"{metric} (cut)" and of["given"]["a"] == 1
+        assert of["a"] < 0.5 and of["difference"] == pytest.approx(of["a"] - of["b"])
+        assert of["given"]["b"] == pytest.approx(of["b"])
+
+
+def test_compare_has_no_errors_of_answers_that_break_the_rules(results: Path, capsys: Told) -> None:
+    """Nothing is said of the errors of a model that never answers: as given it made none."""
+    found = compared(results, capsys, "refusals", "recency")
+    for metric in ERRORS:
+        assert found[metric]["difference"] is None and found[metric]["users"] == 0
+
+
+def test_compare_of_runs_that_keep_the_rules_names_the_metrics_themselves(results: Path, capsys: Told) -> None:
+    """What is compared is what was given."""
+    found = compared(results, capsys, "random", "recency")
+    assert all(of["compared"] == metric and of["given"] is None for metric, of in found.items())
