@@ -310,7 +310,7 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
         (
             "self.environment.map.get_aoi(500000000).get('shapely_lnglat')",
             "agent_api",
-            "shapely_lnglat is not available",
+            "shapely_lnglat of a place is not available with this map",
         ),
         ("self.messager", "agent_api", "Own.messager is not available here"),
         ("hasattr(self, 'database_writer')", "agent_api", "Own.database_writer is not available here"),

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 from threading import get_ident
 from typing import Any
 
@@ -32,23 +32,32 @@ def described(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-class Written(StringIO):
-    """Standard error for agent files: holds what they write, until it is taken. Other threads' text passes through."""
+class _Bytes(BytesIO):
+    def close(self) -> None:
+        """Stay open, whatever the agent does: the streams of a process are not closed either."""
+
+
+class Written(TextIOWrapper):
+    """Standard output and error for agent files: hold what they write, until it is taken.
+
+    Other threads' text passes through, to standard error. Agents find all that such a stream has, also its bytes.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
+        self._held = _Bytes()
+        super().__init__(self._held, "utf-8", "replace", write_through=True)
         self._shown: Any = None
         self._thread = 0
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Take the place of `sys.stderr`."""
-        self._shown, self._thread = sys.stderr, get_ident()
-        sys.stderr = self
+        """Take the place of `sys.stdout` and `sys.stderr`."""
+        out, self._shown, self._thread = sys.stdout, sys.stderr, get_ident()
+        sys.stdout = sys.stderr = self
         try:
             yield
         finally:
-            sys.stderr, self._thread = self._shown, 0
+            sys.stdout, sys.stderr, self._thread = out, self._shown, 0
 
     def write(self, text: str) -> int:
         if get_ident() == self._thread or self._shown is None:
@@ -56,15 +65,15 @@ class Written(StringIO):
         return int(self._shown.write(text))
 
     def close(self) -> None:
-        """Stay open, whatever the agent does: `sys.stderr` of a process is not closed either."""
+        """Stay open, as its bytes."""
 
     def taken(self) -> list[str]:
         """Return the lines since the last call."""
-        if not self.tell():
+        if not self._held.tell():
             return []
-        text = self.getvalue()
-        self.seek(0)
-        self.truncate()
+        text = self._held.getvalue().decode("utf-8", "replace")
+        self._held.seek(0)
+        self._held.truncate()
         return [line for line in text.splitlines() if line.strip()]
 
 
