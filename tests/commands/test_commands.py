@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.endpoint import caller, latency
+from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
+from harness.store.run import RunStore
 from tests.support.scripted import baseline, completion, serving
 
 RESULTS = "inference_results_weibo.jsonl"
@@ -467,6 +473,43 @@ def test_removed_run_is_nowhere_listed_and_nothing_of_it_is_lost(
             assert left.code == 2
     assert main(["remove", "other", "--platform", "zhihu", *where]) == 2
     assert run(tasks, out, "--temperature", "0.5") == 0
+
+
+def test_run_with_a_subset_in_use_is_not_removed_in_part(tasks: Path, tmp_path: Path) -> None:
+    """A process that plays one platform keeps all of them where they are."""
+    out = tmp_path / "out"
+    write_tasks(tasks, 3, "zhihu")
+    assert run(tasks, out) == 0 and run(tasks, out, "--platform", "zhihu") == 0
+    before = {path.name for path in (out / "recency").iterdir()}
+    with closing(RunStore(RunFiles(out / "recency", "zhihu"), time.time, "now")):
+        assert main(["remove", "recency", "--results-dir", str(out)]) == 4
+    assert {path.name for path in (out / "recency").iterdir()} == before
+
+
+def test_wait_and_hedge_of_the_command_line_are_the_run_s(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop names the seconds that are over, and a request that hangs is sent again; by default it is not."""
+    for name, value in (("PATIENCE_WITH_AN_ADDRESS", 0.0), ("LEAST_TO_HEDGE", 0.0), ("LOOK_SECONDS", 0.01)):
+        monkeypatch.setattr(caller, name, value)
+    monkeypatch.setattr(latency, "ENOUGH", 5)
+    assert run(tasks, tmp_path / "out", "--api-url", "http://127.0.0.1:9/v1", "--wait", "0.05", model="away") == 3
+    assert "--wait 0.05 is over" in capsys.readouterr().out
+    away = orjson.loads((tmp_path / "out/away/run_weibo.json").read_bytes())["tuning"]
+    assert (away["wait"], away["hedge"]) == (0.05, 0.0)
+    arrived, sent_again = list[bytes](), threading.Event()
+
+    def hangs(body: dict[str, Any]) -> tuple[int, bytes]:
+        arrived.append(orjson.dumps(body))
+        if len(arrived) == 10:
+            sent_again.wait(10)
+        elif arrived.count(arrived[-1]) == 2:
+            sent_again.set()
+        return baseline(body)
+
+    with serving(hangs) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--hedge", "50", model="m") == 0
+    assert sent_again.is_set()
 
 
 def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:

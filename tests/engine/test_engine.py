@@ -670,6 +670,32 @@ async def test_signal_lets_the_wire_answer_and_saves_it(run: Run, number: int, c
 
 
 @pytest.mark.anyio
+async def test_hangup_after_a_signal_leaves_the_grace(run: Run) -> None:
+    """A terminal that closes sends one, and its shell another: what is in flight is answered and saved all the same."""
+    gate, hung_up = Gate(), list[Snapshot]()
+
+    async def signalled(user: str, before: int) -> None:
+        if len(endpoint.sent) == 3:
+            os.kill(os.getpid(), signal.SIGHUP)
+        if len(endpoint.sent) >= 3:
+            await gate.wait()
+
+    def observe(snapshot: Snapshot) -> None:
+        if not snapshot.stopping:
+            return
+        hung_up.append(snapshot)
+        if len(hung_up) == 1:
+            os.kill(os.getpid(), signal.SIGHUP)
+        elif len(hung_up) > 2:  # the second was heard
+            gate.observe(snapshot)
+
+    endpoint = Endpoint(signalled)
+    ending = await run.play(endpoint, observe=observe)
+    assert isinstance(ending, RunStopped) and ending.exit_code == 129
+    assert endpoint.answered.total() == len(endpoint.sent) and run.saved == endpoint.answered
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("first", ["signal", "endpoint"])
 async def test_signal_to_a_run_that_is_stopping_ends_it_at_once(run: Run, first: str) -> None:
     """Who asks again does not wait for the grace; whatever it was that stopped the run first."""
@@ -956,7 +982,8 @@ async def test_model_that_loads_late_does_not_hold_the_other(tmp_path: Path, sam
             loaded.set()
             late.caller.limiter.recover()
 
-    await together.play(observe)
+    with anyio.fail_after(60):
+        await together.play(observe)
     [(done, awaited, eta)] = seen
     assert (done, eta) == (0, None) and 500.0 < awaited <= 600.0
     assert all(sorted(run.recorded) == sorted(USERS) for run in together.runs.values())
@@ -1017,6 +1044,7 @@ async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_pat
     assert not first.at_most
     text = last.warnings[0].text
     assert "用户5 300 s" in text and "http://用户5/v1" in text
+    assert any("--hedge 3" in warned.text and "--stream on" in warned.text for warned in last.warnings)
     assert last.at_most and last.eta is not None and 299.0 < last.eta < 310.0
     run = together.runs["hangs"]
     events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]

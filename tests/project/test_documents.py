@@ -13,6 +13,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
+def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
+    """As written, the run starts at the same time as the server."""
+    text = (ROOT / "docs/providers.md").read_text(encoding="utf-8")
+    (example,) = [
+        block for block in text.split("```") if "vllm serve" in block and " &" in block and "harness run" in block
+    ]
+    assert "--wait " in example
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path) -> None:
     """A figure that was to be filled in, or a page that has another name by now, is found here."""

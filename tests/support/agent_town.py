@@ -37,10 +37,14 @@ def resident(number: int = 1) -> Resident:
 
 
 def runner(
-    file: str | Path, warn: Callable[[str], None] = lambda warning: None, seed: int = 1, **limits: float
+    file: str | Path,
+    warn: Callable[[str], None] = lambda warning: None,
+    seed: int = 1,
+    log: Callable[[str], None] | None = None,
+    **limits: float,
 ) -> Runner:
     path = file if isinstance(file, Path) else FILES / file
-    return Runner(load_agent(path), city(), seed=seed, warn=warn, limits=Limits(**limits))
+    return Runner(load_agent(path), city(), seed=seed, warn=warn, log=log, limits=Limits(**limits))
 
 
 def written(folder: Path, body: str, *, top: str = "") -> Path:

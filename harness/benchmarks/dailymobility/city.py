@@ -34,6 +34,7 @@ class Aoi:
     """An area. `outline` is its corners, one for an area that is a point; `x`, `y` is its centroid.
 
     `joins` is where it joins the lanes, by name of the map's field: pairs of lane and metres along it, or of `x`, `y`.
+    `type` and `use` are the map's numbers of `AoiType` and `LandUseType`; None where the map has no use.
     """
 
     id: int
@@ -44,6 +45,9 @@ class Aoi:
     land_use: str
     poi_ids: tuple[int, ...]
     joins: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    name: str = ""
+    type: int = 0
+    use: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Poi:
     x: float
     y: float
     aoi_id: int
+    functions: tuple[str, ...] = ()
+    capacity: int | None = None
 
 
 _Located = tuple[list[Poi], Points]
@@ -167,10 +173,15 @@ def _aois(given: Sequence[Any], where: str) -> dict[int, Aoi]:
     """AOIs with an area are polygons, also with an area of 0; the others are the first of their positions."""
     shapes = ((a.id, a.positions, 3) if a.HasField("area") else (a.id, a.positions[:1], 1) for a in given)
     outlines = _lines("Aoi", shapes, where)
-    return {
-        aoi.id: Aoi(aoi.id, x, y, outline, aoi.area, intern(aoi.urban_land_use), tuple(aoi.poi_ids), _joins(aoi))
-        for aoi, outline, (x, y) in zip(given, outlines.values(), outlines.centroids(), strict=True)
-    }
+    found = {}
+    for aoi, outline, (x, y) in zip(given, outlines.values(), outlines.centroids(), strict=True):
+        land_use, poi_ids, use = intern(aoi.urban_land_use), tuple(aoi.poi_ids), _optional(aoi, "land_use")
+        found[aoi.id] = Aoi(aoi.id, x, y, outline, aoi.area, land_use, poi_ids, _joins(aoi), aoi.name, aoi.type, use)
+    return found
+
+
+def _optional(place: Any, name: str) -> int | None:
+    return getattr(place, name) if place.HasField(name) else None
 
 
 def _joins(aoi: Any) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -192,7 +203,8 @@ def _pois(given: Iterable[Any], where: str) -> dict[int, Poi]:
             _refuse(where, "Poi", number, "it has no position")
         if not (abs(x) <= FURTHEST and abs(y) <= FURTHEST):
             _refuse_coordinates(where, "Poi", number, x, y)
-        found[number] = Poi(number, poi.name, intern(poi.category), x, y, poi.aoi_id)
+        functions, capacity = tuple(poi.functions), _optional(poi, "capacity")
+        found[number] = Poi(number, poi.name, intern(poi.category), x, y, poi.aoi_id, functions, capacity)
     return found
 
 

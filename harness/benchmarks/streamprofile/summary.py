@@ -173,7 +173,7 @@ def _about(report: Report) -> Iterator[str]:
     )
     yield (
         f"{F1} is the {DEFINITIONS[F1]}. The authors' released code, and so published scores, "
-        f" leave out users with both 0: here {report.details['release_code_left_out']}."
+        f"leave out users with both 0: here {report.details['release_code_left_out']}."
     )
     yield (
         "Forward transfer (FWT) is a user's value over the steps from 2 on minus its value at step 1, then the mean "

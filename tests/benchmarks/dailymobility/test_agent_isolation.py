@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import random
 import signal
@@ -458,6 +459,36 @@ def test_the_working_directory_is_put_back(tmp_path: Path, run: Run) -> None:
     assert os.getcwd() == here
     assert set(sys.modules[running.agent.cls.__module__].SEEN) == {here}
     assert told == ["agent.py: changed the working directory, which was put back: the whole process has one"]
+
+
+def test_logging_is_as_the_agent_file_sets_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Level and handlers of the root logger hold in slices, and the process has its own outside of them."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])  # as in a process of its own
+    top = "import logging\nlogging.basicConfig(level=logging.INFO, format='%(levelname)s of it: %(message)s')\n"
+    body = forward("logging.debug('not this')\nlogging.info(self.environment.get_tick())")
+    logged: list[str] = []
+    running = runner(written(tmp_path, body, top=top), log=logged.append)
+    outside: list[object] = []
+
+    async def both() -> None:
+        task = asyncio.ensure_future(play(running, resident(), silence))
+        while not task.done():
+            outside.append((root.level, root.handlers[:]))
+            await asyncio.sleep(0)
+
+    asyncio.run(both())
+    assert [line.partition(": ")[2] for line in logged] == [f"INFO of it: {1 + 900 * step}" for step in range(100)]
+    assert all(seen == (logging.WARNING, []) for seen in outside)
+
+
+def test_what_a_thread_of_an_agent_prints_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether a slice runs meanwhile or not; nothing of it is shown."""
+    logged: list[str] = []
+    body = forward("await asyncio.to_thread(print, 'in a thread')")
+    played(runner(written(tmp_path, body), log=logged.append))
+    assert len(logged) == 100 and all(line.endswith(": in a thread") for line in logged)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("filters", ["default", "error", "ignore"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from harness.benchmarks.dailymobility.agents import load_agent
-from harness.benchmarks.dailymobility.agents.classes import LOGGER, DailyMobilityAgent
+from harness.benchmarks.dailymobility.agents.classes import DailyMobilityAgent
 from harness.errors import BadInput
 from tests.support.agent_town import FILES, played, runner
 
@@ -228,15 +228,10 @@ def test_draws_while_loading_depend_on_the_file_alone(tmp_path: Path) -> None:
     assert load_agent(file).cls.drawn == first.drawn  # type: ignore[attr-defined]
 
 
-def test_what_an_agent_prints_goes_to_its_logger(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_an_agent_prints_is_kept(tmp_path: Path) -> None:
     """Terminal and standard output are the harness's; a print to a file of the agent's own is let be."""
     text = "import io\nprint('a', 1, sep='-')\nout = io.StringIO()\nprint('b', file=out)\nassert out.getvalue()\n"
-    logging.getLogger(LOGGER).addHandler(caplog.handler)
-    try:
-        load_agent(file_of(tmp_path, f"{text}{AGENT}"))
-    finally:
-        logging.getLogger(LOGGER).removeHandler(caplog.handler)
-    assert caplog.messages == ["a-1"]
+    assert load_agent(file_of(tmp_path, f"{text}{AGENT}")).written.taken() == ["a-1"]
 
 
 def test_dataclasses_of_an_agent_file_find_their_module(tmp_path: Path) -> None:

@@ -272,9 +272,11 @@ def test_lists_of_places_are_each_call_s_own(tmp_path: Path) -> None:
     ],
 )
 def test_places_to_go_to_have_many_forms(tmp_path: Path, target: str) -> None:
-    """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such."""
+    """An AOI, a POI, a pair with a mode, a POI or nothing, a list of such; of a mode alone there is a warning."""
     body = f"async def init(self):\n    await super().init()\n    await self.go_to_aoi({target})\n{STAY}"
-    rows = played(runner(written(tmp_path, body, top="import numpy as np\nclass Id(int): pass\n")))
+    warnings: list[str] = []
+    rows = played(runner(written(tmp_path, body, top="import numpy as np\nclass Id(int): pass\n"), warnings.append))
+    assert len(warnings) == target.endswith(" 2)")
     assert rows[0].aoi == HOME  # an order is taken up two seconds after it was given
     assert rows[1].aoi == AOI + 9 and type(rows[1].aoi) is int
 
@@ -310,7 +312,7 @@ def test_a_list_of_places_is_gone_to_one_after_another(tmp_path: Path) -> None:
         (
             "self.environment.map.get_aoi(500000000).get('shapely_lnglat')",
             "agent_api",
-            "shapely_lnglat is not available",
+            "shapely_lnglat of a place is not available with this map",
         ),
         ("self.messager", "agent_api", "Own.messager is not available here"),
         ("hasattr(self, 'database_writer')", "agent_api", "Own.database_writer is not available here"),

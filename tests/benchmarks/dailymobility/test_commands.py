@@ -797,27 +797,30 @@ def test_baselines_answer_the_example_agent_and_a_warning_says_what_else_they_do
 def test_what_an_agent_logs_is_in_the_run_s_log_alone(
     town: Path, tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By `logging` with and without a handler of its own, standard error, its logger and `print`; nothing is shown."""
+    """By `logging` with and without a handler of its own, the standard streams and their bytes, its logger, `print`."""
     agent, out = tmp_path / "talks.py", tmp_path / "out"
     agent.write_text(
-        "import logging, sys\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n"
+        "import io, logging, sys\nfrom agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n"
         "own = logging.getLogger('own')\nown.addHandler(logging.StreamHandler())\nown.propagate = False\n\n"
         "class Talks(DailyMobilityAgent):\n    async def forward(self):\n"
         "        if self.environment.get_tick() == 901:\n"
         "            logging.warning('one')\n            own.warning('two')\n"
         "            sys.stderr.write('第三\\n')\n            self.logger.info('four')\n            print('five')\n"
-        "            sys.stderr.close()\n",
+        "            sys.stderr.close()\n            sys.stdout.reconfigure(encoding='utf-8')\n"
+        "            sys.stdout.write('six\\n')\n            sys.stdout.buffer.write('第七\\n'.encode())\n"
+        "            io.TextIOWrapper(sys.stdout.buffer, 'utf-8').write('eight\\n')\n",
         encoding="utf-8",
     )
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
     assert run(town, out, "--name", "m", "--agent", agent) == 0
     log = [json.loads(line) for line in (out / "m" / "run_beijing.log").read_text("utf-8").splitlines()]
     details = [entry["detail"] for entry in log if entry["what"] == "output"]
-    assert len(details) == 5 * FEW
+    assert len(details) == 8 * FEW
     assert {detail.partition(", resident ")[0] for detail in details} == {"talks.py, step 2"}
-    assert {detail.rpartition(": ")[2] for detail in details} == {"WARNING:root:one", "two", "第三", "four", "five"}
+    logged = {"WARNING:root:one", "two", "第三", "four", "five", "six", "第七", "eight"}
+    assert {detail.rpartition(": ")[2] for detail in details} == logged
     shown = capsys.readouterr()
-    assert shown.err == "" and "four" not in shown.out and "第三" not in shown.out
+    assert shown.err == "" and not any(text in shown.out for text in ("第三", "four", "five", "six", "第七", "eight"))
 
 
 ONE_REQUEST = (

@@ -33,7 +33,7 @@ class _Kept(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(sys.stderr, Written):
-            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.keep(self.format(record))
 
 
 def get_logger() -> logging.Logger:

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import hypot
 from operator import index
 from time import gmtime, strftime
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -42,24 +42,50 @@ Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""
 
 
-class Place(dict[str, Any]):
-    """Fields of a place. Large or slow ones are made at their first use, and iteration does not see them before."""
+def _of_all(name: str) -> Any:
+    """Return a method of `dict` that sees late fields too."""
+    method = getattr(dict, name)
 
-    __slots__ = ("_map",)
-    LATE = frozenset(["positions", "shapely_xy", "shapely_lnglat"])
+    def seeing(self: Place, *given: Any) -> Any:
+        for place in (self, *given):
+            if isinstance(place, Place):
+                place.complete()
+        return method(self, *given)
+
+    return seeing
+
+
+class Place(dict[str, Any]):
+    """Fields of a place. Large or slow ones, `late`, are made at their first use."""
+
+    __slots__ = ("_late", "_map")
     LACKS = lacks("Place")
 
-    def __init__(self, map: MapData, fields: dict[str, Any]) -> None:
+    __iter__, __len__, __repr__ = map(_of_all, ("__iter__", "__len__", "__repr__"))
+    __eq__, __ne__, __or__ = map(_of_all, ("__eq__", "__ne__", "__or__"))
+    keys, values, items, copy = map(_of_all, ("keys", "values", "items", "copy"))
+
+    def __init__(self, map: MapData, fields: dict[str, Any], late: tuple[str, ...]) -> None:
         super().__init__(fields)
         self._map = map
+        self._late = late
+
+    def complete(self) -> None:
+        """Make all fields. Their order depends on nobody who used some of them before: residents share places."""
+        if self._late:
+            made = {name: self[name] for name in self._late}
+            self._late = ()
+            for name in made:
+                del self[name]
+            self.update(made)
 
     def __missing__(self, name: str) -> Any:
+        if name in self._late:
+            value = self[name] = self._map.late(self, name)
+            return value
         if name in self.LACKS:
-            self._map._harness.refuse("agent_api", f"the field {name} of a place is not available here")
-        if name not in self:
-            raise KeyError(name)
-        value = self[name] = self._map.late(self, name)
-        return value
+            self._map.refuse(name)
+        raise KeyError(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         try:
@@ -68,12 +94,11 @@ class Place(dict[str, Any]):
             return default
 
     def __contains__(self, name: object) -> bool:
-        joins = name in JOINS and not dict.__contains__(self, "position")  # of an AOI
-        return dict.__contains__(self, name) or joins or name in self.LATE or name in self.LACKS
+        return dict.__contains__(self, name) or name in self._late or name in self.LACKS
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Place:
         """Copy a place of the same map: agents keep places in their memory, which copies what is read."""
-        return Place(self._map, deepcopy(dict(self), memo))
+        return Place(self._map, deepcopy(dict(dict.items(self))), self._late)
 
 
 class MapData(Incomplete):
@@ -85,6 +110,12 @@ class MapData(Incomplete):
         self._harness = harness
         self._city = city
         self._pois: dict[int, Place] = {}
+        self._shapes: tuple[str, ...] = ("shapely_xy", "shapely_lnglat")
+        self._unprojected = ""
+        try:
+            lnglat(city.projection, np.zeros((1, 2)))
+        except (ValueError, KeyError) as error:
+            self._shapes, self._unprojected = ("shapely_xy",), str(error)
         self.aois: dict[int, Place] = {aoi.id: self._aoi(aoi) for aoi in city.aois.values()}
 
     @cached_property
@@ -106,7 +137,9 @@ class MapData(Incomplete):
         if poi_id not in self._pois:
             poi = self._city.pois[poi_id]
             fields = {"id": poi.id, "name": poi.name, "category": poi.category, "position": {"x": poi.x, "y": poi.y}}
-            self._pois[poi_id] = Place(self, {**fields, "aoi_id": poi.aoi_id})
+            fields |= {"aoi_id": poi.aoi_id, "functions": list(poi.functions)}
+            capacity = {} if poi.capacity is None else {"capacity": poi.capacity}
+            self._pois[poi_id] = Place(self, fields | capacity, self._shapes)
         return self._pois[poi_id]
 
     def query_pois(
@@ -159,8 +192,16 @@ class MapData(Incomplete):
         return np.array([xy.min(axis=0) for xy in corners]), np.array([xy.max(axis=0) for xy in corners])
 
     def _aoi(self, aoi: Aoi) -> Place:
+        fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type, "name": aoi.name, "poi_ids": list(aoi.poi_ids)}
         area = {"area": aoi.area} if len(aoi.outline) > 1 else {}
-        return Place(self, {"id": aoi.id, **area, "urban_land_use": aoi.land_use, "poi_ids": list(aoi.poi_ids)})
+        use = {} if aoi.use is None else {"land_use": aoi.use}
+        urban = {"urban_land_use": aoi.land_use} if aoi.land_use else {}
+        return Place(self, fields | area | use | urban, (*JOINS, "positions", *self._shapes))
+
+    def refuse(self, name: str) -> NoReturn:
+        """Fail the resident that uses a field which places lack here."""
+        where = "here" if name != "shapely_lnglat" else f"with this map: {self._unprojected}"
+        self._harness.refuse("agent_api", f"the field {name} of a place is not available {where}")
 
     def late(self, place: Place, name: str) -> Any:
         """Return a field that is made at its first use."""
@@ -172,10 +213,7 @@ class MapData(Incomplete):
             return [{"x": x, "y": y} for x, y in outline]
         shapely = optional("shapely")
         if name == "shapely_lnglat":
-            try:
-                outline = lnglat(self._city.projection, np.array(outline)).tolist()
-            except (ValueError, KeyError) as error:
-                self._harness.refuse("agent_api", f"shapely_lnglat is not available with this map: {error}")
+            outline = lnglat(self._city.projection, np.array(outline)).tolist()
         return shapely.Point(outline[0]) if len(outline) == 1 else shapely.Polygon(outline)
 
 

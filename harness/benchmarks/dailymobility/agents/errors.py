@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import StringIO
+from io import BytesIO, TextIOWrapper
+from logging import Handler, getLogger
 from threading import get_ident
 from typing import Any
 
 LONGEST = 300
 NO_TEXT = "an error without a usable text"
 NEVER_AWAITED = "coroutine .* was never awaited"
+Logging = tuple[int, list[Handler]]
+"""Level and handlers."""
 _BREAKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
 
@@ -32,40 +36,72 @@ def described(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-class Written(StringIO):
-    """Standard error for agent files: holds what they write, until it is taken. Other threads' text passes through."""
+class _Bytes(BytesIO):
+    """Keeps what is written, by threads too, and stays open: the streams of a process are not closed either."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.kept: deque[bytes] = deque()
+
+    def write(self, data: Any) -> int:
+        self.kept.append(bytes(data))
+        return len(data)
+
+    def close(self) -> None: ...
+
+
+class Written(TextIOWrapper):
+    """Standard output and error for agent files: hold what they write, until it is taken. So does their root logger.
+
+    Other threads' text passes through, to standard error. Agents find all that such a stream has, also its bytes.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = _Bytes()
+        super().__init__(self._bytes, "utf-8", "replace", write_through=True)
         self._shown: Any = None
         self._thread = 0
+        self._logging: Logging | None = None
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Take the place of `sys.stderr`."""
-        self._shown, self._thread = sys.stderr, get_ident()
-        sys.stderr = self
+        """Take the place of `sys.stdout` and `sys.stderr`, and log as the agent file has set it up."""
+        out, self._shown, self._thread = sys.stdout, sys.stderr, get_ident()
+        sys.stdout = sys.stderr = self
+        logs = _logging(self._logging)
         try:
             yield
         finally:
-            sys.stderr, self._thread = self._shown, 0
+            self._logging = _logging(logs)
+            sys.stdout, sys.stderr, self._thread = out, self._shown, 0
 
     def write(self, text: str) -> int:
         if get_ident() == self._thread or self._shown is None:
             return super().write(text)
         return int(self._shown.write(text))
 
+    def keep(self, line: str) -> None:
+        """Hold a line of any thread."""
+        self._bytes.write(f"{line}\n".encode("utf-8", "replace"))
+
     def close(self) -> None:
-        """Stay open, whatever the agent does: `sys.stderr` of a process is not closed either."""
+        """Stay open, as its bytes."""
 
     def taken(self) -> list[str]:
         """Return the lines since the last call."""
-        if not self.tell():
-            return []
-        text = self.getvalue()
-        self.seek(0)
-        self.truncate()
-        return [line for line in text.splitlines() if line.strip()]
+        kept = self._bytes.kept
+        data = b"".join([kept.popleft() for _ in range(len(kept))])
+        return [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _logging(wanted: Logging | None) -> Logging:
+    """Set level and handlers of the root logger where some are wanted, and return those before."""
+    root = getLogger()
+    before = root.level, root.handlers[:]
+    if wanted is not None and wanted != before:
+        root.setLevel(wanted[0])
+        root.handlers[:] = wanted[1]
+    return before
 
 
 @contextmanager

@@ -4,9 +4,9 @@ The file runs as a module of its own, and its `import` statements find the modul
 the modules in the same folder that it imports by name. The rest of the process imports as before: an installed
 `agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
 
-While it loads, its random draws come from a seed made of its bytes; its changes to the root logger, the filters of
-warnings and the working directory are undone, and its prints go to the agents' logger, since terminal and standard
-output are the harness's.
+While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings and the
+working directory are undone. Terminal and standard output are the harness's: what it prints is kept for the run's log,
+and its changes to the root logger hold while it runs.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from __future__ import annotations
 import builtins
 import hashlib
 import inspect
-import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from traceback import extract_tb, walk_stack, walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent, get_logger
+from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent
 from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
 from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
 from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place, put_back, working_directory
@@ -77,8 +77,8 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
     `digests` are the SHA-256 of a run's kept files by name: no file of another name or hash is run.
     """
     data = _read(path, digests)
-    loading = _Loading(path.resolve().parent, digests)
     written = Written()
+    loading = _Loading(path.resolve().parent, digests, written)
     with _undisturbed(Dice("loading", data)), written.in_place(), warnings_to(loading.receive):
         try:
             cls = _agent_class(path, loading.run(path, data))
@@ -99,7 +99,7 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
 class _Loading:
     """The modules of one agent file. Once it is `over`, no module of its folder is loaded: no run would record it."""
 
-    def __init__(self, folder: Path, digests: Mapping[str, str] | None) -> None:
+    def __init__(self, folder: Path, digests: Mapping[str, str] | None, written: Written) -> None:
         self.over = False
         self.siblings: dict[str, bytes] = {}
         self.files: set[str] = set()
@@ -108,7 +108,7 @@ class _Loading:
         self._digests = digests
         self._fake_modules = fake_modules()
         self._modules: dict[str, ModuleType] = {}
-        self._builtins = vars(builtins) | {"__import__": self._import, "print": _print}
+        self._builtins = vars(builtins) | {"__import__": self._import, "print": partial(_print, written)}
 
     def run(self, path: Path, data: bytes) -> ModuleType:
         """Run a file as a module. Dataclasses look for it in `sys.modules`, where it gets a unique name."""
@@ -225,23 +225,20 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
 
 @contextmanager
 def _undisturbed(dice: Dice) -> Iterator[None]:
-    """Put random states, level and handlers of the root logger, and the working directory back afterwards."""
-    folder, root = working_directory(), logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
+    """Put random states and the working directory back afterwards."""
+    folder = working_directory()
     try:
         with dice.drawn():
             yield
     finally:
         put_back(folder)
-        root.setLevel(level)
-        root.handlers[:] = handlers
 
 
-def _print(*values: object, file: Any = None, **how: Any) -> None:
-    """Print in an agent file: to the agents' logger instead of the terminal."""
+def _print(written: Written, *values: object, file: Any = None, **how: Any) -> None:
+    """Print in an agent file, in whichever thread: what it writes is held, instead of shown on the terminal."""
     if file not in (None, sys.stdout, sys.stderr):
         print(*values, file=file, **how)
         return
     text = StringIO()
     print(*values, file=text, sep=how.get("sep"), end="")
-    get_logger().info("%s", text.getvalue())
+    written.keep(text.getvalue())
