@@ -396,7 +396,10 @@ class Benchmark:
         raise NotImplementedError
 
     def with_task(self, record: JSON, task: Task) -> JSON:
-        """Return a record with what its task adds for a report; it is saved nowhere. By default the record."""
+        """Return a record with what its task adds for a report. By default the record.
+
+        It is saved nowhere, and called for at most 2,000 users: a fair draw from the tasks file.
+        """
         return record
 
     def details(self, scored: Any) -> JSON:

@@ -21,19 +21,25 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Sele
 from harness.store.tasks import TaskIndex
 
 SELECTED = tuple(Selection.__annotations__)
+WITH_TASK = 2_000
+"""Tasks that a report reads again, so that its time does not grow with them."""
 
 
 class ReportScores:
-    """Score the records of a run, shard by shard, for its report. Tasks are read only if the benchmark needs them."""
+    """Score the records of a run, shard by shard, for its report.
+
+    Tasks are read only if the benchmark needs them, of at most `WITH_TASK` users: a fair draw from the tasks file.
+    """
 
     def __init__(self, benchmark: Benchmark, subset: str, index: TaskIndex) -> None:
         self._scorer, self._index = Scorer(benchmark, subset), index
-        self._needs_tasks = type(benchmark).with_task is not Benchmark.with_task
+        needs_tasks = type(benchmark).with_task is not Benchmark.with_task
+        self._drawn = index.select(1.0, 0, WITH_TASK if needs_tasks else 0)
         self._shard: list[Record] = []
         self._merged: Totals | None = None
 
     def add(self, record: Record) -> None:
-        self._shard.append(self._with_task(record) if self._needs_tasks else record)
+        self._shard.append(self._with_task(record))
         if len(self._shard) == SHARD_USERS:
             self.flush()
 
@@ -44,7 +50,7 @@ class ReportScores:
 
     def _with_task(self, record: Record) -> Record:
         benchmark, position = self._scorer.benchmark, self._index.find(record.key)
-        if position is None:
+        if position is None or not self._drawn[position]:
             return record
         task = tasks.parse(benchmark, self._index.read(position), self._index.where(position), self._scorer.subset)
         with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar, Literal
 
 from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
@@ -213,11 +214,8 @@ class StreamProfile(Benchmark):
         return scores.tallied(records)
 
     def with_task(self, record: JSON, task: Task) -> JSON:
-        chances = {
-            step.step_id: chance(truth, step, f"{task.key}\n{step.step_id}")
-            for step, truth in zip(task.given.steps, task.truth, strict=True)
-            if truth.kept or truth.new
-        }
+        rng, given = Random(task.key), zip(task.given.steps, task.truth, strict=True)
+        chances = {step.step_id: chance(truth, step, rng) for step, truth in given}
         steps = [{**step, "chance": chances.get(step["step_id"])} for step in record["steps"]]
         return {**record, "steps": steps}
 

@@ -112,12 +112,15 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
     }
 
 
-def chance(truth: Truth, step: GivenStep, seed: str) -> Values:
-    """Return the values of as many tags as are asked for, drawn from the pool at random."""
-    rng = Random(seed)  # only `Random.random` gives the same numbers in every Python
-    drawn = sorted(dict.fromkeys(step.pool), key=lambda tag: rng.random())[: step.asked]
-    values = _measure(Sets.of(truth), {}, frozenset(drawn))
-    return {name: values[name] for name in GAINS}
+def chance(truth: Truth, step: GivenStep, rng: Random) -> Values:
+    """Return Recall_Novelty and Recall_Stability of as many tags as are asked for, drawn from the pool at random."""
+    pool = list(dict.fromkeys(step.pool))
+    for at in range(min(step.asked, len(pool))):  # only `Random.random` gives the same numbers in every Python
+        other = at + int(rng.random() * (len(pool) - at))
+        pool[at], pool[other] = pool[other], pool[at]
+    drawn = frozenset(pool[: step.asked])
+    parts = {"Recall_Novelty": frozenset(truth.new), "Recall_Stability": frozenset(truth.kept)}
+    return {name: _share(len(drawn & tags), len(tags)) for name, tags in parts.items()}
 
 
 def harmonic(a: float | None, b: float | None) -> float | None:

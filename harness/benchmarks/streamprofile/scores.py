@@ -186,7 +186,7 @@ class _StepTable:
             values=_matrix([step["metrics"] for _, step in steps], METRICS),
             at_asked=_matrix([step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS),
             ceiling=_matrix([step["ceiling"] for _, step in steps], GAINS),
-            chance=_matrix([step.get("chance") or NO_CHANCE for _, step in steps], GAINS),
+            chance=_matrix([NO_CHANCE | (step.get("chance") or {}) for _, step in steps], GAINS),
         )
 
     def rows(self, users: int) -> Array:

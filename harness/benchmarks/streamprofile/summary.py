@@ -210,12 +210,13 @@ def _transfer(report: Report) -> Iterator[Block]:
     if "chance" not in report.details:
         yield Paragraph("This report is of an earlier version: `reeval` adds what random answers show.")
         return
+    of, chance = report.details, report.details["chance"]
     yield Paragraph(
         f"{GROWS}: neither its FWT nor its difference is to be ranked. Per step: the mean of the {F1} of each step, "
         "which does not grow so. Random: as many tags as asked for, drawn from the pool once for each step of the same "
-        "users; no request was sent for it."
+        f"users ({chance['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample); no request was "
+        "sent for it."
     )
-    of, chance = report.details, report.details["chance"]
     named = {f"FWT {name}": (report.secondary[f"FWT {name}"], chance["fwt"][name]) for name in TRANSFER}
     named |= {f"{name}, difference": (of["delta"][name], chance["delta"][name]) for name in TRANSFER}
     rows = ((name, *_signed(of_run), *_signed(random)) for name, (of_run, random) in named.items())
