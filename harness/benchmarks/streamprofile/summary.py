@@ -214,8 +214,8 @@ def _transfer(report: Report) -> Iterator[Block]:
     yield Paragraph(
         f"{GROWS}: neither its FWT nor its difference is to be ranked. Per step: the mean of the {F1} of each step, "
         "which does not grow so. Random: as many tags as asked for, drawn from the pool once for each step of the same "
-        f"users ({chance['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample); no request was "
-        "sent for it."
+        f"users ({chance['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample); no request "
+        "was sent for it."
     )
     named = {f"FWT {name}": (report.secondary[f"FWT {name}"], chance["fwt"][name]) for name in TRANSFER}
     named |= {f"{name}, difference": (of["delta"][name], chance["delta"][name]) for name in TRANSFER}
@@ -280,23 +280,24 @@ def _checks(report: Report) -> Iterator[Block]:
     if more > 0:  # the authors' runner does not report its requests
         yield Paragraph(f"{more} of the requests asked again for a reply that could not be used.")
     yield Paragraph(
-        "In percent. Cut: predictions cut to the asked number of tags, Precision with that number as its denominator, "
-        "and Error_* over the answers that follow the rules of the task (the asked number of tags or more, all of the "
-        "pool): by these figures runs are ranked and compared. Valid only: Error_* over valid answers, since an empty "
-        "prediction makes no errors either. Stepwise oracle: it knows the truth, answers with the asked number of tags "
-        f"from the pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of "
-        "the means over its steps."
+        "In percent. At asked: the first tags, up to the asked number. Valid only: Error_* over valid answers, since an "
+        "empty prediction makes no errors either. Cut: what runs are ranked and compared by, with Precision over the "
+        "asked number, and Error_* over the answers that follow the rules of the task (the asked number of tags or more, "
+        "all of the pool). Stepwise oracle: it knows the truth, answers with the asked number of tags from the pool, and "
+        f"maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of the means over its "
+        "steps."
     )
     cut = {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES}
     rows = (
         (
-            *(name, SHARE.text(report.metrics[name].value), SHARE.text(cut[name])),
+            *(name, SHARE.text(report.metrics[name].value), SHARE.text(of["at_asked"][name])),
             SHARE.text(of["errors_over_valid"][name]) if name in ERRORS else "",
+            SHARE.text(cut[name]),
             SHARE.text(of["ceiling"][name]["value"]) if name in of["ceiling"] else "",
         )
         for name in NAMES
     )
-    yield Table(("metric", "as given", "cut", "valid only", "stepwise oracle"), tuple(rows))
+    yield Table(("metric", "as given", "at asked", "valid only", "cut", "stepwise oracle"), tuple(rows))
 
 
 def _for_stats(report: Report) -> str:
