@@ -59,7 +59,11 @@ FORMAT_2: Renamed = {
 """Paths of reports of format 1 in those of format 2."""
 
 
-STATS: Renamed = {"*/percent": "*/value", "F1^NS (release code)/*/*/users": "newly counted"}
+STATS: Renamed = {
+    "*/percent": "*/value",
+    "F1^NS (release code)/*/*/users": "newly counted",
+    "FWT F1^NS/*/*/place": "no longer ranked",
+}
 """Paths of tables in those of today. How many users the release code's F1^NS covers was null."""
 
 
