@@ -281,7 +281,7 @@ def _checks(report: Report) -> Iterator[Block]:
         yield Paragraph(f"{more} of the requests asked again for a reply that could not be used.")
     yield Paragraph(
         "In percent. At asked: the first tags, up to the asked number. Valid only: Error_* over valid answers, since "
-        "an empty prediction makes no errors either. Cut: what runs are ranked and compared by, with Precision over the "
+        "an empty prediction makes no errors either. Cut: what runs are ranked and compared by: Precision over the "
         "asked number, and Error_* over the answers that follow the rules of the task (the asked number of tags or "
         "more, all of the pool). Stepwise oracle: it knows the truth, answers with the asked number of tags from the "
         f"pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of the means "
