@@ -305,15 +305,21 @@ def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Arr
     rows, _ = raw_rows(benchmark, records)
     if not has_values(benchmark):
         return rows, rows
-    own, ranking = list(range(len(benchmark.metrics))), ranking_columns(benchmark)
-    given = expanded(benchmark, rows[:, own])
+    own = list(range(len(benchmark.metrics)))
+    ranking, given = _ranking(benchmark, rows.shape[1]) if records else own, expanded(benchmark, rows[:, own])
     return given if own == ranking else expanded(benchmark, rows[:, ranking]), given
 
 
-def ranking_columns(benchmark: Benchmark) -> list[int]:
-    """Return the places, among all figures, of those that rank the metrics."""
+def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
+    """Return the places of the figures that rank the metrics. Raise `BenchmarkError` if one is beyond the columns."""
     names = every_name(benchmark)
-    return [names.index(metric.ranked_by or metric.name) for metric in benchmark.metrics]
+    found = [names.index(metric.ranked_by or metric.name) for metric in benchmark.metrics]
+    if max(found) >= columns:
+        raise BenchmarkError(
+            f"benchmark {benchmark.name}: a metric is ranked by {names[max(found)]}, for which `values` or `figures` "
+            "has no column"
+        )
+    return found
 
 
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
@@ -405,7 +411,8 @@ class Figures:
     def values(self, totals: Array) -> Array:
         """Return the figures that rank, of such totals."""
         found = figures_of(self.benchmark, totals)
-        return found[:, : len(self.names)] if has_values(self.benchmark) else found[:, ranking_columns(self.benchmark)]
+        given = list(range(len(self.names)))
+        return found[:, given if has_values(self.benchmark) else _ranking(self.benchmark, found.shape[1])]
 
     def given(self, totals: Array) -> Array:
         """Return the metrics as given, of such totals."""

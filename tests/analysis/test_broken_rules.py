@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pytest
 
+from harness.benchmark import Benchmark, Metric
+from harness.benchmarks.derived import Figures
 from harness.benchmarks.streamprofile.baselines import Reading, read
 from harness.benchmarks.streamprofile.metrics import ERRORS, NAMES
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.model import JSON
+from harness.errors import BenchmarkError
+from harness.model import JSON, Record
 from tests.support.scripted import Script, answer, completion, serving
 
 Told = pytest.CaptureFixture[str]
@@ -41,6 +45,7 @@ SCRIPTS: dict[str, Script] = {
     "empty-list": choosing(lambda reading: []),
     "no-pool": choosing(lambda reading: [f"不在候选之中{number}" for number in range(reading.asked)]),
     "one-tag": choosing(lambda reading: list(reading.pool[:1])),
+    "at-times": choosing(lambda reading: list(reading.pool[: reading.asked if ord(reading.pool[0][0]) % 2 else 1])),
 }
 
 
@@ -136,3 +141,54 @@ def test_compare_of_runs_that_keep_the_rules_names_the_metrics_themselves(result
     """What is compared is what was given."""
     found = compared(results, capsys, "random", "recency")
     assert all(of["compared"] == metric and of["given"] is None for metric, of in found.items())
+
+
+def test_compare_takes_users_with_comparable_errors_on_both_sides(results: Path, capsys: Told) -> None:
+    """A model that keeps the rules for some users is compared on these, and the other side's figure is theirs."""
+    part, whole = (compared(results, capsys, run, "recency") for run in ("at-times", "random"))
+    for metric in ("Error_Viral", "Error_Random"):
+        of = part[metric]
+        assert 0 < of["users"] < whole[metric]["users"] and of["b"] != pytest.approx(whole[metric]["b"])
+        assert of["users"] == of["a_better"] + of["equal"] + of["b_better"]
+
+
+def test_tables_say_what_ranks_and_who_has_no_value(results: Path, capsys: Told) -> None:
+    """Which metric ranks another, and the runs that it leaves out; why a metric is not ranked at all."""
+    words = ("stats", "recency", "random", "refusals", "--format", "markdown", "--results-dir", str(results))
+    notes = output(capsys, *words, "--metric", "Error_Viral").replace("\\", "")
+    assert "refusals (Error_Viral (cut))" in notes and "recency (Error_Viral" not in notes
+    assert "is not ranked: F1^NS" in output(capsys, *words, "--metric", "FWT F1^NS").replace("\\", "")
+
+
+def test_reports_show_what_ranks_only_where_it_differs(results: Path) -> None:
+    """The table of scores has a row of the cut Recall for a run that breaks the rules, and for no other."""
+    shown = {run: (results / run / "eval_report_weibo.txt").read_text() for run in ("whole-pool", "recency")}
+    assert "Recall (cut)" in shown["whole-pool"] and "(cut)" not in shown["recency"]
+
+
+class Ranked(Benchmark):
+    name = "ranked"
+    metrics = (Metric("hits", ranked_by="fair hits"),)
+    secondary = (Metric("fair hits"),)
+
+
+def records(*values: list[float | None]) -> list[Record]:
+    return [Record(str(number), {"values": of}) for number, of in enumerate(values)]
+
+
+def test_any_benchmark_can_name_what_a_metric_is_ranked_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figure that is compared is the named one, and the metric as given is there next to it."""
+    monkeypatch.setattr(Ranked, "values", lambda self, found: [one["values"] for one in found])
+    figures = Figures(Ranked())
+    compared, given = figures.contributions(records([1.0, 0.25], [1.0, 0.5]))
+    assert (compared.tolist(), given.tolist()) == ([[0.25, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
+    assert figures.contributions([])[0].shape == (0, 2)
+    with pytest.raises(BenchmarkError, match="fair hits"):
+        figures.contributions(records([1.0]))
+
+
+def test_a_value_of_one_side_alone_counts_on_neither() -> None:
+    """The first user has the figure on both sides, the others on one or none."""
+    a, b = np.array([[0.5, 1.0], [0.5, 1.0], [0.0, 0.0]]), np.array([[0.25, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    both = Figures(Ranked()).on_both(a, b)
+    assert [side.tolist() for side in both] == [[[0.5, 1.0], [0, 0], [0, 0]], [[0.25, 1.0], [0, 0], [0, 0]]]

@@ -565,6 +565,7 @@ STATIC = {
     "a missing method": ("def measure(", "def measures(", "measure: has to be written"),
     "a metric that is none": ('Metric("Hit rate"),', '"Hit rate",', "metrics: expected a tuple of Metric"),
     "a definition that is none": ('Metric("Hit rate"),', 'Metric("Hit rate", definition=3),', "expected a definition"),
+    "ranked by no metric": ('Metric("Hit rate"),', 'Metric("Hit rate", ranked_by="Hits"),', "'Hits': no such metric"),
     "a metric twice": ('Metric("Hit rate"),', 'Metric("detour"),', "duplicate name"),
     "another direction": ('better="lower"', 'better="low"', 'better is "higher" or "lower"'),
     "bounds upside down": ("bounds=(0, None)", "bounds=(4, 0)", "bounds are"),
