@@ -25,7 +25,8 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     aligned_histograms,
 )
-from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, Tally, by_metric
+from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, Tally, by_metric
+from harness.benchmarks.dailymobility.spread import FINAL
 from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
