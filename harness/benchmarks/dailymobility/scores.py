@@ -60,7 +60,8 @@ class Estimate(NamedTuple):
     """A figure from 0 to 1 with its 95 % interval, None where too few residents differ.
 
     `interval` is about other residents in the run, `with_truth` about other residents in the ground truth as well.
-    `corrected` is the figure with its bias taken off, and that one's interval; None for fewer than `CORRECTED_FROM`.
+    `corrected` is the mean of the residents' parts, which is the figure with its bias taken off, and that one's
+    interval; None for fewer than `CORRECTED_FROM`.
     """
 
     value: float
@@ -156,16 +157,18 @@ class Tally:
         values = figures(self.truth.histograms, self.all_days[None])[0]
         users, totals, expected = self.counts["residents"], self.all_days.astype(np.int64), self.truth.totals
         if users < 2 or self.truth.residents < 2:
-            return {
-                name: Estimate(value, None, None, None) for name, value in zip(FIGURES, values.tolist(), strict=True)
-            }
+            return {name: Estimate(value, None, None, None) for name, value in zip(FIGURES, values, strict=True)}
         run = Side.of(self._chunks(), totals, expected, values)
         truth = Side.of([self.truth.counts], expected, totals, values)
-        found = run.spread.intervals(values, users)
+        spread, means = run.spread, run.parts.mean(axis=0)
+        found = spread.intervals(values, users)
         wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
+        moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
         return {
-            name: Estimate(value, found[name], wider[name], _corrected(value, mean, found[name], users))
-            for name, value, mean in zip(FIGURES, values.tolist(), run.parts.mean(axis=0).tolist(), strict=True)
+            name: Estimate(
+                value, found[name], wider[name], (_within(mean), moved[name]) if users >= CORRECTED_FROM else None
+            )
+            for name, value, mean in zip(FIGURES, values.tolist(), means.tolist(), strict=True)
         }
 
     def _chunks(self) -> Iterator[Rows]:
@@ -246,14 +249,6 @@ def figures(truth: Mapping[str, Whole], totals: Array) -> Array:
     parts = zip(METRICS, np.split(totals, ENDS, axis=1), strict=True)
     found = np.stack([divergence(truth[metric], part) for metric, part in parts], axis=1)
     return np.column_stack([1 - found.mean(axis=1), found])
-
-
-def _corrected(value: float, mean: float, found: Interval | None, users: int) -> tuple[float, Interval | None] | None:
-    """Return the mean of the residents' parts, which is the figure without its bias, and the interval moved there."""
-    if users < CORRECTED_FROM:
-        return None
-    moved = None if found is None else (_within(found[0] + mean - value), _within(found[1] + mean - value))
-    return _within(mean), moved
 
 
 def _within(figure: float) -> float:

@@ -32,7 +32,7 @@ EACH = np.repeat([COUNTS.get(metric, 1) for metric in METRICS], [SIZES[metric] f
 OWN = np.stack([EACH * 0 - 1 / len(METRICS), *np.repeat(np.eye(len(METRICS)), [SIZES[of] for of in METRICS], axis=1)])
 """Figures x bins: by how much a figure grows with the term of a bin in its divergence."""
 
-FEWEST = {FINAL: 30, LOCATIONS: 400}
+FEWEST = {FINAL: 50, LOCATIONS: 400}
 """Residents from which an interval held in the simulations."""
 FEWEST_OTHERWISE = 100
 CURVATURE = 1.5
