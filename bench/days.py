@@ -26,7 +26,7 @@ from harness.benchmarks.dailymobility.spread import Side, both, mixed
 SETS, POOL, SEED = 1000, 4000, 7
 OTHERS = 5
 """Times as many data sets whose mean is the true value."""
-USERS = (50, 100, 400)
+USERS = (100, 400)
 """Fewer have no interval."""
 TRUTH = 100
 """Residents of a ground truth, as published."""

@@ -34,7 +34,7 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     all_protocols,
 )
-from harness.benchmarks.dailymobility.spread import ENDS, FIGURES, Side, both, mixed
+from harness.benchmarks.dailymobility.spread import ENDS, FEWEST, FIGURES, Side, both, mixed
 from harness.benchmarks.records import text
 from harness.model import JSON
 from harness.scoring.divergence import Array, divergence
@@ -50,9 +50,6 @@ LISTS_LIMIT = 50_000
 CHUNK = 8192
 """Residents whose counts by bin are held at once, so that memory does not grow with residents times bins."""
 
-CORRECTED_FROM = 100
-"""Residents from which the bias can be estimated well enough to take it off."""
-
 Rows = NDArray[np.uint8]
 
 
@@ -61,7 +58,7 @@ class Estimate(NamedTuple):
 
     `interval` is about other residents in the run, `with_truth` about other residents in the ground truth as well.
     `corrected` is the mean of the residents' parts, which is the figure with its bias taken off, and that one's
-    interval; None for fewer than `CORRECTED_FROM`.
+    interval; None for fewer than `FEWEST`.
     """
 
     value: float
@@ -165,9 +162,7 @@ class Tally:
         wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
         moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
         return {
-            name: Estimate(
-                value, found[name], wider[name], (_within(mean), moved[name]) if users >= CORRECTED_FROM else None
-            )
+            name: Estimate(value, found[name], wider[name], (_within(mean), moved[name]) if users >= FEWEST else None)
             for name, value, mean in zip(FIGURES, values.tolist(), means.tolist(), strict=True)
         }
 

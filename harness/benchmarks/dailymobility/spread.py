@@ -32,9 +32,9 @@ EACH = np.repeat([COUNTS.get(metric, 1) for metric in METRICS], [SIZES[metric] f
 OWN = np.stack([EACH * 0 - 1 / len(METRICS), *np.repeat(np.eye(len(METRICS)), [SIZES[of] for of in METRICS], axis=1)])
 """Figures x bins: by how much a figure grows with the term of a bin in its divergence."""
 
-FEWEST = {FINAL: 50, LOCATIONS: 400}
-"""Residents from which an interval held in the simulations."""
-FEWEST_OTHERWISE = 100
+FEWEST, FEWEST_LOCATIONS = 100, 400
+"""Residents from which an interval held in the simulations; that of locations needs more, since its bins are few and
+one that is rare in the run may decide."""
 CURVATURE = 1.5
 """What a unit of curvature adds to the third cumulant: half of 3, since the interval of a mean leans twice as much for
 the same skewness, and Hall's transformation is for means."""
@@ -106,7 +106,7 @@ class Spread:
         third = (self.third + CURVATURE * self.curve) * self.users**2
         return {
             name: interval(float(value), [Moments(self.users, int(untied), float(spread), float(skew))], (0.0, 1.0))
-            if users >= FEWEST.get(name, FEWEST_OTHERWISE)
+            if users >= (FEWEST_LOCATIONS if name == LOCATIONS else FEWEST)
             else None
             for name, value, untied, spread, skew in zip(FIGURES, values, self.untied, variance, third, strict=True)
         }

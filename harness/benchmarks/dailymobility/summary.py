@@ -25,8 +25,8 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     aligned_histograms,
 )
-from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, Tally, by_metric
-from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_OTHERWISE, FIGURES, FINAL
+from harness.benchmarks.dailymobility.scores import Tally, by_metric
+from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL
 from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
@@ -230,10 +230,9 @@ def _trust(report: Report) -> Iterator[Block]:
     yield Paragraph(
         "Intervals are for the mean of the figure, by the jackknife with skewness and curvature taken out: the first "
         "over other residents in the run, just as many, with this ground truth; the second over other residents in the "
-        "ground truth as well, just as many. Compare with scores against the same ground truth by the first, and with "
-        "what is true of the city by the second. Neither covers the model's own variation. Too few: fewer than "
-        f"{FEWEST[FINAL]} residents (score), {FEWEST_OTHERWISE} (divergences) or {FEWEST[LOCATIONS]} (locations), or "
-        "nearly all are alike, so no interval would hold."
+        "ground truth as well, just as many. The first is for comparing runs with one ground truth, the second for "
+        "what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
+        f"{FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no interval would hold."
     )
     yield Paragraph(ceiling_text(ceiling))
     if unlimited:
@@ -244,7 +243,7 @@ def _trust(report: Report) -> Iterator[Block]:
     else:
         yield Paragraph(
             "Divergences of few residents are too large on average; fewer than "
-            f"{CORRECTED_FROM} of them do not show by how much."
+            f"{FEWEST} of them do not show by how much."
         )
     yield Paragraph(
         f"Divergence per slot, averaged over the day: {jsd(report.secondary[PER_SLOT].value)} (0 is best, 1 worst; "
