@@ -1,23 +1,19 @@
 """Jensen-Shannon divergence of histograms, and how far that of a sample can be trusted.
 
 The divergence of a sample from a fixed distribution is too large on average, the more so the fewer users there are, and
-resampling the users adds as much again: the percentile bootstrap is biased. The jackknife, which leaves out one user at
-a time, gives both the bias and the spread, needs no random numbers and is exact for any number of users.
-Sources: Lin, Divergence Measures Based on the Shannon Entropy, 1991; Efron & Stein, The Jackknife Estimate of
-Variance, 1981; docs/design.md, section 9.
+resampling the users adds as much again: the percentile bootstrap is biased. Leaving out one user at a time gives both
+the bias and the spread, needs no random numbers and is exact for any number of users.
+Sources: Lin, Divergence Measures Based on the Shannon Entropy, 1991; docs/statistics.md.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.scoring.libraries import special
-
-NORMAL_95 = 1.959963984540054
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.integer]
@@ -52,24 +48,20 @@ def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
     return values.clip(0.0, 1.0)
 
 
-class Jackknife(NamedTuple):
-    """`bias` is by how much a figure of so many users is too large on average, `error` its standard error."""
+def curvature(p: Array | Counts, totals: Counts, steps: Counts) -> Array:
+    """Return the second derivative of the divergence from `p` by each bin's share of `totals`, in bits; 0 where no user
+    is.
 
-    bias: float
-    error: float
-
-
-def jackknife(value: float, values_left_out: Array) -> Jackknife | None:
-    """Return bias and standard error of a figure, from the figures with one user left out; None for fewer than 2 users.
-
-    Sums are exactly rounded, so the order of users changes nothing.
+    It is that of differences, over as many counts as a user of the bin has there (`steps`): near 0 the divergence bends
+    too much for a derivative to describe what one user changes.
     """
-    users = len(values_left_out)
-    if users < 2:
-        return None
-    mean = math.fsum(values_left_out) / users
-    spread = math.fsum((values_left_out - mean) ** 2)
-    return Jackknife((users - 1) * (mean - value), math.sqrt((users - 1) / users * spread))
+    expected, size = _normalised(p), totals.sum()
+
+    def terms(counts: Counts) -> Array:
+        return _terms(expected, np.maximum(counts, 0) / size)
+
+    bent = (terms(totals + steps) - 2 * terms(totals) + terms(totals - steps)) * (size / steps) ** 2
+    return np.where(totals > 0, bent, 0.0)
 
 
 def _normalised(histogram: Array | Counts) -> Array:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from harness.scoring.divergence import Array, distance, divergence, jackknife, left_out
+from harness.scoring.divergence import curvature, distance, divergence, left_out
 
 HISTOGRAM = st.lists(st.integers(0, 1000), min_size=5, max_size=5).filter(any)
 
@@ -55,37 +55,24 @@ def test_leaving_one_out_is_the_divergence_of_the_others() -> None:
     assert left_out(p, rows[:2], totals) == pytest.approx(expected[:2], abs=1e-13)
 
 
-def means_left_out(values: Array) -> Array:
-    means: Array = (values.sum() - values) / (len(values) - 1)
-    return means
+def test_curvature_is_the_change_of_the_slope_over_a_users_counts() -> None:
+    """Two steps of what a user adds to a bin, against the divergence of counts that are really added or taken away."""
+    p, totals, step = np.array([3, 5, 2]), np.array([40, 50, 0]), np.array([4, 5, 1])
+    found = curvature(p, totals, step)
+
+    def term(at: int, count: float) -> float:
+        a, b = p[at] / 10, count / 90
+        return sum(x * math.log2(2 * x / (a + b)) for x in (a, b) if x) / 2
+
+    for at in (0, 1):
+        change = term(at, totals[at] + step[at]) - 2 * term(at, totals[at]) + term(at, totals[at] - step[at])
+        assert found[at] == pytest.approx(change * (90 / step[at]) ** 2)
+    assert found[2] == 0.0
 
 
-def test_the_jackknife_of_a_mean_is_its_standard_error() -> None:
-    """For a mean the jackknife is exact: no bias, and s / sqrt(n)."""
-    values = np.array([1.0, 4.0, 2.0, 8.0, 5.0])
-    found = jackknife(float(values.mean()), means_left_out(values))
-    assert found is not None
-    assert found.bias == pytest.approx(0.0, abs=1e-14)
-    assert found.error == pytest.approx(float(values.std(ddof=1)) / math.sqrt(5))
-
-
-def test_the_jackknife_takes_the_bias_off_a_variance() -> None:
-    """The mean squared deviation is too small by 1 / n of the unbiased variance, and the jackknife finds just that."""
-    values = np.array([1.0, 4.0, 2.0, 8.0, 5.0])
-    without = np.array([np.delete(values, at).var() for at in range(5)])
-    found = jackknife(float(values.var()), without)
-    assert found is not None
-    assert values.var() - found.bias == pytest.approx(values.var(ddof=1))
-
-
-def test_nothing_is_said_of_fewer_than_two_users() -> None:
-    """One user has no spread, and nobody has none either."""
-    assert jackknife(0.5, np.array([0.5])) is None
-    assert jackknife(0.5, np.array([])) is None
-
-
-@given(st.permutations(range(12)))
-def test_the_order_of_users_changes_no_digit(order: list[int]) -> None:
-    """Sums are exactly rounded."""
-    values = np.random.default_rng(2).random(12)
-    assert jackknife(0.4, values) == jackknife(0.4, values[order])
+def test_curvature_over_small_steps_is_the_second_derivative() -> None:
+    """p / (q (p + q)) / (2 ln 2) by the share q."""
+    p, totals = np.array([0.25, 0.75]), np.array([600_000, 400_000])
+    q = totals / totals.sum()
+    expected = p / (q * (p + q)) / (2 * math.log(2))
+    assert curvature(p, totals, np.array([100, 100])) == pytest.approx(expected, rel=1e-4)

@@ -18,6 +18,7 @@ from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
+from harness.benchmarks.dailymobility.spread import FIGURES
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Scored
@@ -355,9 +356,7 @@ class DailyMobility(Benchmark):
 
     def intervals(self, scored: Scored) -> Mapping[str, tuple[float, float] | None]:
         of = scored.tally.estimates
-        return {
-            metric.name: of[name].interval for metric, name in zip(self.metrics, (scores.FINAL, *METRICS), strict=True)
-        }
+        return {metric.name: of[name].interval for metric, name in zip(self.metrics, FIGURES, strict=True)}
 
     def details(self, scored: Scored) -> JSON:
         return summary.details(scored)

@@ -159,15 +159,28 @@ class GroundTruth:
     def residents(self) -> int:
         return self.lists.residents
 
-    def ceiling(self, residents: int, rng: np.random.Generator) -> Ceiling:
-        """Return the score of so many residents drawn from the ground truth, with replacement; at least 1."""
+    @property
+    def totals(self) -> Whole:
+        """Residents' counts by bin of the aligned protocol, bins of all metrics next to each other."""
+        return np.concatenate([self.histograms[metric] for metric in METRICS])
+
+    @property
+    def counts(self) -> Whole:
+        """The same of each resident: residents x bins."""
+        return np.hstack(list(self._by_bin().values()))
+
+    def _by_bin(self) -> dict[str, Whole]:
         columns = self.lists.columns
         places = {metric: self.support.place(metric, columns[metric]).reshape(self.residents, -1) for metric in METRICS}
-        by_bin = {
+        return {
             metric: np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in rows])
             for metric, rows in places.items()
         }
-        by_intention = [columns[SEQUENCES] == number for number in NUMBERS]
+
+    def ceiling(self, residents: int, rng: np.random.Generator) -> Ceiling:
+        """Return the score of so many residents drawn from the ground truth, with replacement; at least 1."""
+        by_bin = self._by_bin()
+        by_intention = [self.lists.columns[SEQUENCES] == number for number in NUMBERS]
         share = np.full(self.residents, 1 / self.residents)
         at_once = max(1, CELLS // self.residents)
         found: list[tuple[Array, Array]] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -34,11 +34,11 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     all_protocols,
 )
+from harness.benchmarks.dailymobility.spread import ENDS, FEWEST, FIGURES, Side, both, mixed
 from harness.benchmarks.records import text
 from harness.model import JSON
-from harness.scoring.divergence import NORMAL_95, Array, divergence, jackknife, left_out
-
-FINAL = "final_score"
+from harness.scoring.divergence import Array, divergence
+from harness.scoring.intervals import Interval
 
 SHARES = np.arange(SLOTS + 1) / SLOTS
 """What a resident's proportion of an intention can be."""
@@ -48,26 +48,23 @@ LISTS_LIMIT = 50_000
 """Residents up to whom their lists are kept, to be written as a file."""
 
 CHUNK = 8192
-"""Residents left out together, so that memory does not grow with residents times bins."""
-
-CORRECTED_FROM = 100
-"""Residents from which the bias can be estimated well enough to take it off."""
-
-ENDS = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
-"""Where the bins of each metric end, all side by side."""
+"""Residents whose counts by bin are held at once, so that memory does not grow with residents times bins."""
 
 Rows = NDArray[np.uint8]
 
 
 class Estimate(NamedTuple):
-    """A figure from 0 to 1 with its 95 % interval (None for one resident).
+    """A figure from 0 to 1 with its 95 % interval, None where too few residents differ.
 
-    `corrected` is the figure with its bias taken off, and that one's interval; None for fewer than `CORRECTED_FROM`.
+    `interval` is about other residents in the run, `with_truth` about other residents in the ground truth as well.
+    `corrected` is the mean of the residents' parts, which is the figure with its bias taken off, and that one's
+    interval; None for fewer than `FEWEST`.
     """
 
     value: float
-    interval: tuple[float, float] | None
-    corrected: tuple[float, tuple[float, float]] | None
+    interval: Interval | None
+    with_truth: Interval | None
+    corrected: tuple[float, Interval | None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,29 +150,28 @@ class Tally:
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
-        """The aligned protocol's final score, by `FINAL`, and its divergences by metric.
-
-        `interval` is about the mean of the figure over other residents, just as many; `corrected` about what unlimited
-        residents would have. Both are by the jackknife, of residents, with the ground truth as it is. In simulations
-        (1,000 each; 100 real residents as the truth; drawn were those, those with noise, commuters much alike, and
-        random days) 95 % intervals held the mean in 93.6 to 98.9 % with 20 residents, 95.5 to 99.3 % with 50, 94.9 to
-        99.6 % with 100 and 93.9 to 98.6 % with 400; corrected ones held the score of unlimited residents in 93.6 to
-        96.0 % with 100 and 92.2 to 97.2 % with 400.
-        """
+        """The aligned protocol's final score, by `FINAL`, and its divergences by metric (docs/statistics.md)."""
         values = figures(self.truth.histograms, self.all_days[None])[0]
-        without = np.stack([self._left_out(metric) for metric in METRICS])
-        left = [1 - without.mean(axis=0), *without]
+        users, totals, expected = self.counts["residents"], self.all_days.astype(np.int64), self.truth.totals
+        if users < 2 or self.truth.residents < 2:
+            return {name: Estimate(value, None, None, None) for name, value in zip(FIGURES, values, strict=True)}
+        run = Side.of(self._chunks(), totals, expected, values)
+        truth = Side.of([self.truth.counts], expected, totals, values)
+        spread, means = run.spread, run.parts.mean(axis=0)
+        found = spread.intervals(values, users)
+        wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
+        moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
         return {
-            name: _estimate(float(value), of) for name, value, of in zip((FINAL, *METRICS), values, left, strict=True)
+            name: Estimate(value, found[name], wider[name], (_within(mean), moved[name]) if users >= FEWEST else None)
+            for name, value, mean in zip(FIGURES, values.tolist(), means.tolist(), strict=True)
         }
 
-    def _left_out(self, metric: str) -> Array:
-        """Return the metric's divergence without one resident, for each of them; nothing where there is but one."""
-        rows, totals = np.concatenate(self.rows), by_metric(self.all_days)[metric]
-        if len(rows) < 2:
-            return np.empty(0)
-        chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
-        return np.concatenate([left_out(self.truth.histograms[metric], _by_bin(metric, one), totals) for one in chunks])
+    def _chunks(self) -> Iterator[Rows]:
+        """Yield counts by bin of some residents at once, sorted, so that their order changes no digit."""
+        rows = np.concatenate(self.rows)
+        rows = rows[np.lexsort(rows.T)]
+        for start in range(0, len(rows), CHUNK):
+            yield _counts(rows[start : start + CHUNK])
 
 
 def by_metric(counts: Array) -> dict[str, Whole]:
@@ -236,7 +232,11 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
 
 def side_by_side(rows: Rows) -> Array:
     """Return the counts by bin of `Tally.rows`: residents x bins of all metrics."""
-    return np.hstack([_by_bin(metric, rows) for metric in METRICS]).astype(np.float64)
+    return _counts(rows).astype(np.float64)
+
+
+def _counts(rows: Rows) -> Rows:
+    return np.hstack([_by_bin(metric, rows) for metric in METRICS])
 
 
 def figures(truth: Mapping[str, Whole], totals: Array) -> Array:
@@ -244,19 +244,6 @@ def figures(truth: Mapping[str, Whole], totals: Array) -> Array:
     parts = zip(METRICS, np.split(totals, ENDS, axis=1), strict=True)
     found = np.stack([divergence(truth[metric], part) for metric, part in parts], axis=1)
     return np.column_stack([1 - found.mean(axis=1), found])
-
-
-def _estimate(value: float, without: Array) -> Estimate:
-    found = jackknife(value, without)
-    if found is None:
-        return Estimate(value, None, None)
-    reach, corrected = NORMAL_95 * found.error, value - found.bias
-    few = len(without) < CORRECTED_FROM
-    return Estimate(
-        value,
-        (_within(value - reach), _within(value + reach)),
-        None if few else (_within(corrected), (_within(corrected - reach), _within(corrected + reach))),
-    )
 
 
 def _within(figure: float) -> float:

@@ -25,7 +25,8 @@ from harness.benchmarks.dailymobility.protocols import (
     Whole,
     aligned_histograms,
 )
-from harness.benchmarks.dailymobility.scores import CORRECTED_FROM, FINAL, Tally, by_metric
+from harness.benchmarks.dailymobility.scores import Tally, by_metric
+from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL
 from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
@@ -38,6 +39,8 @@ SIDES = {"ground_truth": "ground truth", "scored": "scored"}
 COARSER = 5
 """Bins of the aligned protocol that a bar of a picture stands for."""
 PER_SLOT = "JSD_per_slot"
+NAMES = {FINAL: "Score", **{metric: f"JSD_{metric}" for metric in METRICS}}
+"""Figure -> its name among the metrics of a report."""
 
 
 def further_figures(tally: Tally) -> dict[str, float | None]:
@@ -50,10 +53,12 @@ def further_figures(tally: Tally) -> dict[str, float | None]:
 def details(scored: Scored) -> JSON:
     """Return the benchmark's own part of the JSON report."""
     tally: Tally = scored.tally
-    truth, counts, corrected = tally.truth, tally.counts, tally.estimates[FINAL].corrected
+    truth, counts, estimates = tally.truth, tally.counts, tally.estimates
+    corrected = estimates[FINAL].corrected
     histograms = {"ground_truth": truth.histograms, "scored": by_metric(tally.all_days)}
     return {
         "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
+        "ci95_truth": {NAMES[name]: estimates[name].with_truth for name in FIGURES},
         "without_bias": None if corrected is None else {"value": corrected[0], "ci95": corrected[1]},
         "per_slot": tally.per_slot.tolist(),
         "histograms": {
@@ -207,19 +212,27 @@ def about_protocols() -> Iterator[str]:
 
 def _trust(report: Report) -> Iterator[Block]:
     of, ceiling, unlimited = report.metrics, report.details["ceiling"], report.details["without_bias"]
-    divergences = {name: of[f"JSD_{name}"] for name in METRICS}
-    rows = [(FINAL, percent(of["Score"].value), span(of["Score"].ci95, percent))]
-    rows += [(f"jsd_{name}", jsd(one.value), span(one.ci95, jsd)) for name, one in divergences.items()]
+    wider = report.details.get("ci95_truth", {})
+    divergences = {name: of[NAMES[name]] for name in METRICS}
+    rows = []
+    for name, key in NAMES.items():
+        shown = percent if name == FINAL else jsd
+        spans = (span(interval, shown) for interval in (of[key].ci95, wider.get(key)))
+        rows.append((name if name == FINAL else f"jsd_{name}", shown(of[key].value), *spans))
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
-    yield Table(("", "value", "95 % interval"), tuple(rows))
+    columns = ("", "value", "95 %: other residents in the run", "and other residents in the ground truth")
+    yield Table(columns, tuple(rows))
     names = tuple(name.replace("_", " ") for name in METRICS)
     bounds = ends([one.ci95 for one in divergences.values()])
     series = Series("JSD", tuple(one.value for one in divergences.values()), *bounds)
-    title = "Divergences from the ground truth, with 95 % intervals (0 is best)"
+    title = "Divergences from the ground truth, with 95 % intervals of other residents in the run (0 is best)"
     yield Chart("intervals", title, names, "JSD", "", (series,), percent=False)
     yield Paragraph(
-        "The interval is for the mean over other residents, just as many, by the jackknife: it covers the choice of "
-        "residents, not the model's own variation, nor that the ground truth is itself of few residents."
+        "Intervals are for the mean of the figure, by the jackknife with skewness and curvature taken out: the first "
+        "over other residents in the run, just as many, with this ground truth; the second over other residents in the "
+        "ground truth as well, just as many. The first is for comparing runs with one ground truth, the second for "
+        "what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
+        f"{FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no interval would hold."
     )
     yield Paragraph(ceiling_text(ceiling))
     if unlimited:
@@ -230,7 +243,7 @@ def _trust(report: Report) -> Iterator[Block]:
     else:
         yield Paragraph(
             "Divergences of few residents are too large on average; fewer than "
-            f"{CORRECTED_FROM} of them do not show by how much."
+            f"{FEWEST} of them do not show by how much."
         )
     yield Paragraph(
         f"Divergence per slot, averaged over the day: {jsd(report.secondary[PER_SLOT].value)} (0 is best, 1 worst; "
@@ -311,4 +324,4 @@ def percent(value: float | None) -> str:
 
 
 def span(interval: Sequence[float] | None, shown: Callable[[float], str]) -> str:
-    return "n/a" if interval is None else f"[{', '.join(map(shown, interval))}]"
+    return "too few" if interval is None else f"[{', '.join(map(shown, interval))}]"
