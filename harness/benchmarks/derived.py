@@ -369,7 +369,7 @@ def bounds(metric: Metric, of: Value, missing: int) -> tuple[float | None, float
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures that `compare` compares (`scoring.paired.Figures`), of any benchmark."""
+    """The figures that `compare` compares, of any benchmark."""
 
     benchmark: Benchmark
 
@@ -381,10 +381,6 @@ class Figures:
     def main(self) -> tuple[str, ...]:
         """The headline metrics that are compared."""
         return tuple(name for name in self.benchmark.main() if name in self.names)
-
-    @property
-    def lower(self) -> frozenset[str]:
-        return frozenset(metric.name for metric in self.benchmark.metrics if metric.lower_is_better)
 
     @property
     def metrics(self) -> Mapping[str, Metric]:

@@ -3,56 +3,68 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from typing import NamedTuple
 
-from harness.analysis.comparison import figures, runs, verdicts, warnings
+from harness.analysis.comparison import figures, planning, runs, verdicts, warnings
+from harness.analysis.comparison.figures import Stratum
 from harness.analysis.comparison.runs import Side, Subset
 from harness.benchmarks.derived import Figures
 from harness.config import options
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.report import compare, text, xlsx
+from harness.report import compare, plan, text, xlsx
 from harness.scoring.paired import RESAMPLES
+from harness.scoring.planning import POWER
 from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell
 
-FORMAT = 1
+FORMAT = 2
 WIDTH_MOST = 120
 FEWEST, MOST = 1000, 1_000_000
-"""Resamples: with fewer, the second digit of an interval would be random."""
+"""Swaps: with fewer, the second digit of a p-value would be random."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of at least two runs, or their folders")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of two or more runs (--plan: one), or folders")
     options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
     options.add_earlier(parser)
-    words = f"of the bootstrap, and permutations (default: {RESAMPLES})"
+    words = f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})"
     options.add(parser, "--resamples N", words, type=options.whole(FEWEST, MOST), default=RESAMPLES)
+    options.add(parser, "--plan", "the number of users that show a difference, and nothing else", action="store_true")
+    words = "of interest, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)"
+    options.add(parser, "--difference POINTS", words, type=options.positive_float)
+    words = f"of the planned test (default: {POWER})"
+    options.add(parser, "--power P", words, type=options.power)
+    words = "planned tests that are corrected for (default: the primary figures of the runs named)"
+    options.add(parser, "--family M", words, type=options.positive_int)
     options.add_json(parser)
     options.add(parser, "--out FILE.xlsx", "write an Excel file too", type=options.file_of(".xlsx"))
     options.add(parser, "--html FILE.html", "write a page too", type=options.file_of(".html"))
 
 
 def execute(args: argparse.Namespace) -> int:
-    data = _data(args)
+    if not args.plan and not args.difference is args.power is args.family is None:
+        raise BadInput("--difference, --power and --family are for --plan")
+    data = _planned(args) if args.plan else _data(args)
+    blocks, sheets = (plan.blocks, plan.sheets) if args.plan else (compare.blocks, compare.sheets)
     if args.out is not None:
-        xlsx.write(args.out, compare.sheets(data))
+        xlsx.write(args.out, sheets(data))
     if args.html is not None:
         from harness.report import html  # its template engine, which the other formats need not wait for
 
-        title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
+        title = f"{', '.join(run['name'] for run in data['runs'])}: {'planned' if args.plan else 'compared'}"
         atomic.make_folder(args.html.parent)
-        atomic.write(args.html, html.page(title, list(compare.blocks(data))).encode("utf-8", "replace"))
+        atomic.write(args.html, html.page(title, list(blocks(data))).encode("utf-8", "replace"))
     written = [path for path in (args.out, args.html) if path is not None]
     if args.json:
         show_json(data)
     else:
         screen = console()
-        whole = text.rendered(list(compare.blocks(data)), min(screen.width, WIDTH_MOST))
+        whole = text.rendered(list(blocks(data)), min(screen.width, WIDTH_MOST))
         screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     for path in written:
         tell(f"written: {path}")
@@ -68,32 +80,74 @@ class _Pair(NamedTuple):
     alone: Mapping[str, Sequence[str]]
 
 
-def _data(args: argparse.Namespace) -> JSON:
-    """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
-    folders = runs.folders(args.runs, args.results_dir)
+def _found(args: argparse.Namespace) -> dict[str, dict[str, Subset]]:
+    """Return the subsets of each run. Raise `BadInput` for a run without any."""
+    folders = runs.folders(args.runs, args.results_dir, 1 if args.plan else 2)
     found = {run: runs.subsets(run, folder, args) for run, folder in folders.items()}
     for run, subsets in found.items():
         if not subsets:
             wanted = f" for {', '.join(args.platform)}" if args.platform else ""
             raise BadInput(f"{folders[run]} holds no run{wanted}")
+    return found
+
+
+def _planned(args: argparse.Namespace) -> JSON:
+    """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
+    found = _found(args)
+    if len(found) > 1:
+        pairs = ((pair, pair.a[0].of, pair.b[0].of.run) for pair in _pairs(found, args))
+        spreads = [
+            one for pair, a, b in pairs for one in planning.of_pair(a.run, b, a.benchmark, _strata(pair), pair.figures)
+        ]
+    else:
+        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, args)]
+    asked = planning.Plan(args.difference, POWER if args.power is None else args.power, args.family)
+    listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
+    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, asked)}
+
+
+def _spreads(run: str, subsets: Mapping[str, Subset], args: argparse.Namespace) -> Iterator[planning.Spread]:
+    by_benchmark: dict[str, list[Subset]] = {}
+    for subset in subsets.values():
+        by_benchmark.setdefault(subset.benchmark, []).append(subset)
+    for benchmark, of in by_benchmark.items():
+        measured = {subset.name: runs.figures([subset], args.tasks_dir) for subset in of}
+        sides = [runs.read(subset, measured[subset.name]) for subset in of]
+        yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
+
+
+def _data(args: argparse.Namespace) -> JSON:
+    """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
+    found = _found(args)
     pairs = _pairs(found, args)
-    tests = sum(len(pair.a) * len(pair.figures.names) for pair in pairs)
-    permutations = max(args.resamples, figures.FOR_EACH_TEST * tests)
-    reports = [_report(pair, args.resamples, permutations) for pair in pairs]
-    if not any(pair["figures"] for pair in reports):
+    strata = [_strata(pair) for pair in pairs]
+    reports = [_report(pair) for pair in pairs]
+    if not any(strata):
         raise BadInput(" ".join(dict.fromkeys(words for pair in reports for words in pair["left_out"])))
     for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
-        figures.correct([pair["figures"] for pair in reports if pair["benchmark"] == benchmark])
-    for one, pair in zip(reports, pairs, strict=True):
-        one["verdicts"] = verdicts.verdicts(one["figures"], one, pair.figures)
+        family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
+        _compare([(pairs[place], strata[place], reports[place]) for place in family], args.resamples)
     return {
         "format": FORMAT,
         "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
         "resamples": args.resamples,
-        "permutations": permutations,
         "seed": figures.SEED,
         "pairs": reports,
     }
+
+
+def _compare(family: Sequence[tuple[_Pair, Sequence[Stratum], JSON]], resamples: int) -> None:
+    """Put figures and verdicts into the reports of all pairs of runs of one benchmark."""
+    places = figures.users_of(strata for _, strata, _ in family)
+    tests = []
+    for pair, strata, report in family:
+        found = figures.compared(strata, pair.figures, places, resamples) if strata else []
+        report["figures"] = [test.entry for test in found]
+        report["most_different"] = figures.most_different(strata, pair.figures)
+        tests += [test for test in found if not test.entry["exploratory"]]
+    figures.adjust(tests, places, resamples)
+    for pair, _, report in family:
+        report["verdicts"] = verdicts.verdicts(report["figures"], report, pair.figures)
 
 
 def _run(run: str, subsets: Sequence[Subset]) -> JSON:
@@ -130,11 +184,15 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
     return pairs
 
 
-def _report(pair: _Pair, resamples: int, permutations: int) -> JSON:
-    """Return everything about two runs except what depends on the other pairs: corrected p-values and verdicts."""
+def _strata(pair: _Pair) -> list[Stratum]:
+    """Return the subsets on which both runs have users with the same task."""
+    strata = (Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True))
+    return [stratum for stratum in strata if stratum.users]
+
+
+def _report(pair: _Pair) -> JSON:
+    """Return everything about two runs except their figures."""
     a, b = pair.a[0].of, pair.b[0].of
-    strata = [figures.Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)]
-    there = [stratum for stratum in strata if stratum.users]
     alone = [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]
     return {
         "a": a.run,
@@ -145,8 +203,6 @@ def _report(pair: _Pair, resamples: int, permutations: int) -> JSON:
         "coverage": [warnings.coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
         "left_out": [*_nobody(pair), *alone],
         "warnings": warnings.warnings(pair.a, pair.b),
-        "figures": figures.compared(there, pair.figures, resamples, permutations) if there else [],
-        "most_different": figures.most_different(there, pair.figures),
     }
 
 

@@ -20,6 +20,11 @@ ALL = "all"
 AS_GIVEN = (
     "Some answers break the rules of the task, so these metrics are compared by others, which such answers cannot win."
 )
+TITLES = {
+    False: ("primary", "95 % simultaneous", "p (adjusted)"),
+    True: ("exploratory", "95 % interval", "p (not corrected)"),
+}
+"""Of a table's figures: kind, interval and p-value."""
 AGREEMENT = ("users", "A better", "equal", "B better", "users for 1 point")
 
 
@@ -52,15 +57,18 @@ def method(data: JSON) -> Iterator[str]:
         "Over all platforms (all): the mean of the platforms' figures, each with the same weight."
     )
     yield (
-        f"Intervals: 95 %, bootstrap of whole users, both sides together, {data['resamples']} resamples, on each "
-        f"platform separately. p (Holm): both sides of users swapped at random, {data['permutations']} times (in all "
-        "ways if there are fewer), corrected over metrics and pairs of runs, for single platforms over these too. "
-        f"Seed {data['seed']}. They cover the choice of users, not a model that answers a repeated request differently."
+        "Intervals: 95 %, of users' parts in the difference, with the skewness taken out; none where too few users "
+        f"differ. p: both sides of users swapped at random, {data['resamples']} times (in all ways if these are "
+        f"fewer), seed {data['seed']}. Primary figures, and the pairs of runs, are one family of tests: p (adjusted) "
+        "and the intervals that are called simultaneous hold for all of them. Everything else is exploratory: its p is "
+        "not corrected, and shows nothing by itself. All this covers the choice of users, not a model that answers a "
+        "repeated request differently."
     )
     yield (
         "A better, equal, B better: the number of users; of a divergence, of users whose days count for that side. "
         "Users for 1 point: how many it takes to see a difference of 1 percentage point (for another unit, of a "
-        "hundredth of its range) at 5 % with a power of 80 %. Formulas and sources: docs/statistics.md."
+        "hundredth of its range) at 5 % (of the family, for primary figures) with a power of 80 %, and the 95 % "
+        "interval of that number. Formulas and sources: docs/statistics.md."
     )
 
 
@@ -130,10 +138,14 @@ def _figures(pair: JSON, platform: str) -> Iterator[Block]:
     units = _units(pair)
     are_shares = all(metric.unit is None for metric in units.values())
     unit = " (%)" if are_shares else ""
-    yield Table(
-        ("metric", f"A{unit}", f"B{unit}", "A - B", "95 % interval", "p (Holm)"),
-        tuple(_figure_row(entry, units[entry["metric"]], named=not are_shares) for entry in entries),
-    )
+    for exploratory, interval, p in ((False, "ci95_simultaneous", "p_adjusted"), (True, "ci95", "p")):
+        rows = [entry for entry in entries if entry["exploratory"] is exploratory]
+        kind, span, probability = TITLES[exploratory]
+        if rows:
+            yield Table(
+                (kind, f"A{unit}", f"B{unit}", "A - B", span, probability),
+                tuple(_figure_row(of, units[of["metric"]], of[interval], of[p], named=not are_shares) for of in rows),
+            )
     yield Table(("metric", *AGREEMENT), tuple(map(_agreement_row, entries)))
     yield from _as_given(entries, units)
 
@@ -150,23 +162,31 @@ def _as_given(entries: Sequence[JSON], units: Mapping[str, Metric]) -> Iterator[
         yield Table(("metric", "compared by", "A as given", "B as given"), rows)
 
 
-def _figure_row(entry: JSON, metric: Metric, *, named: bool) -> tuple[str, ...]:
+def _figure_row(
+    entry: JSON, metric: Metric, bounds: Sequence[float] | None, p: float | None, *, named: bool
+) -> tuple[str, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
-    bounds, p = entry["ci95"], entry["p_holm"]
+    too_few = "n/a" if entry["difference"] is None else "too few"
     return (
         f"{entry['compared']}, {metric.shown_unit}" if named else entry["compared"],
         metric.text(entry["a"]),
         metric.text(entry["b"]),
         metric.text(entry["difference"], signed=True),
-        "n/a" if bounds is None else " to ".join(metric.text(bound, signed=True) for bound in bounds),
+        too_few if bounds is None else " to ".join(metric.text(bound, signed=True) for bound in bounds),
         "n/a" if p is None else f"{p:.4f}",
     )
 
 
 def _agreement_row(entry: JSON) -> tuple[str, ...]:
-    users, needed = entry["users"], entry["users_needed"]
+    users = entry["users"]
     shares = (f"{100 * entry[name] / users:.0f} %" if users else "n/a" for name in ("a_better", "equal", "b_better"))
-    return entry["compared"], str(users), *shares, "n/a" if needed is None else str(needed)
+    return entry["compared"], str(users), *shares, users_needed(entry["users_needed"], entry["users_needed_ci95"])
+
+
+def users_needed(users: int | None, interval: Sequence[int] | None) -> str:
+    if users is None or interval is None:
+        return "cannot be told"
+    return f"{users} ({interval[0]} to {interval[1]})"
 
 
 def _units(pair: JSON) -> dict[str, Metric]:
@@ -251,29 +271,27 @@ def _under(pairs: Sequence[JSON], rows: Callable[[JSON], Iterable[Sequence[Conte
 def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
     are_shares = {metric.unit for pair in pairs for metric in _units(pair).values()} == {None}
     unit = " (%)" if are_shares else ""
-    columns = ("A", "B", "platform", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to", "p", "p (Holm)")
+    spans = ("from", "to", "from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)")
+    needed = ("from (users)", "to (users)", "unit", "kind", "compared by", "A as given", "B as given")
+    columns = ("A", "B", "platform", "metric", f"A{unit}", f"B{unit}", "A - B", *spans, *AGREEMENT, *needed)
     notes = ("Differences of shares in points; from, to: 95 % interval.",)
-    return Sheet(
-        "Figures",
-        (*columns, *AGREEMENT, "unit", "compared by", "A as given", "B as given"),
-        _under(pairs, _figure_rows),
-        notes,
-    )
+    return Sheet("Figures", columns, _under(pairs, _figure_rows), notes)
 
 
 def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
     units = _units(pair)
     for of in pair["figures"]:
         metric = units[of["metric"]]
-        values = (of["a"], of["b"], of["difference"], *(of["ci95"] or (None, None)))
+        spans = (end for name in ("ci95", "ci95_simultaneous") for end in of[name] or (None, None))
         counts = (of[name] for name in ("users", "a_better", "equal", "b_better", "users_needed"))
         yield (
             of["platform"],
             metric.name,
-            *(_figure(metric, value) for value in values),
-            *(_cell(of[name], P_FORMAT) for name in ("p", "p_holm")),
-            *map(_cell, counts),
+            *(_figure(metric, value) for value in (of["a"], of["b"], of["difference"], *spans)),
+            *(_cell(of[name], P_FORMAT) for name in ("p", "p_adjusted")),
+            *map(_cell, (*counts, *(of["users_needed_ci95"] or (None, None)))),
             metric.shown_unit,
+            "exploratory" if of["exploratory"] else "primary",
             of["compared"],
             *(_figure(metric, (of["given"] or of)[side]) for side in "ab"),
         )

@@ -70,9 +70,12 @@ def moments(part: Array) -> Moments:
 
 
 def interval(
-    figure: float | None, strata: Sequence[Moments], bounds: tuple[float | None, float | None] | None = None
+    figure: float | None,
+    strata: Sequence[Moments],
+    bounds: tuple[float | None, float | None] | None = None,
+    level: float = LEVEL,
 ) -> Interval | None:
-    """Return the 95 % interval of a figure, or of the mean of one figure over strata that weigh the same.
+    """Return the interval of a figure, or of the mean of one figure over strata that weigh the same; 95 % by default.
 
     It is cut to the bounds of the figure. None if the figure is undefined, or if too few users differ.
     """
@@ -84,7 +87,7 @@ def interval(
         return None
     freedom = sum(shares) ** 2 / sum(share**2 / (of.users - 1) for share, of in zip(shares, strata, strict=True))
     skewness = sum(of.third / of.users**2 for of in strata) / (len(strata) * error) ** 3
-    reach = float(special().stdtrit(freedom, (1 + LEVEL) / 2))
+    reach = float(special().stdtrit(freedom, (1 + level) / 2))
     believed = skewness * untied / (untied + SHRINKAGE)
     ends = (figure - error * _unskewed(reach, believed), figure - error * _unskewed(-reach, believed))
     low, high = bounds or (None, None)

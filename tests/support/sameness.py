@@ -98,9 +98,13 @@ def without_intervals(name: str, content: bytes) -> bytes:
     return re.sub(r"(?m)^ *95 %(?:.+\n)+", "", text).encode()
 
 
+CHANGED = {"ci95", "bootstrap", "p", "p_holm", "users_needed", "few_users", "permutations", "verdicts"}
+"""Keys of what is computed in another way now; the latter ones are of format 1 of `compare`, with Holm's procedure."""
+
+
 def _dropped(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _dropped(one) for name, one in value.items() if name not in ("ci95", "bootstrap")}
+        return {name: _dropped(one) for name, one in value.items() if name not in CHANGED}
     return list(map(_dropped, value)) if isinstance(value, list) else value
 
 

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from harness.analysis.comparison.missing import Absent, Incomplete, sensitivity
 from harness.analysis.comparison.runs import Side, common
 from harness.benchmark import Metric
 from harness.benchmarks.derived import Figures
 from harness.model import JSON
 from harness.scoring import paired
 from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Moments, interval, moments, standard_error
+from harness.scoring.planning import UNTIED, needed
 
 SEED = 20_250
 ALL = "all"
 """In place of a platform: the mean of the platforms' figures."""
 MOST = 5
 """Users shown that differ most, of each platform."""
-FOR_EACH_TEST = 40
-"""Permutations, so that Holm's correction of the smallest p-value of a family is at most 0.025."""
-FEW = 20
-"""Users of a platform, below which intervals hold less often than they say (docs/statistics.md, Simulations)."""
+
+Places = Mapping[tuple[str, str], int]
+"""(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and drawn together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stratum:
-    """Both runs on one subset; rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`. `given`
-    has the metrics of both as given (2 x M)."""
+    """Both runs on one subset: rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`.
+
+    `values` are the figures of both sides, `given` their metrics as given, and `moments` those of each figure's parts.
+    """
 
     subset: str
     users: tuple[str, ...]
     pair: paired.Pair
+    values: tuple[Array, Array]
+    given: tuple[Array, Array]
     parts: Array
+    moments: tuple[Moments, ...]
     same: paired.Mask
-    given: Array
+    incomplete: Incomplete
 
     @classmethod
     def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
@@ -45,82 +51,136 @@ class Stratum:
         places = a.places(users), b.places(users)
         pair = paired.Pair(*figures.on_both(a.contributions[places[0]], b.contributions[places[1]]))
         given = paired.Pair(a.given[places[0]], b.given[places[1]]).figures(figures.given)
-        parts = paired.effects(pair, figures.values)
-        sizes = np.array([_size(*sides) for sides in zip(*pair.figures(figures.values), strict=True)])
+        values, parts = pair.figures(figures.values), paired.effects(pair, figures.values)
+        sizes = np.array([_size(*sides) for sides in zip(*values, strict=True)])
         same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
-        return cls(a.of.name, users, pair, parts, same, np.stack(given))
+        incomplete = Incomplete(pair, Absent.of(a, b), Absent.of(b, a))
+        return cls(a.of.name, users, pair, values, given, parts, tuple(map(moments, parts.T)), same, incomplete)
+
+    def columns(self, places: Places) -> paired.Columns:
+        return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Draws:
-    """Differences by stratum: of resamples (strata x R x M), under swaps, and the values of both sides (strata x M)."""
+class Test:
+    """One figure of two runs over the strata that have it, and its entry in the JSON.
 
+    `observed` and `swaps`, its differences under swaps, are divided by the figure's size.
+    """
+
+    entry: JSON
+    metric: Metric
+    column: int
     strata: Sequence[Stratum]
-    resampled: NDArray[np.float64]
-    swapped: paired.Swapped
-    values: tuple[Array, Array]
+    observed: float
+    swaps: Array
+    whole: bool
+
+    @property
+    def parts(self) -> list[Array]:
+        return [stratum.parts[:, self.column] for stratum in self.strata]
+
+    @property
+    def moments(self) -> list[Moments]:
+        return [stratum.moments[self.column] for stratum in self.strata]
+
+    def errors(self, places: Places) -> Array:
+        """Return what each user of all pairs adds to the error of the difference."""
+        found = np.zeros(len(places))
+        for stratum, part in zip(self.strata, self.parts, strict=True):
+            has = ~np.isnan(part)
+            found[stratum.columns(places)[has]] = (part[has] - part[has].mean()) / has.sum()
+        return found
 
 
-def compared(strata: Sequence[Stratum], figures: Figures, resamples: int, permutations: int) -> list[JSON]:
-    """Return an entry for each platform and figure, and for all platforms if there are several; p-values are not
-    corrected."""
-    pairs = [stratum.pair for stratum in strata]
+def users_of(pairs: Iterable[Sequence[Stratum]]) -> Places:
+    """Return the users of all pairs, numbered."""
+    users = ((stratum.subset, user) for strata in pairs for stratum in strata for user in stratum.users)
+    return {user: place for place, user in enumerate(dict.fromkeys(users))}
+
+
+def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permutations: int) -> list[Test]:
+    """Return a test for each platform and figure, and for all platforms if there are several.
+
+    The main figures over all platforms are primary: `adjust` completes their entries. All others are exploratory.
+    """
+    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
     rng = np.random.default_rng(SEED)
-    boot = np.stack([paired.resampled(pair, figures.values, rng, resamples) for pair in pairs])
-    swaps = paired.swapped(pairs, figures.values, np.random.default_rng(SEED), permutations)
-    a, b = (np.stack(side) for side in zip(*(pair.figures(figures.values) for pair in pairs), strict=True))
-    draws = _Draws(strata, boot, swaps, (a, b))
+    swaps = paired.swapped(pairs, figures.values, rng, permutations, columns, len(places))
     groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
     groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
-    return [
-        _entry(draws, metric, column, platform, places)
-        for platform, places in groups.items()
+    tests = [
+        _test(strata, of, swaps, platform, metric, column)
+        for platform, of in groups.items()
         for column, metric in enumerate(figures.benchmark.metrics)
     ]
+    for test in tests[-len(figures.names) :]:
+        if test.metric.name in figures.main:
+            there = [stratum.incomplete for stratum in test.strata]
+            test.entry.update(exploratory=False, missing=sensitivity(there, figures, test.metric))
+    return tests
 
 
-def _entry(draws: _Draws, metric: Metric, column: int, platform: str, places: Sequence[int]) -> JSON:
-    a, b = (side[:, column] for side in draws.values)
-    there = [place for place in places if not math.isnan(a[place] - b[place])]
-    strata = [draws.strata[place] for place in there]
-    parts = [stratum.parts[:, column] for stratum in strata]
-    users = {stratum.subset: int((~np.isnan(part)).sum()) for stratum, part in zip(strata, parts, strict=True)}
+def _test(
+    strata: Sequence[Stratum], of: Sequence[int], swaps: paired.Swapped, platform: str, metric: Metric, column: int
+) -> Test:
+    """Return the test of a figure over some strata; p-values and intervals of its entry are for it alone."""
+    a, b = (np.array([stratum.values[side][column] for stratum in strata]) for side in (0, 1))
+    there = [place for place in of if not math.isnan(a[place] - b[place])]
+    chosen, size = [strata[place] for place in there], _size(a[there], b[there])
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
-    size, span, swaps = _size(a[there], b[there]), None, np.empty(0)
-    if there:
-        span = paired.interval(draws.resampled[there, :, column] / size, observed / size, list(users.values()))
-        swaps = draws.swapped.differences[there, :, column].mean(axis=0) / size
-    given = _given(strata, column, (a[there], b[there]))
-    error, notable = paired.standard_error(parts), metric.notable
-    return {
-        "platform": platform,
-        "platforms": len(there),
-        "metric": metric.name,
-        "lower_is_better": metric.lower_is_better,
-        "compared": metric.ranked_by if given else metric.name,
-        "given": given,
-        "users": sum(users.values()),
-        "undefined_on": [draws.strata[place].subset for place in places if place not in there],
-        "few_users": {platform: number for platform, number in users.items() if number < FEW},
-        "a": number(np.mean(a[there])) if there else None,
-        "b": number(np.mean(b[there])) if there else None,
-        "difference": number(observed),
-        "ci95": [size * bound for bound in span] if span else None,
-        "p": paired.p_value(swaps, observed / size, draws.swapped.whole),
-        "p_holm": None,
-        "standard_error": error,
-        "users_needed": None if notable is None else paired.users_needed(sum(users.values()), error, notable),
-        **_agreement(parts, [stratum.same[:, column] for stratum in strata], metric.lower_is_better),
-    }
+    swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
+    test = Test({}, metric, column, chosen, observed / size, swapped, swaps.whole)
+    given = _given(chosen, column)
+    by_platform = {stratum.subset: of for stratum, of in zip(chosen, test.moments, strict=True)}
+    test.entry.update(
+        {
+            "platform": platform,
+            "platforms": len(there),
+            "metric": metric.name,
+            "lower_is_better": metric.lower_is_better,
+            "compared": metric.ranked_by if given else metric.name,
+            "given": given,
+            "exploratory": True,
+            "users": sum(one.users for one in test.moments),
+            "undefined_on": [strata[place].subset for place in of if place not in there],
+            "few_untied": {subset: one.untied for subset, one in by_platform.items() if one.untied < UNTIED},
+            "a": number(np.mean(a[there])) if there else None,
+            "b": number(np.mean(b[there])) if there else None,
+            "difference": number(observed),
+            "ci95": interval(observed, test.moments),
+            "ci95_simultaneous": None,
+            "p": paired.p_value(swapped, observed / size, swaps.whole),
+            "p_adjusted": None,
+            "standard_error": _error(test.moments),
+            **_needed(test, 1),
+            "missing": None,
+            **_agreement(test.parts, [stratum.same[:, column] for stratum in chosen], metric.lower_is_better),
+        }
+    )
+    return test
 
 
-def _given(strata: Sequence[Stratum], column: int, compared: tuple[Array, Array]) -> JSON | None:
+def _given(strata: Sequence[Stratum], column: int) -> JSON | None:
     """Return the metric of both runs as given, None where that is what is compared."""
-    given = np.array([stratum.given[:, column] for stratum in strata]).reshape(-1, 2)
-    if np.allclose(given.T, compared, rtol=0, atol=paired.ROUNDING):
+    given = np.array([[side[column] for side in stratum.given] for stratum in strata])
+    compared = np.array([[side[column] for side in stratum.values] for stratum in strata])
+    if np.allclose(given, compared, rtol=0, atol=paired.ROUNDING):
         return None
     a, b = map(number, given.mean(axis=0))
     return {"a": a, "b": b}
+
+
+def _error(strata: Sequence[Moments]) -> float | None:
+    """Return the standard error, None if a stratum has fewer than two users."""
+    return standard_error(strata) if strata and min(of.users for of in strata) > 1 else None
+
+
+def _needed(test: Test, family: int) -> JSON:
+    """Return how many users show the smallest difference of interest, corrected for so many tests."""
+    notable = test.metric.notable
+    found = None if notable is None else needed(test.parts, notable, family=family)
+    return {"users_needed": found and found.users, "users_needed_ci95": found and (found.low, found.high)}
 
 
 def _size(*figures: Array | float) -> float:
@@ -139,16 +199,18 @@ def _agreement(parts: Sequence[Array], same: Sequence[paired.Mask], lower: bool)
     return {"a_better": better, "equal": equal, "b_better": worse}
 
 
-def correct(pairs: Sequence[Sequence[JSON]]) -> None:
-    """Put Holm's p-values into the entries of pairs of runs, in two families, each over metrics and pairs.
-
-    One has the entries that verdicts are about, the other the single platforms behind them, over which it is too.
-    """
-    main = [entry for entries in pairs for entry in entries if entry["platform"] == entries[-1]["platform"]]
-    others = [entry for entries in pairs for entry in entries if entry["platform"] != entries[-1]["platform"]]
-    for family in (main, others):
-        for entry, p in zip(family, paired.holm([entry["p"] for entry in family]), strict=True):
-            entry["p_holm"] = p
+def adjust(tests: Sequence[Test], places: Places, draws: int) -> None:
+    """Complete the entries of the primary tests of all pairs, with p-values and intervals that hold for all of them."""
+    family = [test for test in tests if not test.entry["exploratory"] and test.entry["p"] is not None]
+    if not family:
+        return
+    swaps, observed = np.stack([test.swaps for test in family], axis=1), np.array([test.observed for test in family])
+    adjusted = paired.max_t(swaps, observed, family[0].whole)
+    errors = np.stack([test.errors(places) for test in family if test.entry["ci95"]] or [np.zeros(len(places))], axis=1)
+    level = paired.simultaneous_level(errors, np.random.default_rng(SEED), draws)
+    for test, p in zip(family, adjusted, strict=True):
+        together = interval(test.entry["difference"], test.moments, level=level)
+        test.entry.update({"p_adjusted": p, "ci95_simultaneous": together, **_needed(test, len(family))})
 
 
 def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:

@@ -22,7 +22,7 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.errors import BadInput
 from harness.model import Record
 from harness.scoring.bootstrap import Array
-from harness.store.log import lines, parsed, sound
+from harness.store.log import lines, objects, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
 
@@ -64,7 +64,8 @@ class Subset:
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
     """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K) and of
-    `given`, the contributions to the metrics as given, which others are compared in place of.
+    `given`, the contributions to the metrics as given, which others are compared in place of. `failed` has the hash of
+    each user with a failure and no score.
 
     `outcomes` has, in the same order, how many of a user's answers ended how. `unsound` lines of the results file are
     left out.
@@ -76,6 +77,7 @@ class Side:
     given: Array
     outcomes: Sequence[Outcomes]
     unsound: int
+    failed: Mapping[str, str]
 
     def places(self, users: Sequence[str]) -> NDArray[np.intp]:
         """Return the rows of these users."""
@@ -88,8 +90,9 @@ def common(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
 
 
-def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
-    """Return the folders of runs, by their labels; a run of the results folder goes before another folder."""
+def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, Path]:
+    """Return the folders of runs, by their labels; a run of the results folder goes before another folder. Raise
+    `BadInput` for fewer than `fewest`, or one that does not exist."""
     found: dict[str, Path] = {}
     for name in named:
         path = next((path for path in (results / name, Path(name)) if os.path.isdir(path)), None)
@@ -101,7 +104,7 @@ def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
         if label in found or any(path.samefile(other) for other in found.values()):
             raise BadInput(f"{name} is named twice: name different runs")
         found[label] = path
-    if len(found) < 2:
+    if len(found) < fewest:
         raise BadInput(f"name at least two runs to compare, got {', '.join(found)}")
     return found
 
@@ -165,7 +168,11 @@ def read(of: Subset, figures: Figures) -> Side:
         outcomes += [alike.setdefault(one, one) for one in counted]
     chosen = [places[key] for key in tasks]
     rows, given = map(np.concatenate, zip(*parts, strict=True)) if tasks else figures.contributions([])
-    return Side(of, tasks, rows[chosen], given[chosen], [outcomes[place] for place in chosen], skipped[0])
+    failures = (data for _, data in objects(of.files.failures))
+    failed = {str(data.get("user_id")): str(data.get("task")) for data in failures}
+    failed = {user: task for user, task in failed.items() if user not in tasks}
+    counts = [outcomes[place] for place in chosen]
+    return Side(of, tasks, rows[chosen], given[chosen], counts, skipped[0], failed)
 
 
 def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:

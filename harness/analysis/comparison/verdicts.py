@@ -1,9 +1,11 @@
-"""What the figures of two runs come to, in a sentence for each main figure (docs/statistics.md, Verdict)."""
+"""What the primary figures of two runs come to, in a word for programs and a sentence for readers (docs/statistics.md,
+Verdict)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from harness.benchmark import Metric
 from harness.benchmarks.derived import Figures
@@ -12,54 +14,139 @@ from harness.ui.words import plural
 
 SIGNIFICANT = 0.05
 
+Outcome = Literal["a_better", "b_better", "no_difference", "same", "too_few", "undefined"]
+Change = Literal["could_reverse", "could_undo", "cannot_change", "unknown"]
+"""What missing users could make of a difference: one of the other sign, one that their worst values leave unproven,
+neither, or nobody knows since the metric has no bounds."""
+
 
 def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures) -> list[str]:
-    """Return a sentence for each main figure, over all platforms of the pair. `names` are those of `a` and `b`."""
+    """Return a sentence for each main figure, over all platforms of the pair, and put `outcome` and
+    `missing_users` into their entries. `names` are those of `a` and `b`."""
     if not entries:
         return ["Nothing to compare."]
     last = entries[-1]["platform"]
     chosen = {entry["metric"]: entry for entry in entries if entry["platform"] == last}
-    main = [figures.metrics[name] for name in reversed(figures.main)]
-    found = [(entry := chosen[metric.name], replace(metric, name=entry["compared"])) for metric in main]
-    return [_verdict(entry, metric, names) + _caution(entry) for entry, metric in found]
+    found = list[str]()
+    for name in reversed(figures.main):
+        entry = chosen[name]
+        metric = replace(figures.metrics[name], name=entry["compared"])
+        entry |= {"outcome": _outcome(entry), "missing_users": _change(entry)}
+        found.append(_sentence(entry, metric, names) + _missing(entry, metric, names) + _caution(entry))
+    return found
 
 
-def _caution(of: JSON) -> str:
-    """Return which platforms it does not cover, and a warning about intervals of few users."""
+def _outcome(of: JSON) -> Outcome:
     if of["difference"] is None:
-        return ""
-    caution = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
-    if of["few_users"] and of["ci95"] is not None and of["equal"] < of["users"]:
-        few = ", ".join(f"{platform} ({users})" for platform, users in of["few_users"].items())
-        caution += f" Too few users on {few} to rely on the interval: it holds less often than 95 %."
-    return caution
+        return "undefined"
+    if of["equal"] == of["users"] and of["users"] > 1:
+        return "same"
+    if of["ci95"] is None:
+        return "too_few"
+    low, high = of["ci95"]
+    if of["p_adjusted"] >= SIGNIFICANT or low * high <= 0:
+        return "no_difference"
+    return "a_better" if (of["difference"] > 0) != of["lower_is_better"] else "b_better"
 
 
-def _verdict(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
+def _change(of: JSON) -> Change | None:
+    """Return what missing users could change; None if there are none, or nothing is shown that could change."""
+    if of["missing"] is None or of["difference"] is None:
+        return None
+    sign = 1 if of["difference"] > 0 else -1
+    place = 0 if sign > 0 else 1
+    bounds = of["missing"]["bounds"]
+    if bounds is None or bounds[place] is None:
+        return "unknown"
+    if sign * bounds[place] <= 0:
+        return "could_reverse"
+    end = of["missing"]["bounds_ci95"][place]
+    return "could_undo" if end is None or sign * end <= 0 else "cannot_change"
+
+
+def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
     a, b, users, unit = names["a"], names["b"], of["users"], metric.difference_unit
     over = f"on {plural(users, 'user')} that both have"
-    if of["difference"] is None:
-        return f"{metric.name} is not defined for any user that both have."
-    if of["ci95"] is None:
-        lone = " and ".join(platform for platform, there in of["few_users"].items() if there < 2)
-        return f"Nothing can be concluded about {metric.name}, {over}: {lone} has only one."
+    match of["outcome"]:
+        case "undefined":
+            return f"{metric.name} is not defined for any user that both have."
+        case "same":
+            return f"{a} and {b} are the same in {metric.name}, {over}: every user's value is equal."
+        case "too_few":
+            few = ", ".join(f"{platform} {untied}" for platform, untied in of["few_untied"].items())
+            where = f" ({few})" if few else ""
+            return f"Nothing can be concluded about {metric.name}, {over}: too few of them differ{where}."
     low, high = of["ci95"]
-    if of["equal"] == users:
-        return f"{a} and {b} are the same in {metric.name}, {over}: every user's value is equal."
-    difference, p = of["difference"], f"p = {_p(of['p_holm'])} after Holm"
-    alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_holm"] else ""
-    if of["p_holm"] < SIGNIFICANT and low * high > 0:
-        better, worse = (a, b) if (difference > 0) != metric.lower_is_better else (b, a)
+    difference, p = of["difference"], f"adjusted p = {_p(of['p_adjusted'])}"
+    if of["outcome"] != "no_difference":
+        better, worse = (a, b) if of["outcome"] == "a_better" else (b, a)
         least, most = sorted((abs(low), abs(high)))
-        return (
+        words = (
             f"{better} is better than {worse} in {metric.name} by {metric.text(abs(difference))} {unit} (95 % "
-            f"{metric.text(least)} to {metric.text(most)}; {p}), {over}."
+            f"{metric.text(least)} to {metric.text(most)}; {p})"
         )
+        if of["missing_users"] in (None, "cannot_change"):
+            return f"{words}, {over}."
+        return f"On the {plural(users, 'user')} that both have, {words}."
+    alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_adjusted"] else ""
     return (
         f"No difference shown between {a} and {b} in {metric.name}: {metric.text(difference, signed=True)} {unit} "
         f"(95 % {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}{p}), {over}. One of up to "
         f"{metric.text(max(abs(low), abs(high)))} {unit} could hide."
     )
+
+
+def _missing(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
+    """Return sentences on what users that only one run has could change."""
+    if of["missing_users"] is None or of["outcome"] in ("undefined", "too_few"):
+        return ""
+    missing, unit = of["missing"], metric.difference_unit
+    who = " and ".join(f"{plural(missing[side], 'user')} missing from {names[side]}" for side in "ab" if missing[side])
+    if of["missing_users"] == "unknown":
+        return f" What the {who} could change is not known: {_unbounded(missing, metric)}."
+    shown = of["outcome"] in ("a_better", "b_better")
+    could = {"could_reverse": "could reverse it", "could_undo": "could undo it", "cannot_change": "cannot reverse it"}
+    verb = could[of["missing_users"]] if shown else "leave it open"
+    low, high = ("no limit" if end is None else f"{metric.text(end, signed=True)} {unit}" for end in missing["bounds"])
+    more = _tipping(of, metric, names) + _failed(of, metric, names)
+    return f" The {who} {verb}: with them {names['a']} minus {names['b']} is {low} to {high}.{more}"
+
+
+def _unbounded(missing: JSON, metric: Metric) -> str:
+    if missing["bounds"] is None:
+        return f"{metric.name} is not a mean over users"
+    return f"{metric.name} has no bound"
+
+
+def _tipping(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
+    """Return at which mean of a side's missing users the difference is 0, where they can have that."""
+    return "".join(
+        f" It is 0 if those missing from {names[side]} have a mean of {metric.text(mean)} {metric.shown_unit} "
+        f"({metric.text(of[side])} on those that both have)."
+        for side, mean in of["missing"]["tipping_point"].items()
+        if mean is not None and metric.admits(mean)
+    )
+
+
+def _failed(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
+    failed = of["missing"]["failed"]
+    if failed is None or failed["difference"] is None:
+        return ""
+    who = " and ".join(f"{failed[side]} of {names[side]}" for side in "ab" if failed[side])
+    span = "" if failed["ci95"] is None else f" (95 % {metric.span(failed['ci95'], signed=True)})"
+    difference = f"{metric.text(failed['difference'], signed=True)} {metric.difference_unit}"
+    return f" With failed users ({who}) at the worst value the difference is {difference}{span}."
+
+
+def _caution(of: JSON) -> str:
+    """Return which platforms it does not cover, and a warning about an interval of few users that differ."""
+    if of["difference"] is None:
+        return ""
+    caution = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
+    if of["few_untied"] and of["ci95"] is not None:
+        few = ", ".join(f"{untied} on {platform}" for platform, untied in of["few_untied"].items())
+        caution += f" The interval rests on few users that differ: {few}."
+    return caution
 
 
 def _p(p: float | None) -> str:
