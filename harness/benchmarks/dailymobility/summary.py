@@ -212,13 +212,14 @@ def about_protocols() -> Iterator[str]:
 
 def _trust(report: Report) -> Iterator[Block]:
     of, ceiling, unlimited = report.metrics, report.details["ceiling"], report.details["without_bias"]
-    wider = report.details.get("ci95_truth", {})
+    wider = report.details.get("ci95_truth")  # reports of format 2 have none
     divergences = {name: of[NAMES[name]] for name in METRICS}
     rows = []
     for name, key in NAMES.items():
         shown = percent if name == FINAL else jsd
-        spans = (span(interval, shown) for interval in (of[key].ci95, wider.get(key)))
-        rows.append((name if name == FINAL else f"jsd_{name}", shown(of[key].value), *spans))
+        both = "n/a" if wider is None else span(wider[key], shown)
+        label = name if name == FINAL else f"jsd_{name}"
+        rows.append((label, shown(of[key].value), span(of[key].ci95, shown), both))
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
     columns = ("", "value", "95 %: run", "run and ground truth")
     yield Table(columns, tuple(rows))
