@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import days as bench_days
-from harness.benchmarks.dailymobility import scores
+from harness.benchmarks.dailymobility import scores, summary
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.lists import read
@@ -419,6 +419,21 @@ def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() ->
     assert "Score (agentsociety2) n/a" in found.headline
 
 
+def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second_is_readable() -> None:
+    """By metric in the JSON, side by side in the table; a report of format 2 has but the first."""
+    records = some_days(100)
+    data, found = report(records).data, figures(records)
+    assert data["ci95_truth"] == {
+        "Score": pytest.approx(list(found[FINAL].with_truth or ())),
+        **{f"JSD_{name}": found[name].with_truth and pytest.approx(found[name].with_truth) for name in METRICS},
+    }
+    assert data["ci95_truth"]["JSD_daily_location_numbers"] is None
+    of, _ = SCORER.report(SCORER.score(records), facts(100))
+    del of.details["ci95_truth"]
+    table = next(block for block in summary.sections(of) if isinstance(block, Table) and "value" in block.columns)
+    assert [row[3] for row in table.rows] == ["n/a"] * 5 and table.rows[2][2] == "too few"
+
+
 def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
     """Who is missing is said, and why no bounds can be given."""
     found = report(some_days(3), facts(10, 4))
@@ -452,6 +467,8 @@ def test_coverage_comes_first_and_tells_of_a_share() -> None:
         "cannot fall below 16.7",
         "Ceiling (aligned): 100 residents drawn from the ground truth itself score",
         "With unlimited residents the score would be about",
+        "of other residents in the run, just as many, with this ground truth (run)",
+        "of other residents in the ground truth as well, just as many (run and ground truth)",
         "Divergence per slot, averaged over the day",
         "3 of the days are invalid answers and count as stayed home with the intention other. Over the 97 valid days",
         "100 residents in plan mode",
