@@ -231,8 +231,8 @@ def _trust(report: Report) -> Iterator[Block]:
     yield Paragraph(
         "95 % intervals are for the mean of the figure: of other residents in the run, just as many, with this ground "
         "truth (run); and of other residents in the ground truth as well, just as many (run and ground truth). They "
-        "are jackknife intervals with skewness and curvature taken out. The first is for comparing runs, the second for "
-        "what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
+        "are jackknife intervals with skewness and curvature taken out. The first is for comparing runs, the second "
+        "for what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
         f"{FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no interval would hold."
     )
     yield Paragraph(ceiling_text(ceiling))

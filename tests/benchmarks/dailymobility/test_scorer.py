@@ -245,12 +245,22 @@ def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature
     records = some_days(100)
     totals = rows_of(records).sum(axis=0)
     variance, third, noise = spread_of(records, TRUTH.totals, totals)
+    spread = side_of(records).spread
+    assert spread.variance == pytest.approx(variance)
+    assert spread.third + 1.5 * spread.curve == pytest.approx(third)
+    assert spread.noise == pytest.approx(noise)
     of = max(variance[0] - noise[0], noise[0])
     found = figures(records)
     untied = min(moments(part).untied for part in parts_of(records).T)
     expected = interval(found[FINAL].value, [Moments(100, untied, of * 100, third[0] * 10_000)])
     assert found[FINAL].interval == pytest.approx(expected)
     assert noise[0] > 0.05 * variance[0] and abs(third[0]) > 0
+
+
+def side_of(records: Sequence[Record]) -> Side:
+    rows = rows_of(records).astype(np.int64)
+    totals = rows.sum(axis=0)
+    return Side.of([rows], totals, TRUTH.totals, bench_days.figures(TRUTH.totals, totals))
 
 
 def parts_of(records: Sequence[Record]) -> Array:
@@ -287,6 +297,20 @@ def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
     for name in ("variance", "third", "noise", "curve", "untied"):
         assert getattr(there, name) == pytest.approx(getattr(back, name))
     assert (there.noise > one.spread.noise + other.spread.noise).all()
+
+
+def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
+    """Of each bin -1 / (2 ln 2 (p + q)) times both pulls, twice; the score has a quarter of all of them, negative."""
+    totals, each = rows_of(some_days(60)).sum(axis=0).astype(np.int64), np.repeat([1, 1, 48, 7], [51, 12, 7, 50])
+    run = side_of(some_days(60))
+    truth = Side.of([TRUTH.counts], TRUTH.totals, totals, bench_days.figures(TRUTH.totals, totals))
+    shares = TRUTH.totals / (100 * each) + totals / (60 * each)
+    second = np.array([-1 / (2 * np.log(2) * share) if share else 0.0 for share in shares])
+    found = both(run, truth, mixed(TRUTH.totals, totals))
+    extra = found.curve - run.spread.curve - truth.spread.curve
+    of_score = -sum(second * run.pull[:, 0] * truth.pull[:, 0]) / 4 * 2 / 6000
+    of_radius = sum((second * run.pull[:, 1] * truth.pull[:, 1])[:51]) * 2 / 6000
+    assert extra[:2] == pytest.approx([of_score, of_radius])
 
 
 def test_intervals_are_printed_from_as_many_residents_as_simulations_allow() -> None:
