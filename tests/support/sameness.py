@@ -94,7 +94,7 @@ def without_intervals(name: str, content: bytes) -> bytes:
         writer.writeheader()
         writer.writerows(rows)
         return made.getvalue().encode()
-    text = re.sub(r"\[[-+]?[\d.]+, [-+]?[\d.]+\]|too few", "[]", text)
+    text = re.sub(r"\[[-+]?[\d.]+,\s+[-+]?[\d.]+\]|too few", "[]", text)
     return re.sub(r"(?m)^ *95 %(?:.+\n)+", "", text).encode()
 
 

@@ -212,15 +212,16 @@ def about_protocols() -> Iterator[str]:
 
 def _trust(report: Report) -> Iterator[Block]:
     of, ceiling, unlimited = report.metrics, report.details["ceiling"], report.details["without_bias"]
-    wider = report.details.get("ci95_truth", {})
+    wider = report.details.get("ci95_truth")  # reports of format 2 have none
     divergences = {name: of[NAMES[name]] for name in METRICS}
     rows = []
     for name, key in NAMES.items():
         shown = percent if name == FINAL else jsd
-        spans = (span(interval, shown) for interval in (of[key].ci95, wider.get(key)))
-        rows.append((name if name == FINAL else f"jsd_{name}", shown(of[key].value), *spans))
+        both = "n/a" if wider is None else span(wider[key], shown)
+        label = name if name == FINAL else f"jsd_{name}"
+        rows.append((label, shown(of[key].value), span(of[key].ci95, shown), both))
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
-    columns = ("", "value", "95 %: other residents in the run", "and other residents in the ground truth")
+    columns = ("", "value", "95 %: run", "run and ground truth")
     yield Table(columns, tuple(rows))
     names = tuple(name.replace("_", " ") for name in METRICS)
     bounds = ends([one.ci95 for one in divergences.values()])
@@ -228,10 +229,10 @@ def _trust(report: Report) -> Iterator[Block]:
     title = "Divergences from the ground truth, with 95 % intervals of other residents in the run (0 is best)"
     yield Chart("intervals", title, names, "JSD", "", (series,), percent=False)
     yield Paragraph(
-        "Intervals are for the mean of the figure, by the jackknife with skewness and curvature taken out: the first "
-        "over other residents in the run, just as many, with this ground truth; the second over other residents in the "
-        "ground truth as well, just as many. The first is for comparing runs with one ground truth, the second for "
-        "what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
+        "95 % intervals are for the mean of the figure: of other residents in the run, just as many, with this ground "
+        "truth (run); and of other residents in the ground truth as well, just as many (run and ground truth). They "
+        "are jackknife intervals with skewness and curvature taken out. The first is for comparing runs, the second "
+        "for what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
         f"{FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no interval would hold."
     )
     yield Paragraph(ceiling_text(ceiling))

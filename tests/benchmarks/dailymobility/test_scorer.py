@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import days as bench_days
-from harness.benchmarks.dailymobility import scores
+from harness.benchmarks.dailymobility import scores, summary
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.lists import read
@@ -245,12 +245,22 @@ def test_intervals_have_the_spread_of_residents_that_are_left_out_with_curvature
     records = some_days(100)
     totals = rows_of(records).sum(axis=0)
     variance, third, noise = spread_of(records, TRUTH.totals, totals)
+    spread = side_of(records).spread
+    assert spread.variance == pytest.approx(variance, abs=0)
+    assert spread.third + 1.5 * spread.curve == pytest.approx(third, abs=0)
+    assert spread.noise == pytest.approx(noise, abs=0)
     of = max(variance[0] - noise[0], noise[0])
     found = figures(records)
     untied = min(moments(part).untied for part in parts_of(records).T)
     expected = interval(found[FINAL].value, [Moments(100, untied, of * 100, third[0] * 10_000)])
     assert found[FINAL].interval == pytest.approx(expected)
     assert noise[0] > 0.05 * variance[0] and abs(third[0]) > 0
+
+
+def side_of(records: Sequence[Record]) -> Side:
+    rows = rows_of(records).astype(np.int64)
+    totals = rows.sum(axis=0)
+    return Side.of([rows], totals, TRUTH.totals, bench_days.figures(TRUTH.totals, totals))
 
 
 def parts_of(records: Sequence[Record]) -> Array:
@@ -287,6 +297,20 @@ def test_spread_over_both_sides_is_the_same_whichever_is_the_run() -> None:
     for name in ("variance", "third", "noise", "curve", "untied"):
         assert getattr(there, name) == pytest.approx(getattr(back, name))
     assert (there.noise > one.spread.noise + other.spread.noise).all()
+
+
+def test_curvature_over_both_sides_has_that_by_both_shares() -> None:
+    """Of each bin -1 / (2 ln 2 (p + q)) times both pulls, twice; the score has a quarter of all of them, negative."""
+    totals, each = rows_of(some_days(60)).sum(axis=0).astype(np.int64), np.repeat([1, 1, 48, 7], [51, 12, 7, 50])
+    run = side_of(some_days(60))
+    truth = Side.of([TRUTH.counts], TRUTH.totals, totals, bench_days.figures(TRUTH.totals, totals))
+    shares = TRUTH.totals / (100 * each) + totals / (60 * each)
+    second = np.array([-1 / (2 * np.log(2) * share) if share else 0.0 for share in shares])
+    found = both(run, truth, mixed(TRUTH.totals, totals))
+    extra = found.curve - run.spread.curve - truth.spread.curve
+    of_score = -sum(second * run.pull[:, 0] * truth.pull[:, 0]) / 4 * 2 / 6000
+    of_radius = sum((second * run.pull[:, 1] * truth.pull[:, 1])[:51]) * 2 / 6000
+    assert extra[:2] == pytest.approx([of_score, of_radius])
 
 
 def test_intervals_are_printed_from_as_many_residents_as_simulations_allow() -> None:
@@ -419,6 +443,21 @@ def test_an_undefined_protocol_is_null_with_its_reason_and_the_others_stand() ->
     assert "Score (agentsociety2) n/a" in found.headline
 
 
+def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second_is_readable() -> None:
+    """By metric in the JSON, side by side in the table; a report of format 2 has but the first."""
+    records = some_days(100)
+    data, found = report(records).data, figures(records)
+    assert data["ci95_truth"] == {
+        "Score": pytest.approx(list(found[FINAL].with_truth or ())),
+        **{f"JSD_{name}": found[name].with_truth and pytest.approx(found[name].with_truth) for name in METRICS},
+    }
+    assert data["ci95_truth"]["JSD_daily_location_numbers"] is None
+    of, _ = SCORER.report(SCORER.score(records), facts(100))
+    del of.details["ci95_truth"]
+    table = next(block for block in summary.sections(of) if isinstance(block, Table) and "value" in block.columns)
+    assert [row[3] for row in table.rows] == ["n/a"] * 5 and table.rows[2][2] == "too few"
+
+
 def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
     """Who is missing is said, and why no bounds can be given."""
     found = report(some_days(3), facts(10, 4))
@@ -452,6 +491,8 @@ def test_coverage_comes_first_and_tells_of_a_share() -> None:
         "cannot fall below 16.7",
         "Ceiling (aligned): 100 residents drawn from the ground truth itself score",
         "With unlimited residents the score would be about",
+        "of other residents in the run, just as many, with this ground truth (run)",
+        "of other residents in the ground truth as well, just as many (run and ground truth)",
         "Divergence per slot, averaged over the day",
         "3 of the days are invalid answers and count as stayed home with the intention other. Over the 97 valid days",
         "100 residents in plan mode",
