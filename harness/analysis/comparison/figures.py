@@ -130,35 +130,42 @@ def _test(
     chosen, size = [strata[place] for place in there], _size(a[there], b[there])
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
     swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
-    test = Test({}, metric, column, chosen, observed / size, swapped, swaps.whole)
-    given = _given(chosen, column)
-    by_platform = {stratum.subset: of for stratum, of in zip(chosen, test.moments, strict=True)}
-    test.entry.update(
-        {
-            "platform": platform,
-            "platforms": len(there),
-            "metric": metric.name,
-            "lower_is_better": metric.lower_is_better,
-            "compared": metric.ranked_by if given else metric.name,
-            "given": given,
-            "exploratory": True,
-            "users": sum(one.users for one in test.moments),
-            "undefined_on": [strata[place].subset for place in of if place not in there],
-            "few_untied": {subset: one.untied for subset, one in by_platform.items() if one.untied < UNTIED},
-            "a": number(np.mean(a[there])) if there else None,
-            "b": number(np.mean(b[there])) if there else None,
-            "difference": number(observed),
-            "ci95": interval(observed, test.moments),
-            "ci95_simultaneous": None,
-            "p": paired.p_value(swapped, observed / size, swaps.whole),
-            "p_adjusted": None,
-            "standard_error": _error(test.moments),
-            **_needed(test, 1),
-            "missing": None,
-            **_agreement(test.parts, [stratum.same[:, column] for stratum in chosen], metric.lower_is_better),
-        }
-    )
+    entry = {
+        "platform": platform,
+        "undefined_on": [strata[place].subset for place in of if place not in there],
+        "a": number(np.mean(a[there])) if there else None,
+        "b": number(np.mean(b[there])) if there else None,
+        "difference": number(observed),
+        **_agreement(
+            [one.parts[:, column] for one in chosen], [one.same[:, column] for one in chosen], metric.lower_is_better
+        ),
+    }
+    test = Test(entry, metric, column, chosen, observed / size, swapped, swaps.whole)
+    entry.update(_alone(test))
     return test
+
+
+def _alone(test: Test) -> JSON:
+    """Return the rest of an entry, for this test alone."""
+    metric, given = test.metric, _given(test.strata, test.column)
+    by_platform = {stratum.subset: of for stratum, of in zip(test.strata, test.moments, strict=True)}
+    return {
+        "platforms": len(test.strata),
+        "metric": metric.name,
+        "lower_is_better": metric.lower_is_better,
+        "compared": metric.ranked_by if given else metric.name,
+        "given": given,
+        "exploratory": True,
+        "users": sum(one.users for one in test.moments),
+        "few_untied": {subset: one.untied for subset, one in by_platform.items() if one.untied < UNTIED},
+        "ci95": interval(test.entry["difference"], test.moments),
+        "ci95_simultaneous": None,
+        "p": paired.p_value(test.swaps, test.observed, test.whole),
+        "p_adjusted": None,
+        "standard_error": _error(test.moments),
+        **_needed(test, 1),
+        "missing": None,
+    }
 
 
 def _given(strata: Sequence[Stratum], column: int) -> JSON | None:

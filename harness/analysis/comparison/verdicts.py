@@ -65,8 +65,7 @@ def _change(of: JSON) -> Change | None:
 
 
 def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
-    a, b, users, unit = names["a"], names["b"], of["users"], metric.difference_unit
-    over = f"on {plural(users, 'user')} that both have"
+    a, b, over = names["a"], names["b"], f"on {plural(of['users'], 'user')} that both have"
     match of["outcome"]:
         case "undefined":
             return f"{metric.name} is not defined for any user that both have."
@@ -76,23 +75,33 @@ def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
             few = ", ".join(f"{platform} {untied}" for platform, untied in of["few_untied"].items())
             where = f" ({few})" if few else ""
             return f"Nothing can be concluded about {metric.name}, {over}: too few of them differ{where}."
-    low, high = of["ci95"]
-    difference, p = of["difference"], f"adjusted p = {_p(of['p_adjusted'])}"
-    if of["outcome"] != "no_difference":
-        better, worse = (a, b) if of["outcome"] == "a_better" else (b, a)
-        least, most = sorted((abs(low), abs(high)))
-        words = (
-            f"{better} is better than {worse} in {metric.name} by {metric.text(abs(difference))} {unit} (95 % "
-            f"{metric.text(least)} to {metric.text(most)}; {p})"
-        )
-        if of["missing_users"] in (None, "cannot_change"):
-            return f"{words}, {over}."
-        return f"On the {plural(users, 'user')} that both have, {words}."
+        case "no_difference":
+            return _not_shown(of, metric, f"{a} and {b}", over)
+        case _:
+            return _shown(of, metric, *((a, b) if of["outcome"] == "a_better" else (b, a)))
+
+
+def _shown(of: JSON, metric: Metric, better: str, worse: str) -> str:
+    """Return which run is better; only on the users that both have if missing users could change it."""
+    least, most = (metric.text(end) for end in sorted(map(abs, of["ci95"])))
+    words = (
+        f"{better} is better than {worse} in {metric.name} by {metric.text(abs(of['difference']))} "
+        f"{metric.difference_unit} (95 % {least} to {most}; adjusted p = {_p(of['p_adjusted'])})"
+    )
+    users = plural(of["users"], "user")
+    if of["missing_users"] in (None, "cannot_change"):
+        return f"{words}, on {users} that both have."
+    return f"On the {users} that both have, {words}."
+
+
+def _not_shown(of: JSON, metric: Metric, both: str, over: str) -> str:
+    """Return that no difference is shown, and how large a one could hide."""
+    (low, high), unit = of["ci95"], metric.difference_unit
     alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_adjusted"] else ""
     return (
-        f"No difference shown between {a} and {b} in {metric.name}: {metric.text(difference, signed=True)} {unit} "
-        f"(95 % {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}{p}), {over}. One of up to "
-        f"{metric.text(max(abs(low), abs(high)))} {unit} could hide."
+        f"No difference shown between {both} in {metric.name}: {metric.text(of['difference'], signed=True)} {unit} "
+        f"(95 % {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}adjusted p = "
+        f"{_p(of['p_adjusted'])}), {over}. One of up to {metric.text(max(abs(low), abs(high)))} {unit} could hide."
     )
 
 
