@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--resamples N", words, type=options.whole(FEWEST, MOST), default=RESAMPLES)
     options.add(parser, "--plan", "the number of users that show a difference, and nothing else", action="store_true")
     words = "of interest, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)"
-    options.add(parser, "--difference POINTS", words, type=options.positive_float)
+    options.add(parser, "--difference POINTS", words, type=options.difference)
     words = f"of the planned test (default: {POWER})"
     options.add(parser, "--power P", words, type=options.power)
     words = "planned tests that are corrected for (default: the primary figures of the runs named)"

@@ -234,7 +234,8 @@ not_negative = _number(lambda number: number >= 0, "a number from 0")
 seconds = _number(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
 hedge = _number(lambda number: number == 0 or 1 <= number <= 1000, "a number from 1 to 1000, or 0")
 seconds_or_none = _number(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
-power = _number(lambda number: 0 < number < 1, "a number between 0 and 1")
+power = _number(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
+difference = _number(lambda number: number >= 1e-6, "a number from 0.000001")
 share = _number(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
 
 

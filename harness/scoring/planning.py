@@ -43,7 +43,7 @@ def needed(
         return None
     squared, spread = _error(values)
     level = (1 - LEVEL) / family
-    reach = float(special().ndtri(1 - level / 2) + special().ndtri(power))
+    reach = float(special().ndtri(power) - special().ndtri(level / 2))
     width = spread * float(special().stdtrit(users - len(values), (1 + LEVEL) / 2))
     estimate = users * factor * squared * (reach / difference) ** 2
     found = Needed(*(max(2, math.ceil(estimate * math.exp(step))) for step in (0, -width, width)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -196,6 +196,24 @@ def test_a_plan_is_written_to_files_too(played: Path, tmp_path: Path, capsys: To
     assert call(played, "--plan", "recency", "--out", files[0], "--html", files[1]) == 0
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()[-2:]] == files
     assert zipfile.is_zipfile(files[0]) and "users needed" in Path(files[1]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "odd", "extreme"),
+    [
+        ("--difference", ("0", "-1", "nan", "1e-300", "x"), ("0.000001", "1e300")),
+        ("--power", ("0", "0.1", "1", "nan"), ("0.5", "0.9999999999999999")),
+        ("--family", ("0", "-1", "1.5"), ("1", "9223372036854775807")),
+    ],
+)
+def test_numbers_of_a_plan_have_limits(
+    name: str, odd: Sequence[str], extreme: Sequence[str], played: Path, capsys: Told
+) -> None:
+    """Others are refused; the largest and the smallest allowed end without a traceback."""
+    for value in odd:
+        assert call(played, "--plan", "recency", f"{name}={value}") == 2
+    for value in extreme:
+        assert call(played, "--plan", "recency", "random-1", name, value) == 0
 
 
 @pytest.mark.parametrize("words", [("--difference", "1"), ("--power", "0.9"), ("--family", "3")])
