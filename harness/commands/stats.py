@@ -16,6 +16,7 @@ from harness.analysis.imported import imported
 from harness.analysis.leaderboard import footnotes, formats, tables, workbooks
 from harness.analysis.leaderboard.reports import Scored, read
 from harness.analysis.leaderboard.tables import MetricTable
+from harness.analysis.leaderboard.uncertainty import with_uncertainty
 from harness.config import options
 from harness.errors import BadInput, MachineError, shown
 from harness.report import xlsx
@@ -63,7 +64,8 @@ def execute(args: argparse.Namespace) -> int:
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))
-    found, missing = tables.tables(covered, with_published=args.published), left.sentences()
+    found, unranked = with_uncertainty(tables.tables(covered, with_published=args.published), args.results_dir)
+    missing = [*unranked, *left.sentences()]
     chosen = found if args.json and not args.metric else _chosen(found, args.metric)
     out = args.out
     if out is None and args.format == "table" and not args.runs:
@@ -135,12 +137,17 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
     screen = console()
     for table in chosen:
-        screen.print(table.title, style="italic", highlight=False)
-        columns = _columns(formats.grid(table, intervals=intervals))
-        screen.width = max(screen.width, _least(columns))
-        screen.print(columns, crop=False)
-        screen.print()
-    for line in [*formats.about(chosen), *footnotes.notes(chosen, show_ranks=screen.is_terminal), *missing]:
+        for grid in formats.grids_of(table, intervals=intervals):
+            screen.print(grid.title, style="italic", highlight=False)
+            columns = _columns(grid)
+            screen.width = max(screen.width, _least(columns))
+            screen.print(columns, crop=False)
+            screen.print()
+    for line in [
+        *formats.about(chosen),
+        *footnotes.notes(chosen, show_ranks=screen.is_terminal),
+        *missing,
+    ]:
         screen.print(line, soft_wrap=True)
     if out is not None:
         screen.print(f"every metric: {out}", soft_wrap=True)

@@ -156,8 +156,10 @@ def _latex_title(text: str) -> str:
 
 
 def _latex_number(number: Number | None) -> str:
-    """Return a number, with an asterisk that takes no room, so that the digits stay beneath each other."""
-    return _number(number, LATEX, "\\rlap{*}").replace("-", "$-$")
+    """Return a number, with an asterisk that takes no room, so that the digits stay beneath each other. A hyphen after
+    a digit is that of a range."""
+    signed = re.sub(r"(?<!\d)-", "$-$", _number(number, LATEX, "\\rlap{*}"))
+    return re.sub(r"(?<=\d)-", "--", signed)
 
 
 def _latex_text(text: str) -> str:

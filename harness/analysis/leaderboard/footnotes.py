@@ -16,6 +16,11 @@ from harness.ui.words import plural
 
 MOST = 10
 """Runs or reports that a sentence names."""
+RANKS = (
+    "Rank: the places that a run may have with other users, at 95 % for all runs with the same prompt and tasks at "
+    "once; =: not separable from the best."
+)
+PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
 UNFINISHED = "resume continues, reeval scores what exists"
 
 
@@ -31,6 +36,8 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
         )
     found += _rules(printed)
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
+    found += [RANKS] if any(table.has_ranks for table in printed) else []
+    found += [PROMPTS] if any(table.spreads for table in printed) else []
     found += _invalid(printed)
     rows = [row for table in printed for row in table.rows if not row.is_published]
     names = dict.fromkeys(row.name for row in rows)

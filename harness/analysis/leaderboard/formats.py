@@ -7,14 +7,14 @@ import io
 from collections.abc import Sequence
 
 from harness.analysis.leaderboard.footnotes import notes
-from harness.analysis.leaderboard.tables import Figure, MetricTable, Row
+from harness.analysis.leaderboard.tables import Figure, MetricTable, Row, Spread
 from harness.model import JSON
 from harness.printable import on_one_line
 from harness.report.grid import Grid, Number, latex, markdown
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "platform", "value", "unit", "from", "to", "users", "expected", "answers"),
-    *("invalid", "complete", "place", "published", "what"),
+    *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
 )
 FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 """How formulas begin, in some spreadsheets also in full width (owasp.org: CSV injection)."""
@@ -27,7 +27,8 @@ def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), 
     """
     if form == "csv":
         return _csv(chosen)
-    grids, runs = [grid(table, intervals=intervals) for table in chosen], [*about(chosen), *missing]
+    grids = [grid for table in chosen for grid in grids_of(table, intervals=intervals)]
+    runs = [*about(chosen), *missing]
     return markdown(grids, [*notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
 
 
@@ -39,18 +40,34 @@ def about(shown: Sequence[MetricTable]) -> list[str]:
     return [f"{name}: {'; '.join(words)}" for name, words in of.items()]
 
 
-def grid(table: MetricTable, *, intervals: bool = False) -> Grid:
-    """Return the figures as text, runs and published rows as groups."""
+def grids_of(table: MetricTable, *, intervals: bool = False) -> list[Grid]:
+    """Return the figures and, if some runs differ only in the prompt, their spread."""
+    return [_grid(table, intervals), *([_prompts(table)] if table.spreads else [])]
+
+
+def _grid(table: MetricTable, intervals: bool) -> Grid:
+    """Return the figures as text, runs and published rows as groups; then the ranks of the last column."""
     groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
-    lines = tuple(
-        tuple(
-            (row.label, tuple(_number(table, row.figures[column], intervals) for column in table.columns))
-            for row in group
-        )
-        for group in groups
-        if group
-    )
-    return Grid(table.title, "run", table.columns, lines, tuple(notes([table])), table.label)
+    lines = tuple(tuple((row.label, _numbers_of(table, row, intervals)) for row in group) for group in groups if group)
+    columns = (*table.columns, "rank") if table.has_ranks else table.columns
+    return Grid(table.title, "run", columns, lines, tuple(notes([table])), table.label)
+
+
+def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
+    found = tuple(_number(table, row.figures[column], intervals) for column in table.columns)
+    last = row.figures[table.last]
+    return (*found, Number(last.rank_text) if last and last.rank else None) if table.has_ranks else found
+
+
+def _prompts(table: MetricTable) -> Grid:
+    """Return a row for each set of runs that differ only in the prompt."""
+    text, lines = table.metric.text, []
+    for of in table.spreads:
+        mean = Number(text(of.mean), interval=table.metric.span(of.interval) if of.interval else "")
+        others = (Number(text(value)) for value in (min(of.values), max(of.values), of.deviation))
+        lines.append((", ".join(of.runs), (mean, *others)))
+    title = f"{table.title}: runs that differ only in the prompt"
+    return Grid(title, "runs", ("mean", "lowest", "highest", "SD"), (tuple(lines),), (), f"{table.label} prompts")
 
 
 def _number(table: MetricTable, figure: Figure | None, intervals: bool) -> Number | None:
@@ -84,6 +101,7 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
         figure.place.value if figure.place else "",
         _yes(row.is_published),
         _csv_text(row.about),
+        *(map(str, figure.rank) if figure.rank else ("", "")),
     ]
 
 
@@ -107,7 +125,8 @@ def _yes(value: bool) -> str:
 def plain(found: Sequence[MetricTable]) -> JSON:
     """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
 
-    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares.
+    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, and
+    the spreads over prompts.
     """
     made: JSON = {
         table.label: {
@@ -118,6 +137,8 @@ def plain(found: Sequence[MetricTable]) -> JSON:
         for table in found
     }
     for table in found:
+        if table.spreads:
+            made.setdefault("prompts", {})[table.label] = [_plain_spread(of, table.last) for of in table.spreads]
         if table.metric.unit is not None:
             made.setdefault("units", {})[table.label] = table.metric.unit
         if table.source:
@@ -129,6 +150,11 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     return made
 
 
+def _plain_spread(of: Spread, column: str) -> JSON:
+    found: JSON = {"runs": list(of.runs), "column": column, "mean": of.mean, "ci95": of.interval}
+    return found | {"lowest": min(of.values), "highest": max(of.values), "sd": of.deviation}
+
+
 def _plain_figure(figure: Figure | None) -> JSON | None:
     if figure is None:
         return None
@@ -138,4 +164,5 @@ def _plain_figure(figure: Figure | None) -> JSON | None:
         **_numbers(figure),
         "complete": figure.complete,
         "place": figure.place.value if figure.place else None,
+        "rank": figure.rank,
     }

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import fmean, stdev
 
 from harness.analysis.leaderboard.reports import Declared, Scored, Value, declared_of
 from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.model import Published
 from harness.report.grid import Place
+from harness.scoring.ranking import Rank
 
 AVERAGE = "Avg."
 
@@ -73,7 +75,7 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A value of a table, whether it covers all users of the tasks file, the report that it is of, if it is of one, and
-    its rank.
+    its place; `rank` are the places that it may have with other users.
 
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `ranked` is
     the value that they are ranked by: another metric's, if the table's is `ranked_by` one; None is not ranked.
@@ -85,6 +87,15 @@ class Figure:
     report: Scored | None = None
     place: Place | None = None
     ranked: float | None = None
+    rank: Rank | None = None
+
+    @property
+    def rank_text(self) -> str:
+        """Return the ranks as `2-4`, with ` =` if the figure is not separable from the best; empty for none."""
+        if self.rank is None:
+            return ""
+        best, worst = self.rank
+        return f"{best}{f'-{worst}' if worst > best else ''}{' =' if best == 1 < worst else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +120,33 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """The values of runs that differ only in the prompt; `interval` is the 95 % interval of their mean over users."""
+
+    runs: tuple[str, ...]
+    values: tuple[float, ...]
+    interval: tuple[float, float] | None
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        return stdev(self.values)
+
+
+@dataclass(frozen=True, slots=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
-    have one of that name."""
+    have one of that name. `spreads` are over prompts, in the last column."""
 
     layout: Layout
     metric: Metric
     label: str
     rows: tuple[Row, ...]
     source: Published | None = None
+    spreads: tuple[Spread, ...] = ()
 
     @property
     def benchmark(self) -> str:
@@ -144,6 +173,16 @@ class MetricTable:
     def is_ranked_by_other(self) -> bool:
         """Return whether the values that rank are not those of the table."""
         return any(figure.ranked not in (None, figure.value.value) for figure in self.figures)
+
+    @property
+    def last(self) -> str:
+        """Return the column that runs are ranked by: the average, or the only subset."""
+        return self.columns[-1]
+
+    @property
+    def has_ranks(self) -> bool:
+        """Return whether the figures of the last column have ranks."""
+        return any(figure is not None and figure.rank for row in self.rows for figure in [row.figures[self.last]])
 
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
@@ -204,7 +243,7 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
 
 
 def _average(figures: Sequence[Figure | None]) -> Figure | None:
-    """Return the mean of subsets that are all present and complete; it has no interval."""
+    """Return the mean of subsets that are all present and complete."""
     there = [figure for figure in figures if figure is not None and figure.complete]
     if len(there) < len(figures):
         return None

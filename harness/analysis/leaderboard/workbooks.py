@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from harness.analysis.leaderboard.footnotes import notes
+from harness.analysis.leaderboard.footnotes import PROMPTS, notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.benchmark import Metric
@@ -20,7 +20,7 @@ RUNS_NOTES = (
     "Tokens as the endpoint counted them; those of the requests without count are not among them.",
 )
 SUMMARY_NOTES = (
-    "From, to: the 95 % interval over users of the figure before them; an average has none.",
+    "From, to: the 95 % interval over users of the figure before them.",
     "Users, requests and tokens are those of all platforms of the run together.",
 )
 
@@ -34,16 +34,22 @@ def workbooks(
     """
     for table in tables:
         rows = [
-            (row.label, *(_cell(table.metric, row, column) for column in table.columns), row.about or None)
+            (
+                row.label,
+                *(_cell(table.metric, row, column) for column in table.columns),
+                *_rank(table, row),
+                row.about or None,
+            )
             for row in table.rows
         ]
-        sheet = Sheet(table.label, ("run", *table.columns, "what"), rows, _notes(table))
+        sheet = Sheet(table.label, ("run", *table.columns, *_rank_head(table), "what"), rows, _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
     about = {key: [made(of) for made in ABOUT.values()] for key, of in runs.items()}
-    yield SUMMARY, [_runs_sheet(reports, missing), *(_summary_sheet(table, about) for table in tables)]
+    sheets = [_runs_sheet(reports, missing), *(_summary_sheet(table, about) for table in tables)]
+    yield SUMMARY, sheets + ([_prompts_sheet(tables)] if any(table.spreads for table in tables) else [])
 
 
 def _notes(table: MetricTable) -> list[str]:
@@ -65,23 +71,51 @@ def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
     )
 
 
+def _rank_head(table: MetricTable) -> list[str]:
+    return ["rank"] if table.has_ranks else []
+
+
+def _rank(table: MetricTable, row: Row) -> list[Content]:
+    figure = row.figures[table.last]
+    return [figure.rank_text or None if figure else None] if table.has_ranks else []
+
+
+def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
+    """Return a row for each metric and set of runs that differ only in the prompt."""
+    rows = [
+        (
+            table.label,
+            ", ".join(of.runs),
+            *(
+                _shown(table.metric, value)
+                for value in (of.mean, *(of.interval or (None, None)), min(of.values), max(of.values), of.deviation)
+            ),
+        )
+        for table in tables
+        for of in table.spreads
+    ]
+    return Sheet("Prompts", ("metric", "runs", "mean", "from", "to", "lowest", "highest", "SD"), rows, [PROMPTS])
+
+
 def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
     """Return the same figures with their intervals, and the cells of `ABOUT` by benchmark and run; a published row has
     none."""
     columns, rows = ["run"], list[list[Content]]()
     for column in table.columns:
-        columns += [column, "from", "to"] if column in table.layout.subsets else [column]
+        columns += [column, "from", "to"]
     for row in table.rows:
         cells: list[Content] = [row.label]
         for column in table.columns:
-            cells.append(_cell(table.metric, row, column))
-            if column in table.layout.subsets:
-                interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
-                number = decimals(table.metric.decimals)
-                shown = [None if end is None else table.metric.shown(end) for end in interval]
-                cells += [None if end is None else Cell(end, faint=True, number=number) for end in shown]
-        rows.append(cells + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name]))
-    return Sheet(table.label, (*columns, *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
+            interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
+            cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
+        rows.append(
+            cells + _rank(table, row) + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name])
+        )
+    return Sheet(table.label, (*columns, *_rank_head(table), *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
+
+
+def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
+    return None if value is None else Cell(metric.shown(value), faint=faint, number=decimals(metric.decimals))
 
 
 def _scored(reports: Sequence[Scored]) -> Cell:

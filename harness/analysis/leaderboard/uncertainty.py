@@ -1,0 +1,202 @@
+"""What the choice of users leaves open in tables: intervals of averages, ranks of runs, and the spread over prompts.
+
+All of it is made of the records of the runs (docs/statistics.md, Leaderboard). A run whose records cannot be used keeps
+its figures, and has none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from harness.analysis.comparison import runs
+from harness.analysis.comparison.runs import Side, Subset
+from harness.analysis.leaderboard import prompts
+from harness.analysis.leaderboard.footnotes import bounded
+from harness.analysis.leaderboard.reports import Scored
+from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, Spread, groups
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Metric
+from harness.benchmarks.derived import ROWS_LIMIT, Figures
+from harness.errors import BadInput, HarnessError
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Interval, interval, moments, parts
+from harness.scoring.ranking import Rank, Stratum, ranks, stratum
+from harness.store.files import RunFiles
+from harness.store.manifest import load
+
+
+def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[MetricTable], list[str]]:
+    """Return tables with what the records of their runs, below a results folder, say of the uncertainty; and sentences
+    on the runs whose records say nothing."""
+    alike = [prompts.groups(table, results) if _is_main(table) else [] for table in found]
+    rows = [*chain.from_iterable(map(_rows_needed, found)), *chain(*chain(*alike))]
+    records = _records((report for row in rows for report in row.reports), results)
+    tables = [
+        replace(table, rows=_rows(table, records), spreads=tuple(_spread(table, rows, records) for rows in of))
+        for table, of in zip(found, alike, strict=True)
+    ]
+    return tables, records.sentences()
+
+
+def _is_main(table: MetricTable) -> bool:
+    return table.metric.name in table.layout.main
+
+
+def _rows_needed(table: MetricTable) -> Iterator[Row]:
+    """Yield the runs that are ranked, or have an average."""
+    ranked = {number for _, group in groups(table.rows, table.columns) for number in group}
+    for number, row in enumerate(table.rows):
+        if number in ranked or row.figures.get(AVERAGE):
+            yield row
+
+
+# Records
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """The records of a run on one subset; `parts` are those of its users in the figures (users x M)."""
+
+    side: Side
+    figures: Figures
+    parts: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Records:
+    """The records by run and subset, for each run why some cannot be used, and strata that were made of them."""
+
+    read: Mapping[tuple[str, str], _Read]
+    unusable: dict[str, str]
+    strata: dict[tuple[tuple[str, ...], str], Stratum | None] = field(default_factory=dict)
+
+    def has(self, run: str, subsets: Iterable[str]) -> bool:
+        return all((run, subset) in self.read for subset in subsets)
+
+    def place(self, run: str, subset: str, metric: Metric) -> int | None:
+        """Return the column of a metric, None if it is not made of sums over users."""
+        names = self.read[run, subset].figures.names
+        return names.index(metric.name) if metric.name in names else None
+
+    def stratum(self, names: tuple[str, ...], subset: str) -> Stratum | None:
+        """Return the stratum of runs on the users that all have; None if they do not compare."""
+        if (names, subset) not in self.strata:
+            try:
+                self.strata[names, subset] = _stratum([self.read[name, subset].side for name in names])
+            except BadInput as error:
+                self.strata[names, subset] = None
+                self.unusable.update(dict.fromkeys(names, str(error)))
+        return self.strata[names, subset]
+
+    def mean(self, names: Sequence[str], subset: str) -> Array:
+        """Return the users' parts in the mean over runs: users x M."""
+        of = [self.read[name, subset] for name in names]
+        users = _common([one.side for one in of])
+        found: Array = np.mean([one.parts[one.side.places(users)] for one in of], axis=0)
+        return found
+
+    def sentences(self) -> list[str]:
+        """Return which runs have no ranks, once for each reason."""
+        of: dict[str, list[str]] = {}
+        for run, reason in self.unusable.items():
+            of.setdefault(reason, []).append(run)
+        return [f"Without ranks and intervals of averages: {bounded(names)} ({why})." for why, names in of.items()]
+
+
+def _records(reports: Iterable[Scored], results: Path) -> _Records:
+    found, unusable = dict[tuple[str, str], _Read](), dict[str, str]()
+    for key, report in {(report.run, report.subset): report for report in reports if report.complete}.items():
+        try:
+            found[key] = _read(report, results)
+        except HarnessError as error:
+            unusable.setdefault(report.run, str(error))
+    return _Records(found, unusable)
+
+
+def _read(report: Scored, results: Path) -> _Read:
+    """Return the records that a report is of. Raise `BadInput` if they are not those, or too many."""
+    files = RunFiles(results / report.run, report.subset)
+    if report.scored > ROWS_LIMIT:
+        raise BadInput(f"more than {ROWS_LIMIT:,} users on a platform")
+    if not files.results.exists():
+        raise BadInput("no records")
+    saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
+    figures = runs.figures([subset := Subset(report.run, files, saved)], None)
+    side = runs.read(subset, figures)
+    if len(side.tasks) != report.scored:
+        raise BadInput("the report is not of the records as they are now: run `harness reeval`")
+    return _Read(side, figures, parts(side.contributions, figures.values))
+
+
+def _common(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return the users that all have with the same task."""
+    first, *others = (side.tasks for side in sides)
+    return tuple(user for user, task in first.items() if all(other.get(user) == task for other in others))
+
+
+def _stratum(sides: Sequence[Side]) -> Stratum:
+    """Return the stratum of several runs. Raise `BadInput` if they do not compare."""
+    figures, users = runs.figures([side.of for side in sides], None), _common(sides)
+    if not users:
+        raise BadInput(f"no user in common on {sides[0].of.name}")
+    return stratum([side.contributions[side.places(users)] for side in sides], figures.values)
+
+
+# Figures
+
+
+def _rows(table: MetricTable, records: _Records) -> tuple[Row, ...]:
+    places = _ranks(table, records) if _is_main(table) else {}
+    made = []
+    for number, row in enumerate(table.rows):
+        ranked = {column: of and replace(of, rank=places.get((number, column))) for column, of in row.figures.items()}
+        if row.reports and (average := ranked.get(AVERAGE)):
+            value = replace(average.value, interval=_interval(table, [row], records))
+            ranked[AVERAGE] = replace(average, value=value)
+        made.append(replace(row, figures=ranked))
+    return tuple(made)
+
+
+def _subsets(table: MetricTable, column: str) -> tuple[str, ...]:
+    return table.layout.subsets if column == AVERAGE else (column,)
+
+
+def _ranks(table: MetricTable, records: _Records) -> dict[tuple[int, str], Rank]:
+    """Return the ranks by number of row and column."""
+    found: dict[tuple[int, str], Rank] = {}
+    for column, group in groups(table.rows, table.columns):
+        subsets = _subsets(table, column)
+        numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
+        names = tuple(table.rows[number].name for number in numbers)
+        at = records.place(names[0], subsets[0], table.metric) if len(names) > 1 else None
+        strata = [] if at is None else [records.stratum(names, subset) for subset in subsets]
+        if at is not None and (there := [of for of in strata if of]) and len(there) == len(strata):
+            places = ranks(there, at, lower_is_better=table.metric.lower_is_better)
+            found |= {(number, column): rank for number, rank in zip(numbers, places, strict=True)}
+    return found
+
+
+def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
+    return Spread(tuple(row.name for row in rows), _values(table, rows), _interval(table, rows, records))
+
+
+def _values(table: MetricTable, rows: Sequence[Row]) -> tuple[float, ...]:
+    return tuple(figure.value.value for row in rows if (figure := row.figures[table.last]))
+
+
+def _interval(table: MetricTable, rows: Sequence[Row], records: _Records) -> Interval | None:
+    """Return the 95 % interval of the last column's mean over some runs, on the users that all have."""
+    subsets, names = _subsets(table, table.last), [row.name for row in rows]
+    if not all(records.has(name, subsets) for name in names):
+        return None
+    at = records.place(names[0], subsets[0], table.metric)
+    if at is None:
+        return None
+    strata = [moments(records.mean(names, subset)[:, at]) for subset in subsets]
+    return interval(fmean(_values(table, rows)), strata, table.metric.bounds)

@@ -1,0 +1,89 @@
+"""Ranks of several runs on the same users, with what the choice of users leaves open.
+
+Two runs are separated if the interval of their difference leaves 0 out, at a level at which all pairs of runs hold
+together: that of the largest studentised difference over all pairs, in draws of users that the runs share (max-T). The
+ranks that remain for a run therefore hold for all runs at once, and the runs that may be first include the best one.
+Sources: Romano & Wolf 2005 (max-T); Klein, Wright & Wieczorek 2020 and Mogstad, Romano, Shaikh & Wilhelm 2024 (ranks);
+Hsu 1996 (the best). Formulas: docs/statistics.md, Leaderboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.scoring.bootstrap import LEVEL, RESAMPLES, Array, chunks, times_drawn
+from harness.scoring.intervals import Figures, Moments, interval, moments, parts
+from harness.scoring.libraries import product, special
+
+SEED = 20_250
+ROUNDING = 1e-12
+Rank = tuple[int, int]
+"""The best and the worst place that a run may have."""
+
+
+class Stratum(NamedTuple):
+    """Hold the figures of some runs on the same users of one platform: of all users (runs x M), each user's parts in
+    them (users x runs x M), and those of draws of users, the same for every run (draws x runs x M)."""
+
+    figures: Array
+    parts: Array
+    draws: Array
+
+
+def stratum(rows: Sequence[Array], figures: Figures, resamples: int = RESAMPLES) -> Stratum:
+    """Return the stratum of runs whose rows are of the same users in the same order (users x K each)."""
+    rng, together, width = np.random.default_rng(SEED), np.hstack(rows), rows[0].shape[1]
+
+    def by_run(totals: Array) -> Array:
+        found = figures(totals.reshape(-1, width))
+        return found.reshape(len(totals), len(rows), -1)
+
+    sizes = chunks(max(together.shape), resamples)
+    drawn = [by_run(product(times_drawn(len(together), size, rng), together)) for size in sizes]
+    whole = by_run(together.sum(axis=0, keepdims=True))[0]
+    return Stratum(whole, np.stack([parts(each, figures) for each in rows], axis=1), np.concatenate(drawn))
+
+
+def ranks(strata: Sequence[Stratum], metric: int, *, lower_is_better: bool) -> list[Rank]:
+    """Return the ranks that each run may have in the mean over strata of one metric: for all runs at once, 95 %.
+
+    Its best is 1 + the runs that are better for certain, its worst the number of runs - those that are worse.
+    """
+    figures = np.mean([of.figures[:, metric] for of in strata], axis=0)
+    draws = np.mean([of.draws[:, :, metric] for of in strata], axis=0)
+    pairs = {(a, b): _moments(strata, metric, a, b) for a, b in combinations(range(len(figures)), 2)}
+    pairs = {pair: of for pair, of in pairs.items() if interval(_difference(figures, *pair), of) is not None}
+    level = _joint_level(draws, list(pairs))
+    better, worse = np.zeros(len(figures), dtype=int), np.zeros(len(figures), dtype=int)
+    for (a, b), of in pairs.items():
+        low, high = interval(_difference(figures, a, b), of, level=level) or (0.0, 0.0)
+        if low > 0 or high < 0:
+            first, second = (a, b) if (low > 0) != lower_is_better else (b, a)
+            better[second] += 1
+            worse[first] += 1
+    return [(1 + int(above), len(figures) - int(below)) for above, below in zip(better, worse, strict=True)]
+
+
+def _difference(figures: Array, a: int, b: int) -> float:
+    return float(figures[a] - figures[b])
+
+
+def _moments(strata: Sequence[Stratum], metric: int, a: int, b: int) -> list[Moments]:
+    return [moments(of.parts[:, a, metric] - of.parts[:, b, metric])._replace(third=0.0) for of in strata]
+
+
+def _joint_level(draws: Array, pairs: Sequence[tuple[int, int]]) -> float:
+    """Return the level of each interval at which those of all pairs hold together with 95 %: that of the normal
+    distribution within the 95 % quantile of the largest studentised difference of a draw."""
+    largest = np.zeros(len(draws))
+    for a, b in pairs:
+        off = draws[:, a] - draws[:, b]
+        off -= off.mean()
+        if (error := off.std()) > ROUNDING:
+            np.maximum(largest, np.abs(off) / error, out=largest)
+    reach = float(np.nanquantile(largest, LEVEL))
+    return max(LEVEL, 2 * float(special().ndtr(reach)) - 1)
