@@ -33,15 +33,7 @@ def workbooks(
     The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
     """
     for table in tables:
-        rows = [
-            (
-                row.label,
-                *(_cell(table.metric, row, column) for column in table.columns),
-                *_rank(table, row),
-                row.about or None,
-            )
-            for row in table.rows
-        ]
+        rows = [(row.label, *_cells(table, row), *_rank(table, row), row.about or None) for row in table.rows]
         sheet = Sheet(table.label, ("run", *table.columns, *_rank_head(table), "what"), rows, _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
@@ -55,6 +47,10 @@ def workbooks(
 def _notes(table: MetricTable) -> list[str]:
     definition = f" {table.metric.name}: {table.metric.definition}." if table.metric.definition else ""
     return [f"{table.title}.{definition}", *notes([table])]
+
+
+def _cells(table: MetricTable, row: Row) -> list[Content]:
+    return [_cell(table.metric, row, column) for column in table.columns]
 
 
 def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
@@ -82,18 +78,11 @@ def _rank(table: MetricTable, row: Row) -> list[Content]:
 
 def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
     """Return a row for each metric and set of runs that differ only in the prompt."""
-    rows = [
-        (
-            table.label,
-            ", ".join(of.runs),
-            *(
-                _shown(table.metric, value)
-                for value in (of.mean, *(of.interval or (None, None)), min(of.values), max(of.values), of.deviation)
-            ),
-        )
-        for table in tables
-        for of in table.spreads
-    ]
+    rows = list[list[Content]]()
+    for table in tables:
+        for of in table.spreads:
+            figures = of.mean, *(of.interval or (None, None)), min(of.values), max(of.values), of.deviation
+            rows.append([table.label, ", ".join(of.runs), *(_shown(table.metric, value) for value in figures)])
     return Sheet("Prompts", ("metric", "runs", "mean", "from", "to", "lowest", "highest", "SD"), rows, [PROMPTS])
 
 
@@ -108,9 +97,8 @@ def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Cont
         for column in table.columns:
             interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        rows.append(
-            cells + _rank(table, row) + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name])
-        )
+        cells += _rank(table, row)
+        rows.append(cells + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name]))
     return Sheet(table.label, (*columns, *_rank_head(table), *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
 
 
