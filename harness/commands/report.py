@@ -14,10 +14,11 @@ from urllib.parse import quote
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import Imported
-from harness.analysis.leaderboard import reports, tables
+from harness.analysis.leaderboard import charts, formats, reports, tables
 from harness.analysis.leaderboard.footnotes import left_out, notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
+from harness.analysis.leaderboard.uncertainty import with_uncertainty
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
@@ -25,8 +26,9 @@ from harness.benchmarks.reports import Report
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
-from harness.model import Block, Chart, Heading, Paragraph, Series, Table
+from harness.model import Block, Heading, Paragraph, Table
 from harness.report import pages
+from harness.report.grid import Grid
 from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -178,7 +180,11 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
         links[run.scored.run, run.scored.subset] = run.address
         links.setdefault((run.scored.run, RUN), run.address)
     blocks: list[Block] = list(map(Paragraph, left.sentences()))
-    of_metrics = tables.main(tables.tables([run.scored for run in runs], with_published=False))
+    found, unranked = with_uncertainty(
+        tables.tables([run.scored for run in runs], with_published=False), args.results_dir
+    )
+    blocks += map(Paragraph, unranked)
+    of_metrics = tables.main(found)
     for name in dict.fromkeys(run.scored.benchmark for run in runs):
         mine = [table for table in of_metrics if table.benchmark == name]
         blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
@@ -205,7 +211,10 @@ def _blocks(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Iterator
     for table in of_metrics:
         if len(table.columns) > 1:
             yield _by_subset(table)
-        yield _chart(table)
+        yield charts.subsets(table)
+        yield from charts.rankings(table)
+        if table.spreads:
+            yield _block(formats.prompts(table))
 
 
 def _overview(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Table:
@@ -244,25 +253,20 @@ def _by_subset(table: MetricTable) -> Table:
 
 
 def _figure(table: MetricTable, row: Row, column: str) -> str:
-    """Return a value, with its interval on a line of its own."""
+    """Return a value, with its interval and its rank on lines of their own."""
     of = row.figures[column]
     if of is None:
         return "n/a"
     interval = f"\n{table.metric.span(of.value.interval)}" if of.value.interval else ""
-    return f"{table.metric.text(of.value.value)}{'' if of.complete else '*'}{interval}"
+    rank = f"\nrank {of.rank_text}" if of.rank else ""
+    return f"{table.metric.text(of.value.value)}{'' if of.complete else '*'}{interval}{rank}"
 
 
-def _chart(table: MetricTable) -> Chart:
-    """Return a row per run and a dot per subset; a run of which not all users are scored has a star."""
-    starred = [any(of and not of.complete for of in row.figures.values()) for row in table.rows]
-    rows = tuple(f"{row.name} *" if star else row.name for row, star in zip(table.rows, starred, strict=True))
-
-    def series(subset: str) -> Series:
-        of = [figure.value if (figure := row.figures[subset]) else None for row in table.rows]
-        bounds = [(one.interval if one else None) or (None, None) for one in of]
-        return Series(subset, tuple(one.value if one else None for one in of), *map(tuple, zip(*bounds, strict=True)))
-
-    subsets = [name for name in table.layout.subsets if any(row.figures[name] for row in table.rows)]
-    explained = "; *: not all users of the tasks file are scored" if any(starred) else ""
-    title, shares = f"{table.metric.name}, with 95 % intervals{explained}", table.metric.unit is None
-    return Chart("intervals", title, rows, table.metric.shown_unit, "", tuple(map(series, subsets)), shares)
+def _block(grid: Grid) -> Table:
+    """Return a grid as a block, intervals on lines of their own."""
+    rows = (
+        (name, *("\n".join(filter(None, (number.text, number.interval))) if number else "" for number in numbers))
+        for group in grid.groups
+        for name, numbers in group
+    )
+    return Table((grid.title, *grid.columns), tuple(rows))

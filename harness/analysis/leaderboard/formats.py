@@ -42,7 +42,7 @@ def about(shown: Sequence[MetricTable]) -> list[str]:
 
 def grids_of(table: MetricTable, *, intervals: bool = False) -> list[Grid]:
     """Return the figures and, if some runs differ only in the prompt, their spread."""
-    return [_grid(table, intervals), *([_prompts(table)] if table.spreads else [])]
+    return [_grid(table, intervals), *([prompts(table)] if table.spreads else [])]
 
 
 def _grid(table: MetricTable, intervals: bool) -> Grid:
@@ -59,7 +59,7 @@ def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number |
     return (*found, Number(last.rank_text) if last and last.rank else None) if table.has_ranks else found
 
 
-def _prompts(table: MetricTable) -> Grid:
+def prompts(table: MetricTable) -> Grid:
     """Return a row for each set of runs that differ only in the prompt."""
     text, lines = table.metric.text, []
     for of in table.spreads:
