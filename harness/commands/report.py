@@ -180,11 +180,10 @@ def _over_all(found: Sequence[RunFiles], args: argparse.Namespace) -> int:
         links[run.scored.run, run.scored.subset] = run.address
         links.setdefault((run.scored.run, RUN), run.address)
     blocks: list[Block] = list(map(Paragraph, left.sentences()))
-    found, unranked = with_uncertainty(
-        tables.tables([run.scored for run in runs], with_published=False), args.results_dir
-    )
+    made = tables.tables([run.scored for run in runs], with_published=False)
+    uncertain, unranked = with_uncertainty(made, args.results_dir)
     blocks += map(Paragraph, unranked)
-    of_metrics = tables.main(found)
+    of_metrics = tables.main(uncertain)
     for name in dict.fromkeys(run.scored.benchmark for run in runs):
         mine = [table for table in of_metrics if table.benchmark == name]
         blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
@@ -228,10 +227,7 @@ def _overview(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Table:
         of = [run.scored for run in mine]
         scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
         invalid, answers = sum(one.invalid for one in of), sum(one.answers for one in of)
-        figures = [
-            next((_figure(table, row, table.columns[-1]) for row in table.rows if row.name == name), "n/a")
-            for table in of_metrics
-        ]
+        figures = [cell for table in of_metrics for cell in _last(table, name)]
         rows.append(
             (
                 name,
@@ -242,24 +238,36 @@ def _overview(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Table:
             )
         )
     average = f" ({tables.AVERAGE})" if of_metrics and len(of_metrics[0].columns) > 1 else ""
-    heads = (f"{table.metric.name}, {table.metric.shown_unit}{average}" for table in of_metrics)
+    heads = [
+        head
+        for table in of_metrics
+        for head in (f"{table.metric.name}, {table.metric.shown_unit}{average}", *table.rank_head)
+    ]
     return Table((RUN, "users", "invalid", *heads, "what"), tuple(rows))
+
+
+def _last(table: MetricTable, run: str) -> tuple[str, ...]:
+    """Return the last figure of a run, and its rank if the table has ranks."""
+    row = next((row for row in table.rows if row.name == run), None)
+    rank = row.rank_text(table.last) if row else ""
+    return (_figure(table, row, table.last) if row else "n/a", *(rank for _ in table.rank_head))
 
 
 def _by_subset(table: MetricTable) -> Table:
     columns = [name for name in table.columns if name == tables.AVERAGE or any(row.figures[name] for row in table.rows)]
-    rows = ((row.name, *(_figure(table, row, column) for column in columns)) for row in table.rows)
-    return Table((table.title, *columns), tuple(rows))
+    others, rows = [column for column in columns if column != table.last], []
+    for row in table.rows:
+        rows.append((row.name, *(_figure(table, row, column) for column in others), *_last(table, row.name)))
+    return Table((table.title, *others, table.last, *table.rank_head), tuple(rows))
 
 
 def _figure(table: MetricTable, row: Row, column: str) -> str:
-    """Return a value, with its interval and its rank on lines of their own."""
+    """Return a value, with its interval on a line of its own."""
     of = row.figures[column]
     if of is None:
         return "n/a"
     interval = f"\n{table.metric.span(of.value.interval)}" if of.value.interval else ""
-    rank = f"\nrank {of.rank_text}" if of.rank else ""
-    return f"{table.metric.text(of.value.value)}{'' if of.complete else '*'}{interval}{rank}"
+    return f"{table.metric.text(of.value.value)}{'' if of.complete else '*'}{interval}"
 
 
 def _block(grid: Grid) -> Table:

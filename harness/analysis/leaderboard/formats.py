@@ -49,14 +49,14 @@ def _grid(table: MetricTable, intervals: bool) -> Grid:
     """Return the figures as text, runs and published rows as groups; then the ranks of the last column."""
     groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
     lines = tuple(tuple((row.label, _numbers_of(table, row, intervals)) for row in group) for group in groups if group)
-    columns = (*table.columns, "rank") if table.has_ranks else table.columns
+    columns = (*table.columns, *table.rank_head)
     return Grid(table.title, "run", columns, lines, tuple(notes([table])), table.label)
 
 
 def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
     found = tuple(_number(table, row.figures[column], intervals) for column in table.columns)
-    last = row.figures[table.last]
-    return (*found, Number(last.rank_text) if last and last.rank else None) if table.has_ranks else found
+    rank = row.rank_text(table.last)
+    return (*found, *(Number(rank) if rank else None for _ in table.rank_head))
 
 
 def prompts(table: MetricTable) -> Grid:

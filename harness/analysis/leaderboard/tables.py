@@ -89,14 +89,6 @@ class Figure:
     ranked: float | None = None
     rank: Rank | None = None
 
-    @property
-    def rank_text(self) -> str:
-        """Return the ranks as `2-4`, with ` =` if the figure is not separable from the best; empty for none."""
-        if self.rank is None:
-            return ""
-        best, worst = self.rank
-        return f"{best}{f'-{worst}' if worst > best else ''}{' =' if best == 1 < worst else ''}"
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -113,6 +105,13 @@ class Row:
     @property
     def label(self) -> str:
         return f"{self.name} (published)" if self.is_published else self.name
+
+    def rank_text(self, column: str) -> str:
+        """Return a figure's rank as `2-4`, with ` =` if it is not separable from the best; empty for none."""
+        if (figure := self.figures[column]) is None or figure.rank is None:
+            return ""
+        best, worst = figure.rank
+        return f"{best}{f'-{worst}' if worst > best else ''}{' =' if best == 1 < worst else ''}"
 
     @property
     def about(self) -> str:
@@ -180,9 +179,9 @@ class MetricTable:
         return self.columns[-1]
 
     @property
-    def has_ranks(self) -> bool:
-        """Return whether the figures of the last column have ranks."""
-        return any(figure is not None and figure.rank for row in self.rows for figure in [row.figures[self.last]])
+    def rank_head(self) -> tuple[str, ...]:
+        """Return the head of the column of ranks in the last column, none if no run has a rank there."""
+        return ("rank",) if any(row.rank_text(self.last) for row in self.rows) else ()
 
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:

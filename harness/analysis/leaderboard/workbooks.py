@@ -33,8 +33,8 @@ def workbooks(
     The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
     """
     for table in tables:
-        rows = [(row.label, *_cells(table, row), *_rank(table, row), row.about or None) for row in table.rows]
-        sheet = Sheet(table.label, ("run", *table.columns, *_rank_head(table), "what"), rows, _notes(table))
+        rows = [(row.label, *_cells(table, row), row.about or None) for row in table.rows]
+        sheet = Sheet(table.label, ("run", *table.columns, *table.rank_head, "what"), rows, _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
@@ -50,7 +50,8 @@ def _notes(table: MetricTable) -> list[str]:
 
 
 def _cells(table: MetricTable, row: Row) -> list[Content]:
-    return [_cell(table.metric, row, column) for column in table.columns]
+    rank = row.rank_text(table.last) or None
+    return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
 
 
 def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
@@ -65,15 +66,6 @@ def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
         underlined=figure.place is Place.SECOND,
         faint=row.is_published,
     )
-
-
-def _rank_head(table: MetricTable) -> list[str]:
-    return ["rank"] if table.has_ranks else []
-
-
-def _rank(table: MetricTable, row: Row) -> list[Content]:
-    figure = row.figures[table.last]
-    return [figure.rank_text or None if figure else None] if table.has_ranks else []
 
 
 def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
@@ -97,9 +89,9 @@ def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Cont
         for column in table.columns:
             interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        cells += _rank(table, row)
+        cells += (row.rank_text(table.last) or None for _ in table.rank_head)
         rows.append(cells + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name]))
-    return Sheet(table.label, (*columns, *_rank_head(table), *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
+    return Sheet(table.label, (*columns, *table.rank_head, *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
 
 
 def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
