@@ -1,9 +1,8 @@
 """Whether the ranks of `stats` keep their word: simulated models on the same users, whose true order is known.
 
-Prints the table of docs/statistics.md, Leaderboard: `python -m bench.ranking`. Of each data set: whether every model's true rank
-(1 + the models that are truly better: 1 for all equal ones) is among its ranks; whether the best model is among those
-that are not separable from the best, how many these are, and whether it is alone there; whether it has the highest
-average.
+Prints the table of docs/statistics.md, Leaderboard: `python -m bench.ranking`. Of each data set: whether every model's
+true rank (1 + the models that are truly better) is among its ranks; whether the best model is among those that are not
+separable from the best, how many these are, and whether it is alone there; whether it has the highest average.
 """
 
 from __future__ import annotations
