@@ -337,7 +337,9 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         assert main(["stats", "--results-dir", str(tmp_path), "--format", form, "--published"]) == 2
         shown = capsys.readouterr()
         assert "good" in shown.out
-        assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
+        unranked = [line for line in shown.err.splitlines() if line.startswith("harness: Without ranks")]
+        assert len(unranked) == (form == "csv")
+        assert {*re.sub(r"harness: \S+: ", "", shown.err).splitlines()} - {*unranked} <= {
             "not a report that this version reads: regenerate it with `reeval`",
             *(f"a report of format {odd!r}, not 3: regenerate it with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
@@ -814,23 +816,25 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "place": "",
             "published": "no",
             "what": "vendor/模型, own prompt, synthetic tasks",
+            "rank_from": "",
+            "rank_to": "",
         }
     ]
 
 
 def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -> None:
-    """Its interval, over how many of how many users it is, and its place; an average has a place only."""
+    """Its interval, over how many of how many users it is, and its place; an average without records a place only."""
     for run in ("a", "b"):
         for subset in PLATFORMS:
             write(tmp_path, run, {"subset": subset})
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
     assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
     told = orjson.loads(capsys.readouterr().out)["Recall"]
-    complete = {"complete": True, "expected": 40, "answers": 200, "invalid": 0}
+    complete = {"complete": True, "expected": 40, "answers": 200, "invalid": 0, "rank": None}
     assert told["a"]["weibo"] == {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "place": "best", **complete}
     assert told["b"]["weibo"] == {"value": 0.1, "ci95": None, "users": 38, "place": "second", **complete}
     nothing = dict.fromkeys(("ci95", "users", "expected", "answers", "invalid"))
-    average = {**nothing, "complete": True, "place": "best"}
+    average = {**nothing, "complete": True, "place": "best", "rank": None}
     assert told["a"][AVERAGE] == {"value": pytest.approx(0.34625), **average}
 
 
