@@ -36,7 +36,6 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
         )
     found += _rules(printed)
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
-    found += [RANKS] if any(table.has_ranks for table in printed) else []
     found += [RANKS] if any(table.rank_head for table in printed) else []
     found += [PROMPTS] if any(table.spreads for table in printed) else []
     found += _invalid(printed)
