@@ -23,7 +23,7 @@ def rankings(table: MetricTable) -> Iterator[Chart]:
     """Yield a picture of the last column for each set of runs that are ranked together, the best run first."""
     for _, group in groups(table.rows, (table.last,)):
         ranked = [(table.rows[number], figure) for number, figure in group.items() if figure.rank]
-        ranked.sort(key=lambda one: one[1].value.value, reverse=not table.metric.lower_is_better)
+        ranked.sort(key=lambda one: one[1].ranked or 0.0, reverse=not table.metric.lower_is_better)
         if ranked:
             yield _ranking(table, ranked)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +23,7 @@ from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, Spread, groups
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
-from harness.benchmarks.derived import ROWS_LIMIT, Figures
+from harness.benchmarks.derived import ROWS_LIMIT
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments, parts
@@ -45,7 +46,8 @@ def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[
 
 
 def _is_main(table: MetricTable) -> bool:
-    return table.metric.name in table.layout.main
+    names = {name for main in table.layout.main for name in (main, table.layout.ranked_by(main))}
+    return table.metric.name in names
 
 
 def _rows_needed(table: MetricTable) -> Iterator[Row]:
@@ -61,10 +63,12 @@ def _rows_needed(table: MetricTable) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """The records of a run on one subset; `parts` are those of its users in the figures (users x M)."""
+    """The records of a run on one subset; `parts` are those of its users in the figures of these `names`: the metrics,
+    and those that rank them."""
 
     side: Side
-    figures: Figures
+    ranking: tuple[str, ...]
+    names: tuple[str, ...]
     parts: Array
 
 
@@ -79,11 +83,6 @@ class _Records:
     def has(self, run: str, subsets: Iterable[str]) -> bool:
         return all((run, subset) in self.read for subset in subsets)
 
-    def place(self, run: str, subset: str, metric: Metric) -> int | None:
-        """Return the column of a metric, None if it is not made of sums over users."""
-        names = self.read[run, subset].figures.names
-        return names.index(metric.name) if metric.name in names else None
-
     def stratum(self, names: tuple[str, ...], subset: str) -> Stratum | None:
         """Return the stratum of runs on the users that all have; None if they do not compare."""
         if (names, subset) not in self.strata:
@@ -94,11 +93,12 @@ class _Records:
                 self.unusable.update(dict.fromkeys(names, str(error)))
         return self.strata[names, subset]
 
-    def mean(self, names: Sequence[str], subset: str) -> Array:
-        """Return the users' parts in the mean over runs: users x M."""
+    def mean(self, names: Sequence[str], subset: str, metric: str) -> Array:
+        """Return the users' parts in the mean of a metric over runs; none if it is not made of sums over users."""
         of = [self.read[name, subset] for name in names]
-        users = _common([one.side for one in of])
-        found: Array = np.mean([one.parts[one.side.places(users)] for one in of], axis=0)
+        users = _common([one.side for one in of]) if metric in of[0].names else ()
+        columns = [one.parts[one.side.places(users), one.names.index(metric)] for one in of] if users else [np.empty(0)]
+        found: Array = np.mean(columns, axis=0)
         return found
 
     def sentences(self) -> list[str]:
@@ -131,7 +131,9 @@ def _read(report: Scored, results: Path) -> _Read:
     side = runs.read(subset, figures)
     if len(side.tasks) != report.scored:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
-    return _Read(side, figures, parts(side.contributions, figures.values))
+    ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
+    both = parts(side.given, figures.given), parts(side.contributions, figures.values)
+    return _Read(side, ranking, (*figures.names, *ranking), np.hstack(both))
 
 
 def _common(sides: Sequence[Side]) -> tuple[str, ...]:
@@ -141,11 +143,13 @@ def _common(sides: Sequence[Side]) -> tuple[str, ...]:
 
 
 def _stratum(sides: Sequence[Side]) -> Stratum:
-    """Return the stratum of several runs. Raise `BadInput` if they do not compare."""
+    """Return the stratum of several runs, on the values that all define. Raise `BadInput` if they do not compare."""
     figures, users = runs.figures([side.of for side in sides], None), _common(sides)
     if not users:
         raise BadInput(f"no user in common on {sides[0].of.name}")
-    return stratum([side.contributions[side.places(users)] for side in sides], figures.values)
+    rows = [side.contributions[side.places(users)] for side in sides]
+    shared = reduce(lambda one, other: figures.on_both(one, other)[0], rows)
+    return stratum([figures.on_both(each, shared)[0] for each in rows], figures.values)
 
 
 # Figures
@@ -173,13 +177,19 @@ def _ranks(table: MetricTable, records: _Records) -> dict[tuple[int, str], Rank]
     for column, group in groups(table.rows, table.columns):
         subsets = _subsets(table, column)
         numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
-        names = tuple(table.rows[number].name for number in numbers)
-        at = records.place(names[0], subsets[0], table.metric) if len(names) > 1 else None
-        strata = [] if at is None else [records.stratum(names, subset) for subset in subsets]
-        if at is not None and (there := [of for of in strata if of]) and len(there) == len(strata):
-            places = ranks(there, at, lower_is_better=table.metric.lower_is_better)
-            found |= {(number, column): rank for number, rank in zip(numbers, places, strict=True)}
+        places = _ranks_of(table.metric, [table.rows[number].name for number in numbers], subsets, records)
+        found |= {(number, column): rank for number, rank in zip(numbers, places, strict=False)}
     return found
+
+
+def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], records: _Records) -> list[Rank]:
+    """Return the ranks of runs in the mean over subsets; none if they do not compare."""
+    ranked_by = metric.ranked_by or metric.name
+    if len(names) < 2 or ranked_by not in (ranking := records.read[names[0], subsets[0]].ranking):
+        return []
+    made, at = [records.stratum(tuple(names), subset) for subset in subsets], ranking.index(ranked_by)
+    strata = [of for of in made if of is not None and not np.isnan(of.figures[:, at]).any()]
+    return ranks(strata, at, lower_is_better=metric.lower_is_better) if len(strata) == len(subsets) else []
 
 
 def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
@@ -195,8 +205,5 @@ def _interval(table: MetricTable, rows: Sequence[Row], records: _Records) -> Int
     subsets, names = _subsets(table, table.last), [row.name for row in rows]
     if not all(records.has(name, subsets) for name in names):
         return None
-    at = records.place(names[0], subsets[0], table.metric)
-    if at is None:
-        return None
-    strata = [moments(records.mean(names, subset)[:, at]) for subset in subsets]
+    strata = [moments(records.mean(names, subset, table.metric.name)) for subset in subsets]
     return interval(fmean(_values(table, rows)), strata, table.metric.bounds)
