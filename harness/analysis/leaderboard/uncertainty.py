@@ -30,6 +30,10 @@ from harness.scoring.intervals import Interval, interval, moments, parts
 from harness.scoring.ranking import Rank, Stratum, ranks, stratum
 from harness.store.files import RunFiles
 from harness.store.manifest import load
+from harness.ui.streams import tell
+
+MANY = 50_000
+"""Records that take some seconds to read."""
 
 
 def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[MetricTable], list[str]]:
@@ -111,7 +115,10 @@ class _Records:
 
 def _records(reports: Iterable[Scored], results: Path) -> _Records:
     found, unusable = dict[tuple[str, str], _Read](), dict[str, str]()
-    for key, report in {(report.run, report.subset): report for report in reports if report.complete}.items():
+    wanted = {(report.run, report.subset): report for report in reports if report.complete}
+    if (users := sum(report.scored for report in wanted.values())) > MANY:
+        tell(f"reading {users:,} records, for ranks and intervals of averages")
+    for key, report in wanted.items():
         try:
             found[key] = _read(report, results)
         except HarnessError as error:
@@ -133,7 +140,8 @@ def _read(report: Scored, results: Path) -> _Read:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
     ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
     both = parts(side.given, figures.given), parts(side.contributions, figures.values)
-    return _Read(side, ranking, (*figures.names, *ranking), np.hstack(both))
+    slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
+    return _Read(slim, ranking, (*figures.names, *ranking), np.hstack(both))
 
 
 def _common(sides: Sequence[Side]) -> tuple[str, ...]:
