@@ -247,6 +247,7 @@ def test_a_run_of_somebody_else_runs_no_code_without_a_word(
     assert "visits of 12 visitors in the north." in page and "Card of 1" not in page
     assert "Cards are plain" in page
     done("stats")
+    assert "that is not this user's own" in done.out and "--trust" not in done.out
     done("report")
     done("status")
     done("verify", "--without-tasks")

@@ -23,6 +23,7 @@ from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, Spread, groups
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
+from harness.benchmarks import registry
 from harness.benchmarks.derived import ROWS_LIMIT
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
@@ -134,6 +135,8 @@ def _read(report: Scored, results: Path) -> _Read:
     if not files.results.exists():
         raise BadInput("no records")
     saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
+    if saved and not saved.is_own and not registry.is_shipped(saved.manifest.identity["benchmark"]):
+        raise BadInput("they need code of a folder that is not this user's own")  # a table does not ask for trust
     figures = runs.figures([subset := Subset(report.run, files, saved)], None)
     side = runs.read(subset, figures)
     if len(side.tasks) != report.scored:
