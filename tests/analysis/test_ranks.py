@@ -124,6 +124,7 @@ def test_every_form_shows_ranks_and_prompts(board: Path, capsys: Told, tmp_path:
     assert "& 2--3 \\\\" in shown(board, capsys, "--format", "latex", "--intervals")
     lines = csv.DictReader(io.StringIO(shown(board, capsys, "--format", "csv", "--metric", "Recall")))
     assert {(line["rank_from"], line["rank_to"]) for line in lines if line["run"] == "random"} == {("2", "3")}
+    assert "Prompts" in Page((tmp_path / "summary.xlsx").read_bytes()).titles
     page = Page((tmp_path / "Recall.xlsx").read_bytes())
     assert page.row(1)[-2] == "rank"
     assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2-3"

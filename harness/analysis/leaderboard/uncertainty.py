@@ -6,6 +6,7 @@ its figures, and has none of this.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -132,7 +133,7 @@ def _read(report: Scored, results: Path) -> _Read:
     files = RunFiles(results / report.run, report.subset)
     if report.scored > ROWS_LIMIT:
         raise BadInput(f"more than {ROWS_LIMIT:,} users on a platform")
-    if not files.results.exists():
+    if not os.path.exists(files.results):  # unlike the path's own method it fails for no name, however long
         raise BadInput("no records")
     saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
     if saved and not saved.is_own and not registry.is_shipped(saved.manifest.identity["benchmark"]):
