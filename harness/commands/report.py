@@ -237,13 +237,13 @@ def _overview(runs: Sequence[_Run], of_metrics: Sequence[MetricTable]) -> Table:
                 Row(name, {}, tuple(of)).about,
             )
         )
-    average = f" ({tables.AVERAGE})" if of_metrics and len(of_metrics[0].columns) > 1 else ""
-    heads = [
-        head
-        for table in of_metrics
-        for head in (f"{table.metric.name}, {table.metric.shown_unit}{average}", *table.rank_head)
-    ]
+    heads = [head for table in of_metrics for head in (_head(table), *table.rank_head)]
     return Table((RUN, "users", "invalid", *heads, "what"), tuple(rows))
+
+
+def _head(table: MetricTable) -> str:
+    column = f" ({table.last})" if len(table.columns) > 1 else ""
+    return f"{table.metric.name}, {table.metric.shown_unit}{column}"
 
 
 def _last(table: MetricTable, run: str) -> tuple[str, ...]:

@@ -130,6 +130,16 @@ def test_every_form_shows_ranks_and_prompts(board: Path, capsys: Told, tmp_path:
     assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2-3"
 
 
+def test_runs_of_one_platform_are_ranked_there(own: Path, capsys: Told) -> None:
+    """Where no run has an average, the column of ranks is that of the only platform."""
+    for path in own.glob("*/eval_report_*.json"):
+        if path.stem != "eval_report_weibo":
+            path.unlink()
+    head, *lines = shown(own, capsys, "--metric", "Recall").splitlines()[1:6]
+    assert head.split()[-2:] == ["Avg.", "rank"]
+    assert {line.split()[0]: line.split()[-1] for line in lines}["recency"] == "1"
+
+
 @pytest.mark.parametrize("spoiled", ["records", "report"])
 def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank(
     spoiled: str, own: Path, capsys: Told

@@ -138,13 +138,16 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
-    have one of that name. `spreads` are over prompts, in the last column."""
+    have one of that name. `last` is the column whose ranks are shown in a column of their own, of the name `rank_head`:
+    the average, or the only subset of any run. `spreads` are over prompts, in that column."""
 
     layout: Layout
     metric: Metric
     label: str
     rows: tuple[Row, ...]
+    last: str
     source: Published | None = None
+    rank_head: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
 
     @property
@@ -172,16 +175,6 @@ class MetricTable:
     def is_ranked_by_other(self) -> bool:
         """Return whether the values that rank are not those of the table."""
         return any(figure.ranked not in (None, figure.value.value) for figure in self.figures)
-
-    @property
-    def last(self) -> str:
-        """Return the column that runs are ranked by: the average, or the only subset."""
-        return self.columns[-1]
-
-    @property
-    def rank_head(self) -> tuple[str, ...]:
-        """Return the head of the column of ranks in the last column, none if no run has a rank there."""
-        return ("rank",) if any(row.rank_text(self.last) for row in self.rows) else ()
 
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
@@ -221,11 +214,13 @@ def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricT
         runs.setdefault(report.run, []).append(report)
     has = {name: of for name, of in runs.items() if any(metric.name in each.values for each in of)}
     rows = [_row(name, metric, layout, of) for name, of in has.items()]
+    there = [column for column in layout.columns if any(row.figures[column] for row in rows)]
+    last = there[0] if len(there) == 1 else layout.columns[-1]
     source = layout.published if layout.published and metric.name in layout.published.figures else None
     for model, values in source.figures[metric.name].items() if source else ():
         figures = {column: Figure(Value(value), True, None) for column, value in values.items()}
         rows.append(Row(model, {**figures, **{column: None for column in layout.columns if column not in figures}}))
-    return MetricTable(layout, metric, metric.name, _placed(rows, layout.columns, metric), source)
+    return MetricTable(layout, metric, metric.name, _placed(rows, layout.columns, metric), last, source)
 
 
 def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -> Row:

@@ -42,12 +42,14 @@ def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[
     """Return tables with what the records of their runs, below a results folder, say of the uncertainty; and sentences
     on the runs whose records say nothing."""
     alike = [prompts.groups(table, results) if _is_main(table) else [] for table in found]
-    rows = [*chain.from_iterable(map(_rows_needed, found)), *chain(*chain(*alike))]
-    records = _records((report for row in rows for report in row.reports), results)
-    tables = [
-        replace(table, rows=_rows(table, records), spreads=tuple(_spread(table, rows, records) for rows in of))
-        for table, of in zip(found, alike, strict=True)
-    ]
+    needed = [*chain.from_iterable(map(_rows_needed, found)), *chain(*chain(*alike))]
+    records = _records((report for row in needed for report in row.reports), results)
+    tables = []
+    for table, of in zip(found, alike, strict=True):
+        rows = _rows(table, records)
+        head = ("rank",) if any(row.rank_text(table.last) for row in rows) else ()
+        spreads = tuple(_spread(table, runs_alike, records) for runs_alike in of)
+        tables.append(replace(table, rows=rows, rank_head=head, spreads=spreads))
     return tables, records.sentences()
 
 
