@@ -49,7 +49,7 @@ def means(totals: Array) -> Array:
 
 def one(study: Study, rng: np.random.Generator) -> tuple[bool, bool, int, bool, bool]:
     """Return what the module's description lists, of one data set."""
-    strata = [stratum(answers(rng, users, study.step), means) for users in study.users]
+    strata = [stratum(answers(rng, users, study.step), means, rng) for users in study.users]
     found, averages = ranks(strata, 0, lower_is_better=False), np.mean([of.figures[:, 0] for of in strata], axis=0)
     true = [1 + model * (study.step > 0) for model in range(MODELS)]
     holds = all(low <= rank <= high for (low, high), rank in zip(found, true, strict=True))
@@ -61,9 +61,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=SETS, help=f"data sets of each study (default: {SETS})")
     args = parser.parse_args()
-    print(
-        "| 14 models | users | best not separated | true ranks hold | best alone first | not separable | best on top |"
-    )
+    heads = "all true ranks hold", "best not separated", "not separated", "best alone", "best on top"
+    print(f"| {MODELS} models | users | {' | '.join(heads)} |")
     print("|---|---|---|---|---|---|---|")
     for number, study in enumerate(STUDIES):
         rng = np.random.default_rng([SEED, number])

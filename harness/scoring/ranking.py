@@ -19,7 +19,6 @@ from harness.scoring.bootstrap import LEVEL, RESAMPLES, Array, chunks, times_dra
 from harness.scoring.intervals import Figures, Moments, interval, moments, parts
 from harness.scoring.libraries import product, special
 
-SEED = 20_250
 ROUNDING = 1e-12
 Rank = tuple[int, int]
 """The best and the worst place that a run may have."""
@@ -34,9 +33,12 @@ class Stratum(NamedTuple):
     draws: Array
 
 
-def stratum(rows: Sequence[Array], figures: Figures, resamples: int = RESAMPLES) -> Stratum:
-    """Return the stratum of runs whose rows are of the same users in the same order (users x K each)."""
-    rng, together, width = np.random.default_rng(SEED), np.hstack(rows), rows[0].shape[1]
+def stratum(rows: Sequence[Array], figures: Figures, rng: np.random.Generator, resamples: int = RESAMPLES) -> Stratum:
+    """Return the stratum of runs whose rows are of the same users in the same order (users x K each).
+
+    `rng` draws the users: another on each platform, which has other users.
+    """
+    together, width = np.hstack(rows), rows[0].shape[1]
 
     def by_run(totals: Array) -> Array:
         found = figures(totals.reshape(-1, width))

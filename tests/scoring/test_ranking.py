@@ -23,7 +23,7 @@ def means(totals: Array) -> Array:
 def of(values: Sequence[Array], resamples: int = 500) -> Stratum:
     """The stratum of runs with these values of one metric, NaN undefined."""
     rows = [np.column_stack([np.nan_to_num(value), ~np.isnan(value)]) for value in values]
-    return stratum(rows, means, resamples)
+    return stratum(rows, means, np.random.default_rng(len(rows[0])), resamples)
 
 
 def equal(rng: np.random.Generator, models: int, users: int) -> list[Array]:

@@ -34,6 +34,7 @@ from harness.store.files import RunFiles
 from harness.store.manifest import load
 from harness.ui.streams import tell
 
+SEED = 20_250
 MANY = 50_000
 """Records that take some seconds to read."""
 
@@ -163,7 +164,8 @@ def _stratum(sides: Sequence[Side]) -> Stratum:
         raise BadInput(f"no user in common on {sides[0].of.name}")
     rows = [side.contributions[side.places(users)] for side in sides]
     shared = reduce(lambda one, other: figures.on_both(one, other)[0], rows)
-    return stratum([figures.on_both(each, shared)[0] for each in rows], figures.values)
+    rng = np.random.default_rng([SEED, *sides[0].of.name.encode()])
+    return stratum([figures.on_both(each, shared)[0] for each in rows], figures.values, rng)
 
 
 # Figures
