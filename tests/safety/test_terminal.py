@@ -371,7 +371,7 @@ WAYS = {
     "ui/console.py": {"SharedConsole"},
     "cli.py": {"stdout", "stderr"},  # to flush them, and to drop what is left
     "ui/progress.py": {"stderr"},  # to ask whether it is a terminal
-    "benchmarks/dailymobility/agents/errors.py": {"stdout", "stderr"},  # to keep what agent files write there for the run's log
+    "benchmarks/dailymobility/agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
     "benchmarks/dailymobility/agents/classes.py": {"stderr"},  # likewise
     "benchmarks/dailymobility/agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
 }
