@@ -1,4 +1,4 @@
-"""Whole runs of the benchmarks that ship give the results, reports, tables and comparisons that version 0.1.0 gave."""
+"""Whole runs of the benchmarks that ship give the results of version 0.1.0, and the kept reports and tables."""
 
 from __future__ import annotations
 
@@ -7,22 +7,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from harness.benchmarks.streamprofile.published import published
-from harness.benchmarks.streamprofile.summary import RELEASE
 from tests.support import before
-from tests.support.sameness import FORMAT_2, STATS, Renamed, differences, without_intervals
+from tests.support.sameness import differences
 
 Contents = dict[str, bytes]
-
-PUBLISHED = {
-    f"streamprofile | F1^NS | {model} | {column}/percent": f"streamprofile | {RELEASE} | {model} | {column}/value"
-    for model, columns in published().figures[RELEASE].items()
-    for column in columns
-}
-"""They were among the figures of another definition."""
-
-RENAMED: dict[str, Renamed] = {"eval_report": FORMAT_2, "stats": {**STATS, **PUBLISHED}, "compare": {}, "failures": {}}
-"""Paths of numbers that have moved since, by the kind of document: {"diagnostics/repaired_steps": "repaired/steps"}."""
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +28,10 @@ def changed(golden: Contents, today: Contents, kind: str, suffix: str = "") -> l
     """Differences in all files of a kind. Raises where there is none: the comparison would be of nothing."""
     names = [name for name in golden if kind in name and name.endswith(suffix)]
     assert names
-    renamed = next((of for word, of in RENAMED.items() if word in kind), {})
     return [
         f"{name}: {difference}"
         for name in names
-        for difference in (
-            differences(name, *(without_intervals(name, of[name]) for of in (golden, today)), renamed)
-            if name in today
-            else ["not made"]
-        )
+        for difference in (differences(name, golden[name], today[name]) if name in today else ["not made"])
     ]
 
 
@@ -59,7 +42,7 @@ def test_results_have_the_same_bytes(golden: Contents, today: Contents) -> None:
 
 
 def test_reports_have_the_same_values(golden: Contents, today: Contents) -> None:
-    """Every number of the JSON reports is there, at its path or where RENAMED says."""
+    """Every number of the JSON reports is there, at its path."""
     assert changed(golden, today, "eval_report", ".json") == []
 
 

@@ -1,7 +1,7 @@
 """Whole runs of both benchmarks over the sample tasks, and what the commands make of them, as contents of files.
 
-`tests/data/before` holds these contents as version 0.1.0 wrote them. `tests/project/test_unchanged.py` makes them again
-and compares. Replace them only where a change of numbers is intended:
+`tests/data/before` holds these contents, and its README says of which version. `tests/project/test_unchanged.py` makes
+them again and compares. Replace them only where a change of numbers is intended:
 
     .venv/bin/python -m tests.support.before
 """
