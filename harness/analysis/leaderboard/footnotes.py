@@ -21,6 +21,8 @@ RANKS = (
     "once; =: not separable from the best."
 )
 PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
+PAYS = 0.2
+"""Share of the answers in the variance of a user's mean from which more repeats are worth a word."""
 UNFINISHED = "resume continues, reeval scores what exists"
 
 
@@ -38,7 +40,7 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
     found += [PROMPTS] if any(table.spreads for table in printed) else []
-    found += _invalid(printed)
+    found += [*_invalid(printed), *_repeats(printed)]
     rows = [row for table in printed for row in table.rows if not row.is_published]
     names = dict.fromkeys(row.name for row in rows)
     synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
@@ -107,6 +109,27 @@ def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
         counts = [f"{run} {invalid} of {answers}" for run, invalid, answers in found if invalid]
         if counts:
             yield f"{layout.invalid}: {bounded(counts)}."
+
+
+def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield how many repeats runs have, and for which figures more would pay."""
+    figures = [
+        (table.metric.name, figure.report)
+        for table in printed
+        for row in table.rows
+        for figure in row.figures.values()
+        if figure and figure.report and figure.report.repeats
+    ]
+    counts = {f"{report.run} {report.repeats.repeats}" for _, report in figures if report.repeats}
+    if counts:
+        yield f"Each user counts with the mean over its repeats: {bounded(sorted(counts))}."
+    paying = dict[str, None]()
+    for name, report in figures:
+        of = report.repeats.components.get(name) if report.repeats else None
+        if of and of.share is not None and of.share > PAYS and of.removable is not None:
+            paying[f"{report.run} on {report.subset}, {name} by up to {100 * of.removable:.0f} %"] = None
+    if paying:
+        yield f"More repeats would make intervals shorter: {bounded(paying, '; ')}."
 
 
 def bounded(entries: Iterable[str], between: str = ", ") -> str:

@@ -263,7 +263,7 @@ def ceiling_text(ceiling: JSON) -> str:
 
 def _valid_days(report: Report) -> Iterator[Block]:
     of = report.details["valid_days"]
-    if invalid := report.coverage.scored_users - of["users"]:
+    if invalid := report.diagnostics.answers - of["users"]:
         yield Paragraph(
             f"{invalid} of the days are invalid answers and count as stayed home with the intention other. Over the "
             f"{of['users']} valid days alone the final score ({HEADLINE}) is {points(of[HEADLINE][FINAL])}."
