@@ -258,8 +258,8 @@ def _repeats(report: Report) -> Iterator[Block]:
     yield Paragraph(
         f"Variances between {report.user}s and within a {report.user}'s answers, in the square of the metric's unit "
         "(of a share: as a fraction), by one-way analysis of variance with random effects. `removable` is the part of "
-        f"the mean's standard error that more repeats could remove at most, `{2 * of.repeats} repeats` the length of its "
-        "interval with twice as many, compared with now."
+        "the mean's standard error that more repeats could remove at most, the last column the length of its interval "
+        f"with {2 * of.repeats} repeats, compared with now."
     )
     yield Table(
         ("metric", "between", "within", "removable", f"{2 * of.repeats} repeats"),

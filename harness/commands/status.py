@@ -59,7 +59,7 @@ def _percent(row: JSON) -> int | None:
     """Return how much is done in percent, of users or of users times their repeats."""
     if not row["users"]:
         return None
-    return int(100 * row.get("repeats_done", row["done"]) // (row["users"] * row.get("repeats", 1)))
+    return int(100 * row.get("repeats_done", row["done"]) // (row["users"] * (row.get("repeats") or 1)))
 
 
 def _print(rows: list[JSON]) -> None:

@@ -114,7 +114,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield remark
     for change in manifest.provenance.get("allowed", ()):
         yield f"Continued although {change}; records from before and after stand side by side."
-    outside = int((run.expected & ~run.index.selected(selection)).sum())
+    outside = run.index.users(run.expected & ~run.index.selected(selection))
     if outside:
         yield f"{outside} of the users stand outside the selection asked for last: together they are no fair sample."
     for name in manifest.provenance.get("quirks_used", ()):
