@@ -59,7 +59,8 @@ def _percent(row: JSON) -> int | None:
     """Return how much is done in percent, of users or of users times their repeats."""
     if not row["users"]:
         return None
-    return int(100 * row.get("repeats_done", row["done"]) // (row["users"] * (row.get("repeats") or 1)))
+    done, whole = (row["repeats_done"], row["repeats"]) if "repeats" in row else (row["done"], 1)
+    return int(100 * done // (row["users"] * whole))
 
 
 def _print(rows: list[JSON]) -> None:
