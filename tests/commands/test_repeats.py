@@ -15,9 +15,12 @@ import pytest
 from harness.cli import main
 from harness.endpoint.request_body import Sampling
 from tests.commands.test_commands import RESULTS, lines_of, report, run, write_tasks
+from tests.support import DATA
+from tests.support.plugins import FLOOR, STARS
 from tests.support.scripted import Script, answer, completion, serving
 
 USERS = 12
+WALK = DATA / "agents" / "random_walk.py"
 WARM = ("--temperature", "0.7", "--no-html")
 
 
@@ -271,3 +274,29 @@ def test_scoring_again_keeps_every_repeat(finished: tuple[Path, list[dict[str, A
     assert report(tmp_path, "m") == report(finished[0], "m")
     assert command(tmp_path, "report", "--name", "m") == 0
     assert "(repeat 2)" in (tmp_path / "m/eval_report_weibo.html").read_text()
+
+
+@pytest.mark.parametrize("words", [["--model", "baseline/random-day"], ["--agent", str(WALK)]], ids=["plan", "agent"])
+def test_repeats_of_residents_are_days_of_their_own(tmp_path: Path, words: list[str]) -> None:
+    """A model's by its seed, an agent's by its own random numbers too; scored again they are the same."""
+    model = [] if "--model" in words else ["--model", "baseline/commuter"]
+    options = ["--demo", "--limit", "3", "--repeats", "2", "--no-html", "--name", "m"]
+    assert command(tmp_path, "run", "dailymobility", *words, *model, *options) == 0
+    path = tmp_path / "m/inference_results_beijing.jsonl"
+    days = [tuple(record["intentions"]) for record in lines_of(path)]
+    assert len(days) == len(set(days)) == 6
+    made = report(tmp_path, "m", "beijing")
+    assert made["metrics"]["Score"]["users"] == 3 and made["diagnostics"]["answers"] == 6
+    assert set(made["repeats"]["components"]) == set(made["metrics"])
+    before = path.read_bytes()
+    assert command(tmp_path, "reeval", "--reparse", "--no-html") == command(tmp_path, "verify") == 0
+    assert path.read_bytes() == before
+
+
+def test_repeats_of_a_plug_in_need_none_of_its_code(tmp_path: Path) -> None:
+    """A benchmark in a file is played, resumed, scored and verified with repeats as it is."""
+    where = ["--tasks-dir", str(STARS.parent), "--no-html", "--name", "m"]
+    assert command(tmp_path, "run", str(STARS), "--model", FLOOR, "--limit", "4", "--repeats", "2", *where) == 0
+    made = report(tmp_path, "m", "yelp")
+    assert (made["metrics"]["MAE"]["users"], made["repeats"]["scored"]) == (4, 8)
+    assert command(tmp_path, "verify") == 0

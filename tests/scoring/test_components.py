@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from harness.scoring.bootstrap import interval, resample_users
 from harness.scoring.components import components
+from harness.scoring.intervals import interval, moments
 
 NAN = float("nan")
 
@@ -62,8 +62,8 @@ def test_both_parts_are_recovered_and_intervals_of_user_means_hold(between: floa
     found = [components(column, numbers) for column in answers.reshape(-1, models).T]
     assert np.mean([of.between for of in found if of]) == pytest.approx(between, rel=0.1)
     assert np.mean([of.within for of in found if of]) == pytest.approx(within, rel=0.1)
-    means = resample_users(answers.mean(axis=1), np.random.default_rng(2))
-    held = [ends is not None and ends[0] <= truth <= ends[1] for ends in (interval(of, users) for of in means.T)]
+    ends = (interval(of.mean(), [moments(of)]) for of in answers.mean(axis=1).T)
+    held = [of is not None and of[0] <= truth <= of[1] for of in ends]
     assert 0.93 <= np.mean(held) <= 0.97
     errors = answers.mean(axis=(0, 1)).std()
     assert np.mean([of.error() for of in found if of]) == pytest.approx(errors, rel=0.1)
