@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import fsencode
@@ -55,10 +56,10 @@ def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
     figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
     marked = (figure.report for figure in figures if figure.report and not figure.complete)
     found = {(report.run, report.subset): report for report in marked}
-    alike: dict[tuple[str, int, int], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for report in sorted(found.values(), key=lambda report: report.scored / max(report.in_tasks, 1)):
-        alike.setdefault((report.run, report.scored, report.in_tasks), []).append(report.subset)
-    counts = [f"{run} on {', '.join(subsets)} {scored} of {users}" for (run, scored, users), subsets in alike.items()]
+        alike.setdefault((report.run, report.covered), []).append(report.subset)
+    counts = [f"{run} on {', '.join(subsets)} {covered}" for (run, covered), subsets in alike.items()]
     if counts:
         yield f"*: not all users of the tasks file are scored: {bounded(counts, '; ')}."
 
@@ -127,9 +128,11 @@ def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:
     for name, report in figures:
         of = report.repeats.components.get(name) if report.repeats else None
         if of and of.share is not None and of.share > PAYS and of.removable is not None:
-            paying[f"{report.run} on {report.subset}, {name} by up to {100 * of.removable:.0f} %"] = None
+            enough = f"up to {math.ceil(of.within / of.between * (1 - PAYS) / PAYS)}" if of.between else "any number"
+            shorter = f"intervals at most {100 * of.removable:.0f} % shorter"
+            paying[f"{report.run} on {report.subset}, {name}: {enough} ({shorter})"] = None
     if paying:
-        yield f"More repeats would make intervals shorter: {bounded(paying, '; ')}."
+        yield f"More repeats would pay: {bounded(paying, '; ')}."
 
 
 def bounded(entries: Iterable[str], between: str = ", ") -> str:

@@ -108,6 +108,12 @@ class Scored:
     repeats: Repeats | None = None
 
     @property
+    def covered(self) -> str:
+        """Return how many users of the tasks file are scored, and with repeats how many of their plays."""
+        of, users = self.repeats, f"{self.scored} of {self.in_tasks}"
+        return f"{users} ({of.scored} of {of.expected} repeats)" if of else users
+
+    @property
     def about(self) -> str:
         """Return what a reader must know before comparing: the model, and the conditions of the run."""
         return f"{self.model}, {self.conditions}"
