@@ -83,7 +83,7 @@ class Scorer:
         benchmark, usage = self.benchmark, Counter[str]()
         answers, tally = raw_rows(benchmark, shard)
         starts = user_starts([record.data for record in shard])
-        rows = over_repeats(benchmark, answers, starts)
+        rows = over_repeats(answers, starts)
         for record in shard:
             usage.update(counted(record.data))
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
@@ -326,7 +326,7 @@ def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, An
     return rows, tally
 
 
-def over_repeats(benchmark: Benchmark, rows: Array, starts: Sequence[int]) -> Array:
+def over_repeats(rows: Array, starts: Sequence[int]) -> Array:
     """Return the row of each user, of those of its repeats as `raw_rows` returns them: the mean, of values that of the
     defined ones. `starts` is where each user's begin."""
     if len(starts) == len(rows):
@@ -498,7 +498,7 @@ class Figures:
 
         `rows` are those of their repeats, each user's from `starts` on.
         """
-        return _both(self.benchmark, over_repeats(self.benchmark, rows, starts))
+        return _both(self.benchmark, over_repeats(rows, starts))
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
         with guarded(self.benchmark, "outcomes", *ODD_SHAPE):
