@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -233,13 +232,11 @@ class Scorer:
         expected = run.expected_plays or 0
         if not merged.answers:
             return Repeats(run.repeats, expected, merged.plays)
-        values = answer_values(self.benchmark, merged)
         numbers = np.concatenate([of_users for _, of_users in merged.answers])
         users = np.repeat(np.arange(len(numbers)), numbers)
-        found = zip(self.benchmark.metrics, map(components, values.T, repeat(users)), strict=True)
-        return Repeats(
-            run.repeats, expected, merged.plays, {metric.name: _component(of) for metric, of in found if of is not None}
-        )
+        found = {name: components(values, users) for name, values in answer_values(self.benchmark, merged).items()}
+        made = {name: _component(of) for name, of in found.items() if of is not None}
+        return Repeats(run.repeats, expected, merged.plays, made)
 
     def _with_own(self, report: Report, scored: Scored) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report with the benchmark's own values and blocks, and the benchmark's files."""
@@ -338,21 +335,24 @@ def over_repeats(rows: Array, starts: Sequence[int]) -> Array:
     return means
 
 
-def answer_values(benchmark: Benchmark, merged: Totals) -> Array:
-    """Return what each answer in `merged.answers` adds to each metric's mean over users: answers x M.
+def answer_values(benchmark: Benchmark, merged: Totals) -> dict[str, Array]:
+    """Return what each answer in `merged.answers` adds to the mean over users of each metric, and of what ranks it.
 
     For means these are the values. For other figures they are linear parts: what the figure loses without the answer,
     times the number of answers (the jackknife's influence values; docs/statistics.md, "Repeats").
     """
-    count, kept = len(benchmark.metrics), merged.answers or ()
+    kept, names = merged.answers or (), every_name(benchmark)
     if is_mean(benchmark):
-        return np.concatenate([rows for rows, _ in kept])[:, :count]
-    whole, found = figures_of(benchmark, merged.total)[:, :count], list[Array]()
-    for rows, of_users in kept:
-        numbers = np.repeat(of_users, of_users)[:, None]
-        without = figures_of(benchmark, merged.total - expanded(benchmark, rows) / numbers)[:, :count]
-        found.append((whole - without) * numbers * merged.users)
-    return np.concatenate(found)
+        found = [rows for rows, _ in kept]
+    else:
+        whole, found = figures_of(benchmark, merged.total), []
+        for rows, of_users in kept:
+            numbers = np.repeat(of_users, of_users)[:, None]
+            without = figures_of(benchmark, merged.total - expanded(benchmark, rows) / numbers)
+            found.append((whole - without) * numbers * merged.users)
+    values = np.concatenate(found)
+    columns = dict.fromkeys([*range(len(benchmark.metrics)), *ranking_columns(benchmark)])
+    return {names[at]: values[:, at] for at in columns if at < values.shape[1]}
 
 
 def _component(of: Components) -> Component:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from harness.engine.finish import ReportScores
 from harness.model import JSON, Record, RunFacts
 from harness.scoring.components import components
 from harness.scoring.divergence import jackknife
+from harness.store.tasks import TaskIndex
 from tests.benchmarks.dailymobility.test_scorer import TRUTH, some_days
 from tests.benchmarks.streamprofile.test_scorer import a_step
 
@@ -65,7 +66,7 @@ def of_values(values: Sequence[Sequence[Sequence[float | None]]]) -> list[Record
 
 
 def reported(benchmark: Benchmark, records: Sequence[Record], users: int, repeats: int, plays: int) -> Report:
-    scores = ReportScores(benchmark, "all")
+    scores = ReportScores(benchmark, "all", cast(TaskIndex, None))  # neither needs tasks
     for one in records:
         scores.add(one)
     return scores.report(RunFacts("all", "m", "m", "own", users, 0, repeats=repeats, expected_plays=plays))[0]
