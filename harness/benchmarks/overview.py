@@ -266,6 +266,7 @@ def _repeats(report: Report) -> Iterator[Block]:
         tuple(
             (name, f"{one.between:.3g}", f"{one.within:.3g}", _percent(one.removable), _percent(one.doubled))
             for name, one in of.components.items()
+            if name in report.metrics
         ),
     )
 
