@@ -268,19 +268,8 @@ class RunFacts:
 
 
 RUN_FACTS = frozenset(
-    {
-        "files",
-        "tasks",
-        "tasks_sha256",
-        "users_in_tasks",
-        "ratio",
-        "limit",
-        "repeats",
-        "sample_seed",
-        "endpoint",
-        "harness",
-    }
-    | {"created"}
+    {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
+    | {"created", "repeats"}
 )
 """Names in `RunFacts.run` that are no settings."""
 

@@ -97,15 +97,20 @@ def _coverage(report: Report) -> Iterator[Block]:
         yield Paragraph(f"{users}.{of_all}")
     else:
         order = f", and {user}s with few steps are scored before those with many" if run else ""
-        missing = of.expected_users - of.scored_users
         yield Heading(f"INCOMPLETE: {covered(report, user)}")
-        yield Paragraph(
-            f"{users}; {missing} are missing, of whom {of.failed_users} failed and are not scored.{of_all} Every "
-            f"figure is over the scored {user}s only{order}."
-        )
+        yield Paragraph(f"{users}; {_missing(report)}.{of_all} Every figure is over the scored {user}s only{order}.")
         yield from _bounds(report)
     if words := _invalid(report):
         yield Paragraph(f"{words}. {report.invalid_as}.")
+
+
+def _missing(report: Report) -> str:
+    of, repeats = report.coverage, report.repeats
+    if repeats is UNSET:
+        missing = of.expected_users - of.scored_users
+        return f"{missing} are missing, of whom {of.failed_users} failed and are not scored"
+    missing = repeats.expected - repeats.scored
+    return f"repeats missing: {missing}; {report.user}s with failed ones, which are not scored: {of.failed_users}"
 
 
 def _bounds(report: Report) -> Iterator[Block]:

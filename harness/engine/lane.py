@@ -184,6 +184,10 @@ class Lane:
         try:
             played = await play(run.benchmark, user.task, conversation.ask, user.repeat)
             made = recorded(run.benchmark, user.task, played)
+            if run.index.repeats > 1 and "repeat" in made:
+                raise BenchmarkError(
+                    f"benchmark {run.benchmark.name}, record: a run with repeats needs the name repeat"
+                )
         except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
             if played is not None and not self._completed:
                 raise  # a benchmark that cannot measure its first user stops before others are paid for

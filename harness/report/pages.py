@@ -94,7 +94,7 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     made, cards, reader = _opened(source, wish)
     drawn = reader.drawn(source.seed, wish.users)
     examples = reader.first(_invalid(source.report))
-    reader.find_replies({_start_of_response(data) for data in (*drawn, *examples.values())}, wish.patient)
+    reader.find_replies({reader.start_of_response(data) for data in (*drawn, *examples.values())}, wish.patient)
     records = [Record(str(data["user_id"]), data) for data in drawn]
     together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
     blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
@@ -281,7 +281,7 @@ class _Reader:
 
     def replies(self, record: JSON) -> list[Completion]:
         """Return those of a record's user and repeat, in the order in which they came; malformed lines are left out."""
-        user, key = str(record["user_id"]), hash(_start_of_response(record))
+        user, key = str(record["user_id"]), hash(self.start_of_response(record))
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
         found: list[Completion | None] = []
         with _reading(self._source.files.responses) as file:
@@ -291,6 +291,14 @@ class _Reader:
                 found.append(completion_of(data) if data.get("user_id") == user else None)
         return [completion for completion in found if completion is not None]
 
+    def start_of_response(self, record: JSON) -> bytes:
+        """Return how the lines of the responses of a record's user and repeat begin."""
+        return orjson.dumps(about(str(record["user_id"]), self._repeat(record)))[:-1]
+
+    def _repeat(self, record: JSON) -> Any:
+        """Return which of its user's repeats a record is of; without repeats its member `repeat` is the benchmark's."""
+        return 1 if self._source.report.repeats is UNSET else record.get("repeat", 1)
+
     def carded(self, cards: Cards) -> Callable[[JSON], Card]:
         """Return a function that makes cards of records. Raise `BadInput` with the user of a malformed record."""
 
@@ -298,7 +306,8 @@ class _Reader:
             user = str(data["user_id"])
             with read_of(user, NOT_SHOWN):
                 made = cards.card(data, self._task(data), self.replies(data))
-            name = f"{made.key} (repeat {data['repeat']})" if "repeat" in data else made.key
+            repeat = self._repeat(data)
+            name = made.key if repeat == 1 else f"{made.key} (repeat {repeat})"
             return replace(made, key=name, blocks=tuple(map(_cut, made.blocks)))
 
         return card
@@ -350,11 +359,6 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
             file = io.BytesIO()
         with file:
             yield file
-
-
-def _start_of_response(record: JSON) -> bytes:
-    """Return how the lines of the responses of a record's user and repeat begin."""
-    return orjson.dumps(about(str(record["user_id"]), record.get("repeat", 1)))[:-1]
 
 
 def _cut(block: Block) -> Block:

@@ -95,8 +95,9 @@ class TaskIndex:
         return int(self._order[at + repeat - 1]) if at < len(self._sorted) and self._sorted[at] == wanted else None
 
     def of(self, data: JSON) -> int | None:
-        """Return the position that a line of a run is about, whichever version of the task."""
-        return self.find(str(data.get("user_id")), data.get("repeat", 1))
+        """Return the position that a line of a run is about, whichever version of the task. Without repeats `repeat`
+        is a member like any other of a benchmark's record."""
+        return self.find(str(data.get("user_id")), data.get("repeat", 1) if self.repeats > 1 else 1)
 
     def current(self, data: JSON) -> int | None:
         """Return the position of the task that a line is about, None if that is gone or has changed since."""

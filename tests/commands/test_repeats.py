@@ -300,3 +300,23 @@ def test_repeats_of_a_plug_in_need_none_of_its_code(tmp_path: Path) -> None:
     made = report(tmp_path, "m", "yelp")
     assert (made["metrics"]["MAE"]["users"], made["repeats"]["scored"]) == (4, 8)
     assert command(tmp_path, "verify") == 0
+
+
+def test_plug_in_may_use_the_name_repeat_itself_without_repeats(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its record is found again, verified and shown as it is; with repeats the name is refused with a sentence."""
+    file = tmp_path / "stars.py"
+    own = """
+    def record(self, task, answer, metrics, outcome, repairs):
+        return {**super().record(task, answer, metrics, outcome, repairs), "repeat": 7}
+"""
+    file.write_text(STARS.read_text().replace("    async def play(", f"{own}\n    async def play(", 1))
+    where = ["--model", FLOOR, "--tasks-dir", str(STARS.parent), "--limit", "3"]
+    assert command(tmp_path, "run", str(file), *where, "--name", "a") == 0
+    assert {record["repeat"] for record in lines_of(tmp_path / "a/inference_results_yelp.jsonl")} == {7}
+    assert command(tmp_path, "verify", "--name", "a") == command(tmp_path, "reeval", "--name", "a") == 0
+    assert "(repeat 7)" not in (tmp_path / "a/eval_report_yelp.html").read_text()
+    capsys.readouterr()
+    assert command(tmp_path, "run", str(file), *where, "--name", "b", "--repeats", "2") == 2
+    assert "needs the name repeat" in "".join(capsys.readouterr())

@@ -22,6 +22,8 @@ RANKS = (
     "once; =: not separable from the best."
 )
 PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
+MOST_REPEATS = 1000
+"""A larger number of repeats is called any."""
 PAYS = 0.2
 """Share of the answers in the variance of a user's mean from which more repeats are worth a word."""
 UNFINISHED = "resume continues, reeval scores what exists"
@@ -128,7 +130,8 @@ def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:
     for name, report in figures:
         of = report.repeats.components.get(name) if report.repeats else None
         if of and of.share is not None and of.share > PAYS and of.removable is not None:
-            enough = f"up to {math.ceil(of.within / of.between * (1 - PAYS) / PAYS)}" if of.between else "any number"
+            needed = of.within * (1 - PAYS) / PAYS
+            enough = f"up to {math.ceil(needed / of.between)}" if of.between * MOST_REPEATS > needed else "any number"
             shorter = f"intervals at most {100 * of.removable:.0f} % shorter"
             paying[f"{report.run} on {report.subset}, {name}: {enough} ({shorter})"] = None
     if paying:

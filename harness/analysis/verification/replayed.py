@@ -20,6 +20,7 @@ from harness.engine.play import play, recorded
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import BadInput, BenchmarkError
 from harness.model import JSON, Completion, Usage
+from harness.store.run import numbered
 
 MISSHAPEN = (BadInput, BenchmarkError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """Errors of a line that has a correct checksum but is not ours."""
@@ -62,7 +63,8 @@ class Player:
             made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask, repeat)))
         except ReplayMiss:
             return "was made of a missing response"
-        found = {name: value for name, value in data.items() if name not in ("repeat", "task", "format")}
+        ours = {"task", "format", *numbered(repeat)}
+        found = {name: value for name, value in data.items() if name not in ours}
         name = unlike(found, orjson.loads(orjson.dumps(made)))
         return None if name is None else f"is not what the saved responses give ({name} differs)"
 
