@@ -351,7 +351,8 @@ def answer_values(benchmark: Benchmark, merged: Totals) -> dict[str, Array]:
             without = figures_of(benchmark, merged.total - expanded(benchmark, rows) / numbers)
             found.append((whole - without) * numbers * merged.users)
     values = np.concatenate(found)
-    columns = dict.fromkeys([*range(len(benchmark.metrics)), *ranking_columns(benchmark)])
+    ranking = [metric.ranked_by for metric in benchmark.metrics if metric.ranked_by]
+    columns = dict.fromkeys([*range(len(benchmark.metrics)), *map(names.index, ranking)])
     return {names[at]: values[:, at] for at in columns if at < values.shape[1]}
 
 

@@ -297,7 +297,7 @@ def numbers(*counted: tuple[str, int]) -> Table:
     return Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
 
 
-def own_variation(report: Report) -> str:
+def _own_variation(report: Report) -> str:
     """Return what intervals over users say of the answers' own variation."""
     return ", not the model's own variation" if report.repeats is UNSET else " and of their answers"
 
@@ -307,7 +307,7 @@ def _footing(report: Report) -> Iterator[Block]:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of users{own_variation(report)}. Too few: nearly all users have the same value, so no interval "
+            f"choice of users{_own_variation(report)}. Too few: nearly all users have the same value, so no interval "
             "would hold."
         )
     yield Heading("Usage")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark, Metric, Task
-from harness.benchmarks.dailymobility.scores import FINAL, tallied
+from harness.benchmarks.dailymobility.scores import figures, tallied
+from harness.benchmarks.dailymobility.spread import Side
 from harness.benchmarks.derived import Scorer
 from harness.benchmarks.reports import Repeats, Report
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
@@ -17,8 +21,7 @@ from harness.benchmarks.streamprofile.scores import NAMES
 from harness.engine.finish import ReportScores
 from harness.model import JSON, Record, RunFacts
 from harness.scoring.components import components
-from harness.scoring.divergence import jackknife
-from harness.store.tasks import TaskIndex
+from harness.store.tasks import ROW, TaskIndex, key_hash
 from tests.benchmarks.dailymobility.test_scorer import TRUTH, some_days
 from tests.benchmarks.streamprofile.test_scorer import a_step
 
@@ -66,7 +69,13 @@ def of_values(values: Sequence[Sequence[Sequence[float | None]]]) -> list[Record
 
 
 def reported(benchmark: Benchmark, records: Sequence[Record], users: int, repeats: int, plays: int) -> Report:
-    scores = ReportScores(benchmark, "all", cast(TaskIndex, None))  # neither needs tasks
+    rows = np.zeros(users, ROW)
+    rows["key"] = [key_hash(f"u{user}") for user in range(users)]
+    with closing(TaskIndex(Path("/dev/null"), rows, "", Path("/dev/null"))) as index:
+        return _reported(ReportScores(benchmark, "all", index), records, users, repeats, plays)
+
+
+def _reported(scores: ReportScores, records: Sequence[Record], users: int, repeats: int, plays: int) -> Report:
     for one in records:
         scores.add(one)
     return scores.report(RunFacts("all", "m", "m", "own", users, 0, repeats=repeats, expected_plays=plays))[0]
@@ -129,17 +138,35 @@ def test_components_are_dropped_with_the_rows_of_too_many_answers() -> None:
     assert parts(made).components == {} and made.coverage.complete
 
 
+def of_residents(days: Sequence[JSON], each: int) -> list[JSON]:
+    """Days as the repeats of residents, so many each."""
+    numbered = ({**day, "user_id": at // each, "repeat": at % each + 1} for at, day in enumerate(days))
+    return [{name: of for name, of in day.items() if (name, of) != ("repeat", 1)} for day in numbered]
+
+
 @pytest.mark.parametrize("missing", [0, 1])
-def test_interval_of_divergences_leaves_out_residents_with_all_their_days(missing: int) -> None:
-    """The jackknife over residents of 3 days each, or one of fewer: the same as by scoring all other days anew."""
-    days = [{**one.data, "user_id": at // 3} for at, one in enumerate(some_days(30))]
-    days = [{**day, **({"repeat": at % 3 + 1} if at % 3 else {})} for at, day in enumerate(days)]
-    days = days[: len(days) - missing]
-    found = tallied(days, TRUTH)[1].estimates[FINAL]
-    others = [[day for day in days if day["user_id"] != resident] for resident in range(10)]
-    expected = jackknife(found.value, np.array([tallied(rest, TRUTH)[1].estimates[FINAL].value for rest in others]))
-    assert expected is not None and found.interval is not None
-    assert found.interval[1] - found.interval[0] == pytest.approx(2 * 1.959964 * expected.error, rel=1e-6)
+def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missing: int) -> None:
+    """Parts of 10 residents of 3 days each, or one of fewer: as by scoring all other days from scratch."""
+    days = of_residents([one.data for one in some_days(30)], 3)[: 30 - missing]
+
+    def value(some: Sequence[JSON]) -> NDArray[np.float64]:
+        return figures(TRUTH.histograms, tallied(some, TRUTH)[1].all_days[None])[0]
+
+    whole, tally = value(days), tallied(days, TRUTH)[1]
+    found = Side.of(tally._chunks(), tally.all_days.astype(np.int64), TRUTH.totals, whole, 10).parts
+    others = ([day for day in days if day["user_id"] != resident] for resident in range(10))
+    assert found == pytest.approx(np.stack([10 * whole - 9 * value(rest) for rest in others]))
+
+
+def test_days_that_are_all_alike_add_nothing_to_intervals_of_divergences() -> None:
+    """120 residents with the same day twice: the figures and intervals of one day each."""
+    once = [one.data for one in some_days(120)]
+    twice = of_residents([day for day in once for _ in range(2)], 2)
+    expected, found = (tallied(days, TRUTH)[1].estimates for days in (of_residents(once, 1), twice))
+    for name, of in expected.items():
+        assert found[name].interval == (of.interval and pytest.approx(of.interval))
+        assert found[name].with_truth == (of.with_truth and pytest.approx(of.with_truth))
+    assert expected["final_score"].interval is not None
 
 
 def test_learning_curve_is_of_users_and_not_of_their_repeats() -> None:
