@@ -17,7 +17,7 @@ WHICH_RUN = $(call flag,--name,NAME) $(call flag,--model,MODEL) $(PLATFORMS)
 MODELS = $(foreach model,$(call given,MODEL),--model '$(model)') $(call flag,--queue,QUEUE)
 PROVIDED = $(call flag,--provider,PROVIDER)
 WHAT = $(call flag,--name,NAME) $(MODELS) $(PROVIDED) $(PLATFORMS) $(SHARE)
-SHARE = $(call flag,--ratio,RATIO) $(call flag,--limit,LIMIT)
+SHARE = $(call flag,--ratio,RATIO) $(call flag,--limit,LIMIT) $(call flag,--repeats,REPEATS)
 PACE = $(call flag,--concurrency,CONCURRENCY)
 NAMED_RUNS = $(foreach run,$(call given,RUNS),'$(run)')
 MORE = $(call given,ARGS)
@@ -31,7 +31,7 @@ SAYS_WHICH = $(foreach flag,--model --queue --provider --config,$(filter $(flag)
 DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH) $(OWN)),,--model $(BASELINE) --demo $(ONE))
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
-takes.run := MODEL PROVIDER QUEUE PLATFORM NAME RATIO LIMIT CONCURRENCY BENCHMARK ARGS
+takes.run := MODEL PROVIDER QUEUE PLATFORM NAME RATIO LIMIT REPEATS CONCURRENCY BENCHMARK ARGS
 takes.resume := NAME MODEL PLATFORM PROVIDER CONCURRENCY ARGS
 takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
@@ -63,7 +63,7 @@ help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= LIMIT= CONCURRENCY= BENCHMARK=; with none a demo
+run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; with none a demo
 	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
 
 resume: .venv/run.made ## continue unfinished runs, all or one: NAME= MODEL= PLATFORM= PROVIDER= CONCURRENCY=

@@ -79,16 +79,18 @@ def campaign(
     benchmark: str = STREAMPROFILE,
     agent: Path | None = None,
     life: float = LIFE,
+    repeats: int = 1,
 ) -> Campaign:
     """Runs until `kills` processes were killed, and the last run to its end.
 
-    `steps` is the mean of a user's in StreamProfileBench; `agent` is an agent file for DailyMobility.
+    `steps` is the mean of a user's in StreamProfileBench; `agent` is an agent file for DailyMobility. Each user is
+    played `repeats` times.
     """
     subject = SUBJECTS[benchmark]
     rng = random.Random(seed)
     tasks = folder / "tasks"
     _synthesise(subject, tasks, users, seed, steps)
-    options = _options(subject, agent, concurrency, durability)
+    options = (*_options(subject, agent, concurrency, durability), "--repeats", str(repeats))
 
     def command(url: str, results: Path) -> list[str]:
         return run_command(url, tasks, results, *options, model=subject.model)
@@ -177,6 +179,7 @@ def main() -> int:
     parser.add_argument(
         "--life", type=float, default=LIFE, metavar="S", help="seconds of work that a process is given at most"
     )
+    parser.add_argument("--repeats", type=int, default=1)
     args = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="harness-kill-") as folder:
@@ -191,6 +194,7 @@ def main() -> int:
             args.benchmark,
             args.agent,
             args.life,
+            args.repeats,
         )
     print(
         f"{found.kills} kills over {found.runs} runs of {args.users} users in {time.monotonic() - started:.0f} s: "

@@ -378,7 +378,8 @@ class Benchmark:
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
         """Return the rows of `values` (of `statistics`, if it is overridden), and a tally of these users or None.
 
-        A tally is what else figures and sections need; tallies merge by `+`.
+        A tally is what else figures and sections need; tallies merge by `+`. Where users have several repeats, each is
+        a record and a row, and those of a user follow one another.
         """
         rows = self.values if type(self).statistics is Benchmark.statistics else self.statistics
         return rows(records), None

@@ -61,10 +61,14 @@ class Chat:
 
     `usage` counts requests and tokens so far. `repairs` lists the kinds of repairs that replies needed. `failed` is the
     error of a request without a reply: the user fails with it, even if the benchmark catches it. `odd` describes other
-    errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in `read`.
+    errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in `read`. `repeat` is which of the user's
+    repeats is played, from 1; a benchmark that draws random numbers makes them depend on it.
     """
 
-    def __init__(self, ask: Ask, asking: Asking = ASKING, language: Literal["en", "zh"] = "en") -> None:
+    def __init__(
+        self, ask: Ask, asking: Asking = ASKING, language: Literal["en", "zh"] = "en", repeat: int = 1
+    ) -> None:
+        self.repeat = repeat
         self.usage = Usage()
         self.repairs: list[str] = []
         self.odd: list[str] = []

@@ -30,7 +30,7 @@ STALL_SECONDS = 120.0
 AUTO = "auto"
 STREAMS = (AUTO, "on", "off")
 STREAM = AUTO
-RETRIES_MOST = 1000
+RETRIES_MOST, REPEATS_MOST = 1000, 100
 CONCURRENCY_MOST, SECONDS_MOST = 100_000, 365 * 24 * 3600.0
 BITS_64 = 2**63
 """No JSON parser can be trusted with a whole number from this, or below its negative."""

@@ -127,13 +127,14 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A user that could not be played: which boundary failed (`endpoint`, `benchmark`, `agent`), how, after how many
-    tries."""
+    tries, in which of its repeats."""
 
     key: str
     boundary: str
     kind: str
     detail: str
     tries: int
+    repeat: int = 1
 
 
 class _Block(Struct, frozen=True, tag_field="block", tag=True):
@@ -249,7 +250,8 @@ class Card:
 class RunFacts:
     """What a report says of the run; scorers know only records.
 
-    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date.
+    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date. `expected_plays`
+    counts users times their repeats, None where there are no repeats.
     """
 
     subset: str
@@ -261,11 +263,13 @@ class RunFacts:
     notes: tuple[str, ...] = ()
     schedule: JSON | None = None
     run: JSON = field(default_factory=dict)
+    repeats: int = 1
+    expected_plays: int | None = None
 
 
 RUN_FACTS = frozenset(
     {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
-    | {"created"}
+    | {"created", "repeats"}
 )
 """Names in `RunFacts.run` that are no settings."""
 

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from harness.benchmark import VALID, Benchmark, Metric
 from harness.benchmarks import reports
-from harness.benchmarks.records import ODD_SHAPE, made_of, text
-from harness.benchmarks.reports import Report, Scored, Value
+from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
+from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
 from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
 from harness.scoring.bootstrap import Array
+from harness.scoring.components import Components, components
 from harness.scoring.intervals import interval, moments, parts
 
 Counts = NDArray[np.int64]
@@ -41,7 +42,9 @@ BINS = 20
 class Totals:
     """Scores of some users. `sums` has an array of K totals for each block of users. `rows` has the rows of each block,
     as `raw_rows` returns them; None once they are dropped. `defined` counts users by column with a value, `spread`
-    users by metric and bin of their value. `tally` is the benchmark's own, None once it is dropped."""
+    users by metric and bin of their value. `tally` is the benchmark's own, None once it is dropped. `plays` counts
+    records: users times their repeats. `answers` has, of blocks with repeats, the rows of all records and how many each
+    user has; None once they are dropped. `played` are sums and counts of the metrics' values over records (2 x M)."""
 
     users: int
     sums: tuple[Array, ...]
@@ -52,6 +55,9 @@ class Totals:
     outcomes: Counter[str]
     repairs: Counter[str]
     usage: Counter[str]
+    plays: int
+    answers: tuple[tuple[Array, Counts], ...] | None
+    played: Array
 
     @property
     def total(self) -> Array:
@@ -74,7 +80,9 @@ class Scorer:
 
     def _scored(self, shard: Sequence[Record]) -> Totals:
         benchmark, usage = self.benchmark, Counter[str]()
-        rows, tally = raw_rows(benchmark, shard)
+        answers, tally = raw_rows(benchmark, shard)
+        starts = user_starts([record.data for record in shard])
+        rows = over_repeats(answers, starts)
         for record in shard:
             usage.update(counted(record.data))
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
@@ -84,8 +92,9 @@ class Scorer:
                 text(name)
         of_values, defined = has_values(benchmark), (~np.isnan(rows)).sum(axis=0)
         sums = np.hstack([np.nansum(rows, axis=0), defined]) if of_values else rows.sum(axis=0)
+        own, of_users = answers[:, : len(benchmark.metrics)], np.diff([*starts, len(shard)])
         return Totals(
-            users=len(shard),
+            users=len(starts),
             sums=(sums,) if len(shard) else (),
             rows=(rows,) if len(shard) and not _has_intervals(benchmark) else (),
             defined=defined,
@@ -96,6 +105,9 @@ class Scorer:
             outcomes=outcomes,
             repairs=repairs,
             usage=usage,
+            plays=len(shard),
+            answers=((answers, of_users),) if len(starts) < len(shard) else (),
+            played=np.stack([np.nansum(own, axis=0), (~np.isnan(own)).sum(axis=0)]),
         )
 
     def merge(self, a: Totals, b: Totals) -> Totals:
@@ -115,11 +127,18 @@ class Scorer:
                 outcomes=a.outcomes + b.outcomes,
                 repairs=a.repairs + b.repairs,
                 usage=a.usage + b.usage,
+                plays=a.plays + b.plays,
+                answers=None if a.answers is None or b.answers is None else a.answers + b.answers,
+                played=a.played + b.played,
             )
         )
 
     def _within(self, scores: Totals) -> Totals:
-        return replace(scores, rows=None) if scores.users > self.rows_limit else scores
+        return replace(
+            scores,
+            rows=None if scores.users > self.rows_limit else scores.rows,
+            answers=None if scores.plays > self.rows_limit else scores.answers,
+        )
 
     def condense(self, merged: Totals) -> Totals:
         """Return what `running` needs; it merges as before, and is as small for a million users as for one."""
@@ -127,7 +146,7 @@ class Scorer:
             return merged
         with guarded(self.benchmark, "condense"):
             tally = None if merged.tally is None else self.benchmark.condense(merged.tally)
-        return replace(merged, sums=(merged.total[0],), rows=None, tally=tally)
+        return replace(merged, sums=(merged.total[0],), rows=None, answers=None, tally=tally)
 
     def running(self, merged: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units."""
@@ -153,7 +172,7 @@ class Scorer:
         scored = self._measured(merged)
         found = self._values(merged, scored)
         names = [metric.name for metric in benchmark.metrics]
-        missing = max(0, run.expected_users - merged.users)
+        complete = merged.plays == (run.expected_plays if run.expected_plays is not None else run.expected_users)
         valid = merged.outcomes[VALID]
         report = msgspec.convert(
             {
@@ -164,14 +183,10 @@ class Scorer:
                 "subset": run.subset,
                 "model": run.model,
                 "name": run.name,
-                "coverage": reports.Coverage(
-                    run.expected_users, merged.users, run.failed_users, merged.users == run.expected_users
-                ),
+                "coverage": reports.Coverage(run.expected_users, merged.users, run.failed_users, complete),
                 "metrics": {name: of for name, of in found.items() if name in names},
                 "secondary": {name: of for name, of in found.items() if name not in names},
-                "bounds": {metric.name: bounds(metric, found[metric.name], missing) for metric in benchmark.metrics}
-                if merged.users != run.expected_users and is_mean(benchmark)
-                else None,
+                "bounds": None if complete or not is_mean(benchmark) else self._bounds(merged, run, found),
                 "distribution": {
                     metric.name: merged.spread[place].tolist()
                     for place, metric in enumerate(benchmark.metrics[: len(merged.spread)])
@@ -192,10 +207,36 @@ class Scorer:
                 if merged.rows is None
                 else reports.USERS,
                 "notes": run.notes,
+                **({"repeats": self._repeats(merged, run)} if run.repeats > 1 else {}),
             },
             Report,
         )
         return (report, {}) if scored is None else self._with_own(report, scored)
+
+    def _bounds(
+        self, merged: Totals, run: RunFacts, found: Mapping[str, Value]
+    ) -> dict[str, tuple[float | None, float | None]]:
+        """Return the lowest and highest mean of each metric; with repeats, those that missing repeats leave."""
+        missing, metrics = max(0, run.expected_users - merged.users), self.benchmark.metrics
+        if run.repeats > 1 and run.expected_plays is not None:
+            missing = max(0, run.expected_plays - merged.plays)
+            sums, counts = merged.played
+            found = {
+                metric.name: Value(float(total / count) if count else None, None, int(count))
+                for metric, total, count in zip(metrics, sums, counts, strict=True)
+            }
+        return {metric.name: bounds(metric, found[metric.name], missing) for metric in metrics}
+
+    def _repeats(self, merged: Totals, run: RunFacts) -> Repeats:
+        """Return the section on repeats; no components without rows, or where no user has two answers."""
+        expected = run.expected_plays or 0
+        if not merged.answers:
+            return Repeats(run.repeats, expected, merged.plays)
+        numbers = np.concatenate([of_users for _, of_users in merged.answers])
+        users = np.repeat(np.arange(len(numbers)), numbers)
+        found = {name: components(values, users) for name, values in answer_values(self.benchmark, merged).items()}
+        made = {name: _component(of) for name, of in found.items() if of is not None}
+        return Repeats(run.repeats, expected, merged.plays, made)
 
     def _with_own(self, report: Report, scored: Scored) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report with the benchmark's own values and blocks, and the benchmark's files."""
@@ -282,6 +323,45 @@ def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, An
     return rows, tally
 
 
+def over_repeats(rows: Array, starts: Sequence[int]) -> Array:
+    """Return the row of each user, of those of its repeats as `raw_rows` returns them: the mean, of values that of the
+    defined ones. `starts` is where each user's begin."""
+    if len(starts) == len(rows):
+        return rows
+    defined = ~np.isnan(rows)
+    counts = np.add.reduceat(defined.astype(np.float64), starts)
+    sums = np.add.reduceat(np.where(defined, rows, 0.0), starts)
+    means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    return means
+
+
+def answer_values(benchmark: Benchmark, merged: Totals) -> dict[str, Array]:
+    """Return what each answer in `merged.answers` adds to the mean over users of each metric, and of what ranks it.
+
+    For means these are the values. For other figures they are linear parts: what the figure loses without the answer,
+    times the number of answers (the jackknife's influence values; docs/statistics.md, "Repeats").
+    """
+    kept, names = merged.answers or (), every_name(benchmark)
+    if is_mean(benchmark):
+        found = [rows for rows, _ in kept]
+    else:
+        whole, found = figures_of(benchmark, merged.total), []
+        for rows, of_users in kept:
+            numbers = np.repeat(of_users, of_users)[:, None]
+            without = figures_of(benchmark, merged.total - expanded(benchmark, rows) / numbers)
+            found.append((whole - without) * numbers * merged.users)
+    values = np.concatenate(found)
+    ranking = [metric.ranked_by for metric in benchmark.metrics if metric.ranked_by]
+    columns = dict.fromkeys([*range(len(benchmark.metrics)), *map(names.index, ranking)])
+    return {names[at]: values[:, at] for at in columns if at < values.shape[1]}
+
+
+def _component(of: Components) -> Component:
+    now = of.error()
+    removable, doubled = (1 - of.error(np.inf) / now, of.error(2) / now) if now else (None, None)
+    return Component(of.between, of.within, now, of.share, removable, doubled)
+
+
 def _columns(benchmark: Benchmark) -> int:
     """Return the columns of `statistics`, which need not work without users."""
     with suppress(Exception):
@@ -298,16 +378,30 @@ def expanded(benchmark: Benchmark, rows: Array) -> Array:
 
 
 def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Array]:
-    """Return what each user adds to the figures that rank the metrics, and to the metrics: users x K each.
+    """Return what each record adds to the figures that rank the metrics, and to the metrics: records x K each.
 
     Raise as `raw_rows` does.
     """
+    return _both(benchmark, _compared(benchmark, records))
+
+
+def _compared(benchmark: Benchmark, records: Sequence[Record]) -> Array:
+    """Return `raw_rows` with the columns of the metrics, and then those of the figures that rank them, if others."""
     rows, _ = raw_rows(benchmark, records)
     if not has_values(benchmark):
-        return rows, rows
+        return rows
     own = list(range(len(benchmark.metrics)))
-    ranking, given = _ranking(benchmark, rows.shape[1]) if records else own, expanded(benchmark, rows[:, own])
-    return given if own == ranking else expanded(benchmark, rows[:, ranking]), given
+    ranking = _ranking(benchmark, rows.shape[1]) if records else own
+    return rows[:, own if own == ranking else [*own, *ranking]]
+
+
+def _both(benchmark: Benchmark, rows: Array) -> tuple[Array, Array]:
+    """Return such rows as `rows_of` does."""
+    if not has_values(benchmark):
+        return rows, rows
+    count = len(benchmark.metrics)
+    given = expanded(benchmark, rows[:, :count])
+    return given if rows.shape[1] == count else expanded(benchmark, rows[:, count:]), given
 
 
 def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
@@ -396,9 +490,16 @@ class Figures:
             used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
         return used
 
-    def contributions(self, records: Sequence[Record]) -> tuple[Array, Array]:
-        """Return those to the figures that rank, and those to the metrics as given; one array where they agree."""
-        return made_of(lambda shard: rows_of(self.benchmark, shard), records)
+    def raw(self, records: Sequence[Record]) -> Array:
+        """Return a row for each record, of which `contributions` are made."""
+        return made_of(lambda shard: _compared(self.benchmark, shard), records)
+
+    def contributions(self, rows: Array, starts: Sequence[int]) -> tuple[Array, Array]:
+        """Return what users add to the figures that rank, and to the metrics as given; one array where they agree.
+
+        `rows` are those of their repeats, each user's from `starts` on.
+        """
+        return _both(self.benchmark, over_repeats(rows, starts))
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
         with guarded(self.benchmark, "outcomes", *ODD_SHAPE):

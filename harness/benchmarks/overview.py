@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import orjson
+from msgspec import UNSET
 
 from harness.benchmark import Metric
 from harness.benchmarks import usage
@@ -25,6 +26,13 @@ def headline(report: Report) -> str:
     return "; ".join(filter(None, (figures, _invalid(report))))
 
 
+def covered(report: Report, user: str) -> str:
+    """Return `38 of 40 users`, and with repeats how many plays of these users are scored."""
+    of, repeats = report.coverage, report.repeats
+    users = f"{of.scored_users} of {of.expected_users} {user}s"
+    return users if repeats is UNSET else f"{users}, {repeats.scored} of {repeats.expected} repeats"
+
+
 def _invalid(report: Report) -> str:
     return sentence_on_invalid(report.diagnostics.invalid, report.diagnostics.answers)
 
@@ -37,8 +45,7 @@ def with_unit(metric: Metric, value: float | None) -> str:
 def page(report: Report) -> Page:
     """Return the page of a report: tiles, and its blocks."""
     of, user = report.coverage, report.user
-    covered = f"{of.scored_users} of {of.expected_users} {user}s are scored, {of.failed_users} failed"
-    warning = "" if of.complete else f"INCOMPLETE: {covered}"
+    warning = "" if of.complete else f"INCOMPLETE: {covered(report, user)} are scored, {of.failed_users} failed"
     return Page(
         f"{called(report)} · {report.heading} ({report.subset})",
         warning,
@@ -66,6 +73,7 @@ def blocks(report: Report) -> Iterator[Block]:
     yield Heading("What was run")
     yield from _about_run(report)
     yield from _scores(report)
+    yield from _repeats(report)
     yield from _diagnostics(report)
     yield from _footing(report)
     yield from report.sections
@@ -75,7 +83,7 @@ def _coverage(report: Report) -> Iterator[Block]:
     """Who is scored, and how many of their answers are invalid."""
     of, user, run = report.coverage, report.user, report.run
     share, of_all, limit = run.get("ratio", 1.0), "", run.get("limit")
-    users = f"{of.scored_users} of {of.expected_users} {user}s are scored"
+    users = f"{covered(report, user)} are scored"
     part = f"a share of {share:g}" if share != 1.0 else ""
     if limit is not None and limit < run["users_in_tasks"]:
         part = f"a limit of {limit}"
@@ -89,15 +97,20 @@ def _coverage(report: Report) -> Iterator[Block]:
         yield Paragraph(f"{users}.{of_all}")
     else:
         order = f", and {user}s with few steps are scored before those with many" if run else ""
-        missing = of.expected_users - of.scored_users
-        yield Heading(f"INCOMPLETE: {of.scored_users} of {of.expected_users} {user}s")
-        yield Paragraph(
-            f"{users}; {missing} are missing, of whom {of.failed_users} failed and are not scored.{of_all} Every "
-            f"figure is over the scored {user}s only{order}."
-        )
+        yield Heading(f"INCOMPLETE: {covered(report, user)}")
+        yield Paragraph(f"{users}; {_missing(report)}.{of_all} Every figure is over the scored {user}s only{order}.")
         yield from _bounds(report)
     if words := _invalid(report):
         yield Paragraph(f"{words}. {report.invalid_as}.")
+
+
+def _missing(report: Report) -> str:
+    of, repeats = report.coverage, report.repeats
+    if repeats is UNSET:
+        missing = of.expected_users - of.scored_users
+        return f"{missing} are missing, of whom {of.failed_users} failed and are not scored"
+    missing = repeats.expected - repeats.scored
+    return f"repeats missing: {missing}; {report.user}s with failed ones, which are not scored: {of.failed_users}"
 
 
 def _bounds(report: Report) -> Iterator[Block]:
@@ -234,6 +247,39 @@ def _histogram(metric: Metric, counts: Sequence[int], user: str) -> Chart:
     return Chart("histogram", f"{metric.name} by {user}", edges, label, f"{user}s", series, percent=False)
 
 
+def _repeats(report: Report) -> Iterator[Block]:
+    """How far users differ, how far a user's answers do, and what more repeats would do."""
+    if (of := report.repeats) is UNSET:
+        return
+    yield Heading("Repeats")
+    yield Paragraph(
+        f"Each {report.user} is played {of.repeats} times, independently; its value is the mean over its repeats."
+    )
+    if not of.components:
+        yield Paragraph(
+            f"Variances within {report.user}s are not estimated: no repeats of one {report.user}, or too many."
+        )
+        return
+    yield Paragraph(
+        f"Variances between {report.user}s and within a {report.user}'s answers, in the square of the metric's unit "
+        "(of a share: as a fraction), by one-way analysis of variance with random effects. `removable` is the part of "
+        "the mean's standard error that more repeats could remove at most, the last column the length of its interval "
+        f"with {2 * of.repeats} repeats, compared with now."
+    )
+    yield Table(
+        ("metric", "between", "within", "removable", f"{2 * of.repeats} repeats"),
+        tuple(
+            (name, f"{one.between:.3g}", f"{one.within:.3g}", _percent(one.removable), _percent(one.doubled))
+            for name, one in of.components.items()
+            if name in report.metrics
+        ),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "n/a" if share is None else f"{100 * share:.1f} %"
+
+
 def _diagnostics(report: Report) -> Iterator[Block]:
     of = report.diagnostics
     yield Heading("Diagnostics")
@@ -251,13 +297,18 @@ def numbers(*counted: tuple[str, int]) -> Table:
     return Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
 
 
+def _own_variation(report: Report) -> str:
+    """Return what intervals over users say of the answers' own variation."""
+    return ", not the model's own variation" if report.repeats is UNSET else " and of their answers"
+
+
 def _footing(report: Report) -> Iterator[Block]:
     if report.intervals_over is not None:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            "choice of users, not the model's own variation. Too few: nearly all users have the same value, so no "
-            "interval would hold."
+            f"choice of users{_own_variation(report)}. Too few: nearly all users have the same value, so no interval "
+            "would hold."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

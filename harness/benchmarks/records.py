@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from harness.errors import BadInput, shown
-from harness.model import LARGEST_COUNT, Record
+from harness.model import JSON, LARGEST_COUNT, Record
 
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What code that relies on a record's shape ends in where it has another."""
@@ -36,6 +36,16 @@ def count(value: object) -> int:
     if type(value) is not int or not 0 <= value < LARGEST_SUM:
         raise ValueError(f"expected a whole number from 0, got {shown(value)}")
     return value
+
+
+def begins_user(data: JSON, before: JSON) -> bool:
+    """Return whether a record is of another user than the one before it, and not another repeat of the same."""
+    return "repeat" not in data or data["user_id"] != before["user_id"]
+
+
+def user_starts(records: Sequence[JSON]) -> list[int]:
+    """Return where each user's records begin; those of a user's repeats follow one another."""
+    return [at for at, data in enumerate(records) if not at or begins_user(data, records[at - 1])]
 
 
 @contextmanager

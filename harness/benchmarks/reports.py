@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import orjson
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
@@ -48,6 +48,30 @@ class Value(Struct, frozen=True):
     users: Count | None = None
 
 
+class Component(Struct, frozen=True):
+    """Variances of a metric `between` users and `within` a user's answers, and the standard `error` of its mean.
+
+    `share` is that of the answers in the variance of a user's mean, `removable` the part of the error that repeats
+    without end would remove, and `doubled` the error with twice the repeats, as a share of the present one.
+    """
+
+    between: Number
+    within: Number
+    error: Number
+    share: Number | None
+    removable: Number | None
+    doubled: Number | None
+
+
+class Repeats(Struct, frozen=True):
+    """How many times each user is played, how many plays are expected and scored, and the components by metric."""
+
+    repeats: Count
+    expected: Count
+    scored: Count
+    components: dict[str, Component] = {}
+
+
 class Diagnostics(Struct, frozen=True):
     """`invalid` counts answers by kind; `repaired` counts repairs by kind."""
 
@@ -72,8 +96,9 @@ class Report(Struct, frozen=True, kw_only=True):
     """`title` to `defaults` declare the benchmark, so that readers of a report do not need its code.
 
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
-    in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `run` is what was run, empty for
-    results of another program. `intervals_over` is what intervals are made of, None for intervals of another kind.
+    in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset where users
+    are played once. `run` is what was run, empty for results of another program. `intervals_over` is what intervals are
+    made of, None for intervals of another kind.
     """
 
     format: int = FORMAT
@@ -97,6 +122,7 @@ class Report(Struct, frozen=True, kw_only=True):
     distribution: dict[str, tuple[Count, ...]] = {}
     details: JSON = {}
     sections: tuple[Block, ...] = ()
+    repeats: Repeats | UnsetType = UNSET
     diagnostics: Diagnostics = Diagnostics()
     schedule: JSON | None = None
     run: JSON = {}

@@ -36,7 +36,7 @@ from harness.report import pages
 from harness.store.lock import RunLock
 from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
-from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, replace_results
+from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, numbered, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
 
@@ -64,7 +64,7 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
     benchmark = run.as_it_was(args.tasks_dir, play=args.reparse)
     tasks = run.tasks(args.tasks_dir)
     with (
-        closing(index_file(benchmark, run.files.subset, tasks, args.results_dir)) as index,
+        closing(index_file(benchmark, run.files.subset, tasks, args.results_dir, run.manifest.repeats)) as index,
         closing(RunStore(run.files, time.time, stamp())) as store,
         asyncio.Runner() as loop,
     ):
@@ -111,19 +111,22 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
     A user who asks for a response that was not saved keeps the saved answers, and is added to `diverged`.
     """
     for record in job.store.records():
-        position = job.index.find(record.key)
+        position = job.index.of(record.data)
         assert position is not None  # `records` yields users of the index only
         task = job.task(position)
         if loop is None:
             yield rescored(job.benchmark, task, record.data)
             continue
+        repeat = job.index.repeat(position)
+        saved = replaying(job.sampling_at(position), job.store.responses_of(task.key, repeat))
         try:
-            played = loop.run(play(job.benchmark, task, replaying(job.sampling, job.store.responses_of(task.key)).ask))
+            played = loop.run(play(job.benchmark, task, saved.ask, repeat))
         except (ReplayMiss, AgentFailed):
             diverged.append(task.key)
             yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
             continue
-        yield {**recorded(job.benchmark, task, played), "task": record.data["task"], "format": RECORD_FORMAT}
+        made = {**recorded(job.benchmark, task, played), **numbered(repeat)}
+        yield {**made, "task": record.data["task"], "format": RECORD_FORMAT}
 
 
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
@@ -233,7 +236,7 @@ def _write_page(source: pages.Source) -> None:
 
 
 def _show(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
-    users = f"{report.coverage.scored_users} of {report.coverage.expected_users} users"
+    users = overview.covered(report, "user")
     summary = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
     for words in (summary, *notes):
         screen.print(words, highlight=False, soft_wrap=True, markup=False)

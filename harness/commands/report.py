@@ -138,7 +138,8 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace
     if manifest is not None:
         run = SavedRun(files, manifest, args.trust, args.benchmark)
         benchmark = run.as_it_was(args.tasks_dir, play=False)
-        return benchmark, index_file(benchmark, files.subset, run.tasks(args.tasks_dir), args.results_dir)
+        tasks = run.tasks(args.tasks_dir)
+        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.repeats)
     cls, _ = registry.importing(files.subset)
     made = cls()
     tasks = made.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])

@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
     words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
     options.add(fewer, "--limit N", words, type=options.positive_int)
+    words = "times to play each user, independently: more later go on from fewer (default: 1)"
+    add("--repeats N", words, type=options.repeats, default=1)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
     add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
@@ -122,6 +124,8 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
     learned = _learned(args.results_dir / model.name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
+    if args.repeats > 1 and "seed" in sampling.extra_body:
+        raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
     return Plan(
         name=model.name,
         benchmark=benchmark,
@@ -142,7 +146,11 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
 
 def _selection(args: argparse.Namespace) -> Selection:
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
-    return chosen if args.limit is None else {**chosen, "limit": args.limit}
+    if args.limit is not None:
+        chosen["limit"] = args.limit
+    if args.repeats > 1:
+        chosen["repeats"] = args.repeats
+    return chosen
 
 
 def _config(args: argparse.Namespace) -> config_file.Config | None:

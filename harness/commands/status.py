@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from harness.ui.console import console
 from harness.ui.streams import show_json
 
 TOKENS = ("prompt_tokens", "completion_tokens")
-NUMBERS = ("users", "done", "percent", "failed", "requests", *TOKENS)
+NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
@@ -44,7 +45,7 @@ def execute(args: argparse.Namespace) -> int:
     theirs, unnamed = selection.find_imported(args)
     rows, failed = selection.each(found, _row, lambda run: run.label)
     rows += map(_imported_row, theirs)
-    rows = [{**row, "percent": 100 * row["done"] // row["users"] if row["users"] else None} for row in rows]
+    rows = [{**row, "percent": _percent(row)} for row in rows]
     if args.json:
         show_json(rows)
     elif rows:
@@ -54,16 +55,25 @@ def execute(args: argparse.Namespace) -> int:
     return max(skipped, unnamed, failed)
 
 
+def _percent(row: JSON) -> int | None:
+    """Return how much is done in percent, of users or of users times their repeats."""
+    if not row["users"]:
+        return None
+    done, whole = (row["repeats_done"], row["repeats"]) if "repeats" in row else (row["done"], 1)
+    return int(100 * done // (row["users"] * whole))
+
+
 def _print(rows: list[JSON]) -> None:
     """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
-    for name in COLUMNS:
+    columns = [name for name in COLUMNS if name != "repeats" or any("repeats" in row for row in rows)]
+    for name in columns:
         table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         more = "+" if row["requests_without_usage"] else ""
         shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
         shown |= {name: f"{row[name]}{more}" for name in TOKENS if row[name] is not None}
-        table.add_row(*("" if shown[name] is None else str(shown[name]) for name in COLUMNS))
+        table.add_row(*("" if shown.get(name) is None else str(shown[name]) for name in columns))
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
@@ -71,19 +81,24 @@ def _print(rows: list[JSON]) -> None:
 
 
 def _row(run: SavedRun) -> JSON:
-    """Return a run's row; users done are counted in the results file, which may be ahead of the manifest."""
+    """Return a run's row; users done are counted in the results file, which may be ahead of the manifest. With repeats
+    a user is done once all of them are; `repeats_done` counts them."""
     manifest = run.manifest
-    done = {str(data.get("user_id")) for _, data in objects(run.files.results) if "user_id" in data}
+    plays = {
+        (str(data["user_id"]), str(data.get("repeat"))) for _, data in objects(run.files.results) if "user_id" in data
+    }
+    done, repeats = Counter(user for user, _ in plays), manifest.repeats
     return {
         "name": run.name,
         "subset": run.files.subset,
         "model": manifest.identity["model"],
         "state": _state(run),
         "users": run.expected_users,
-        "done": len(done),
+        "done": sum(times >= repeats for times in done.values()),
         "failed": manifest.counts.get("failed", 0),
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
+        **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
     }
 
 

@@ -109,11 +109,12 @@ def _whole(run: SavedRun, tasks: Path, args: argparse.Namespace, beat: Callable[
         benchmark, unplayed = replayed.benchmark_of(run, args.tasks_dir)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
-    with closing(_index(benchmark, run.files.subset, tasks, args.results_dir)) as index, asyncio.Runner() as loop:
+    opened = _index(benchmark, run.files.subset, tasks, args.results_dir, manifest.repeats)
+    with closing(opened) as index, asyncio.Runner() as loop:
         player = replayed.Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
-    users, records = int(check.expected.sum()), int(check.done.sum())
+    users, records = index.users(check.expected), index.users(check.done)
     notes = [*filter(None, [unplayed]), *check.notes]
     return {"users": users, "records": records, "findings": findings, "notes": notes}
 
@@ -158,16 +159,16 @@ def _untouchable(folder: Path) -> str:
     return "" if os.access(folder, os.W_OK) else NOT_WRITABLE
 
 
-def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path) -> TaskIndex:
+def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path, repeats: int) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that is this user's and writable."""
     try:
         if not any(map(_untouchable, (results.resolve(), *results.glob(".index")))):
-            return index_file(benchmark, subset, tasks, results)
+            return index_file(benchmark, subset, tasks, results, repeats)
     except MachineError as error:
         if not _is_read_only(error):
             raise
     with tempfile.TemporaryDirectory() as elsewhere:
-        return index_file(benchmark, subset, tasks, Path(elsewhere))
+        return index_file(benchmark, subset, tasks, Path(elsewhere), repeats)
 
 
 def _is_read_only(error: MachineError) -> bool:

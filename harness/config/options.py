@@ -15,7 +15,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config.fields import header as checked_header
-from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
+from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
 
@@ -227,6 +227,7 @@ def _number(fits: Callable[[float], bool], expected: str) -> Callable[[str], flo
 
 requests = whole(1, CONCURRENCY_MOST)
 retries = whole(0, RETRIES_MOST)
+repeats = whole(1, REPEATS_MOST)
 positive_int = whole(1, BITS_64 - 1)
 signed_int = whole(-BITS_64, BITS_64 - 1)
 positive_float = _number(lambda number: number > 0, "a number above 0")

@@ -68,6 +68,11 @@ class Plan:
         return self.results / self.name
 
     @property
+    def repeats(self) -> int:
+        """Return how many times each user is played."""
+        return self.selection.get("repeats", 1)
+
+    @property
     def endpoint(self) -> str:
         """Return the address without credentials and query, or `embedded`."""
         return self.found.shown if self.found else defaults.EMBEDDED

@@ -5,8 +5,8 @@ A request is identified by this body, before any change that one provider needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b, sha256
 from typing import Any
 
 import orjson
@@ -24,6 +24,14 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
     extra_body: JSON = field(default_factory=dict)
+
+    def of_repeat(self, repeat: int) -> Sampling:
+        """Return the parameters of a user's repeat, from 1: the first has the run's seed or none, each further one a
+        seed from 0 to 2**31 - 1 that depends on the run's (0 if it has none) and on its number."""
+        if repeat == 1:
+            return self
+        drawn = blake2b(f"{self.seed or 0} {repeat}".encode(), digest_size=4).digest()
+        return replace(self, seed=int.from_bytes(drawn, "big") >> 1)
 
     def encode(self, request: Request) -> bytes:
         """Return the JSON body, UTF-8."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,15 +24,20 @@ from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex, open_index
 
 
-def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path) -> TaskIndex:
-    """Return the index of a subset's tasks; every line is validated before anything is sent."""
+def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path, repeats: int = 1) -> TaskIndex:
+    """Return the index of a subset's tasks, with so many repeats of each user; every line is validated before anything
+    is sent."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
 
     kind = f"{benchmark.name} {subset} {benchmark.task_version}"
     secret = origin.secret(os.environ)
-    return open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.key_field, secret)
+    index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.key_field, secret)
+    if repeats == 1:
+        return index
+    with closing(index):
+        return index.repeated(repeats)
 
 
 def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> None:

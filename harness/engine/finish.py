@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer, Totals
-from harness.benchmarks.records import ODD_SHAPE, read_of
+from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
@@ -39,9 +39,10 @@ class ReportScores:
         self._merged: Totals | None = None
 
     def add(self, record: Record) -> None:
-        self._shard.append(self._with_task(record))
-        if len(self._shard) == SHARD_USERS:
+        """Add a record; a user's repeats follow one another, and are in one shard."""
+        if len(self._shard) >= SHARD_USERS and begins_user(record.data, self._shard[-1].data):
             self.flush()
+        self._shard.append(self._with_task(record))
 
     def report(self, facts: RunFacts, *others: ReportScores) -> tuple[Report, Mapping[str, bytes]]:
         """Return the report, of the users of `others` too, and the benchmark's files that belong to it by name."""
@@ -94,6 +95,8 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
         prompt=run.benchmark.prompt,
         expected_users=run.users,
         failed_users=failed,
+        repeats=run.index.repeats,
+        expected_plays=int(run.expected.sum()),
         schedule=run.manifest.times.get("schedule"),
         run=_described(run.manifest),
         notes=tuple(_notes(run)),
@@ -111,7 +114,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield remark
     for change in manifest.provenance.get("allowed", ()):
         yield f"Continued although {change}; records from before and after stand side by side."
-    outside = int((run.expected & ~run.index.selected(selection)).sum())
+    outside = run.index.users(run.expected & ~run.index.selected(selection))
     if outside:
         yield f"{outside} of the users stand outside the selection asked for last: together they are no fair sample."
     for name in manifest.provenance.get("quirks_used", ()):

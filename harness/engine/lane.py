@@ -36,7 +36,8 @@ from harness.errors import (
     Rejected,
     TransportFault,
 )
-from harness.model import Failure, Reply, Snapshot
+from harness.model import JSON, Failure, Reply, Snapshot
+from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
 """Refused requests of different users, before any success, that indicate a wrong configuration; likewise users for
@@ -76,7 +77,8 @@ class Lane:
         positions, steps = zip(*[run.start() for run in self.runs], strict=True)
         self._positions, self._steps = np.concatenate(positions), np.concatenate(steps)
         self._ends = np.cumsum([len(each) for each in positions]).tolist()
-        self.schedule = Schedule(self._steps, seed)
+        repeats = [at % run.index.repeats for run, at in zip(self.runs, positions, strict=True)]
+        self.schedule = Schedule(self._steps, seed, np.concatenate(repeats))
         self.progress = Progress(name, findings, caller, requested, clock, power, where)
         self._findings = findings
         self._steps_left: dict[int, int] = {}
@@ -175,17 +177,21 @@ class Lane:
     async def _play(self, number: int, run: Run, position: int) -> None:
         """Play one user, from its line to its record or failure."""
         steps = self._steps_left[number] = int(self._steps[number])
-        user = _User(self, run, number, run.task(position), steps)
-        key, saved = user.task.key, run.store.responses_of(user.task.key)
-        conversation = Conversation(run.sampling, saved, user.task.steps, user.call, user.save)
+        user = _User(self, run, number, run.task(position), steps, run.index.repeat(position))
+        saved = run.store.responses_of(user.task.key, user.repeat)
+        conversation = Conversation(run.sampling_at(position), saved, user.task.steps, user.call, user.save)
         played = None
         try:
-            played = await play(run.benchmark, user.task, conversation.ask)
+            played = await play(run.benchmark, user.task, conversation.ask, user.repeat)
             made = recorded(run.benchmark, user.task, played)
+            if run.index.repeats > 1 and "repeat" in made:
+                raise BenchmarkError(
+                    f"benchmark {run.benchmark.name}, record: a run with repeats needs the name repeat"
+                )
         except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
             if played is not None and not self._completed:
                 raise  # a benchmark that cannot measure its first user stops before others are paid for
-            self._fail(run, key, position, error)
+            self._fail(user, position, error)
             self.advance(run, steps - user.counted)
         else:
             self._completed += 1
@@ -195,7 +201,7 @@ class Lane:
             self.advance(run, steps - user.counted)
             if conversation.unused:
                 run.diverged += 1
-                run.store.event("asked_otherwise", user_id=key, unused_responses=conversation.unused)
+                run.store.event("asked_otherwise", **user.about, unused_responses=conversation.unused)
         finally:
             self._take_warnings(run)
             self.progress.replayed += conversation.replayed
@@ -213,13 +219,14 @@ class Lane:
         run.steps_done += steps
         self.schedule.done(steps)
 
-    def _fail(self, run: Run, key: str, position: int, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
+    def _fail(self, user: _User, position: int, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
         """Record a failed user; refusals before any success mean that no other user will succeed."""
         tries = error.tries if isinstance(error, GaveUp) else 1
-        failure = Failure(key, BOUNDARIES.get(type(error), "endpoint"), error.kind, error.detail, tries)
+        run, boundary = user.run, BOUNDARIES.get(type(error), "endpoint")
+        failure = Failure(user.task.key, boundary, error.kind, error.detail, tries, user.repeat)
         run.store.save_failure(failure, run.index.digest(position))
         run.failed += 1
-        self.progress.user_failed(key, error.kind, str(error))
+        self.progress.user_failed(user.name, error.kind, str(error))
         if isinstance(error, Rejected):
             self._rejected += 1
             if self._rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
@@ -243,24 +250,35 @@ class Lane:
 
 @dataclass(slots=True, eq=False)
 class _User:
-    """A user in play. `number` is its place in the schedule, `steps` what it had left at the start, `counted` those of
-    them that are counted as done, and `busy` the seconds in flight of its requests."""
+    """A user in play. `number` is its place in the schedule, `steps` what it had left at the start, `repeat` which of
+    its repeats is played, `counted` the steps that are counted as done, and `busy` the seconds in flight of its
+    requests."""
 
     lane: Lane
     run: Run
     number: int
     task: Task
     steps: int
+    repeat: int
     counted: int = 0
     busy: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """Return what tells this play from the user's other repeats, which may be in flight too."""
+        return self.task.key if self.repeat == 1 else f"{self.task.key} (repeat {self.repeat})"
+
+    @property
+    def about(self) -> JSON:
+        return about(self.task.key, self.repeat)
+
     def call(self, body: bytes, rank: int) -> Awaitable[Reply]:
-        return self.lane.caller.complete(body, rank, self.task.key, self._warn)
+        return self.lane.caller.complete(body, rank, self.name, self._warn)
 
     def save(self, request: str, nth: int, reply: Reply) -> Awaitable[None] | None:
         """Append a new reply; return what to wait for until it is as durable as the run requires, if anything."""
         lane = self.lane
-        self.run.store.save_response(self.task.key, request, nth, reply)
+        self.run.store.save_response(self.task.key, request, nth, reply, self.repeat)
         self.busy += reply.seconds
         lane.step_done(self)
         return lane.commit.saved() if lane.commit.power else None
@@ -270,6 +288,6 @@ class _User:
         if fault.kind == HEDGED:
             tuning = run.manifest.tuning
             tuning["hedged"] = tuning.get("hedged", 0) + 1
-            return run.store.event(HEDGED, user_id=self.task.key, detail=fault.detail, try_number=number)
-        run.store.event("retry", user_id=self.task.key, kind=fault.kind, detail=fault.detail, try_number=number)
+            return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
+        run.store.event("retry", **self.about, kind=fault.kind, detail=fault.detail, try_number=number)
         self.lane.progress.try_failed(fault.kind, fault.detail)

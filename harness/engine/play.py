@@ -26,9 +26,9 @@ class Played:
     chat: Chat
 
 
-async def play(benchmark: Benchmark, task: Task, ask: Ask) -> Played:
+async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1) -> Played:
     """Play one user. Raise what `ask` raised, also where the benchmark caught it, and `BenchmarkError`."""
-    chat, answer = Chat(ask, benchmark.asking, benchmark.language), None
+    chat, answer = Chat(ask, benchmark.asking, benchmark.language, repeat), None
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID

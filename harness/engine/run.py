@@ -48,7 +48,8 @@ PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 class Run:
     """One run of one subset: its tasks, its open files, and how far it is.
 
-    `expected` and `done` are masks over the tasks; users expected and not done remain. `label` is the run's name in
+    `expected` and `done` are masks over the tasks, or over all users' repeats; those expected and not done remain. A
+    user is done once all its expected repeats are. `label` is the run's name in
     messages. `changed` means that tasks or ground truth differ from those that the files were finished with.
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
@@ -79,11 +80,11 @@ class Run:
 
     @property
     def users(self) -> int:
-        return int(self.expected.sum())
+        return self.index.users(self.expected)
 
     @property
     def users_done(self) -> int:
-        return int((self.expected & self.done).sum())
+        return self.users - self.index.users(self.expected & ~self.done)
 
     @cached_property
     def steps(self) -> int:
@@ -93,6 +94,14 @@ class Run:
     @cached_property
     def sampling(self) -> Sampling:
         return sampling_again(self.manifest)
+
+    @cached_property
+    def _samplings(self) -> dict[int, Sampling]:
+        return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
+
+    def sampling_at(self, position: int) -> Sampling:
+        """Return the parameters of the requests of a user's repeat."""
+        return self._samplings[self.index.repeat(position)]
 
     @cached_property
     def scores(self) -> RunningScores:
@@ -109,17 +118,19 @@ class Run:
         A user with saved responses has that many steps fewer left, but at least one.
         """
         positions, saved = self.remaining, np.zeros(len(self.index), np.int32)
-        for key, count in self.store.saved_counts().items():
-            saved[self.index.find(key)] = count
+        for one, count in self.store.saved_counts().items():
+            saved[self.index.find(*one)] = count
         left = np.maximum(1, self.index.steps[positions] - saved[positions])
         self.steps_done = self.steps - int(left.sum())
         return positions, left
 
     def progress(self) -> SubsetProgress:
+        """Return how far the run is; with repeats each counts as a user."""
+        repeats = self.index.repeats
         return SubsetProgress(
-            subset=self.subset,
-            users=self.users,
-            done=self.users_done,
+            subset=self.subset if repeats == 1 else f"{self.subset} x {repeats}",
+            users=int(self.expected.sum()),
+            done=int((self.expected & self.done).sum()),
             failed=self.failed,
             steps=self.steps,
             steps_done=self.steps_done,
@@ -144,6 +155,8 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
             f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
             "so give this run a --name of its own"
         )
+    if old is not None and (had := old.repeats) > plan.repeats:
+        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
     manifest = _manifest(plan, files.subset, provenance, index, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
@@ -154,7 +167,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
         or store.outside() > 0
     )
-    for words in _state(run, old, int((done & ~selected).sum())):
+    for words in _state(run, old, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
@@ -183,7 +196,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         identity=plan.identity(),
         provenance={**provenance, "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
         tuning=cast(Tuning, asdict(plan.tuning)),
-        tasks={"path": path, "sha256": index.sha256, "users": len(index), "truth": truth},
+        tasks={"path": path, "sha256": index.sha256, "users": index.users(), "truth": truth},
         selection=plan.selection,
         state=RUNNING,
         counts={},

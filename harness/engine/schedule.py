@@ -15,12 +15,14 @@ SLACK = 1.5
 
 
 class Schedule:
-    """Over `steps`, the remaining steps of every remaining user; a user is its index in that array."""
+    """Over `steps`, the remaining steps of every remaining user; a user is its index in that array. With `repeats`,
+    which repeat of a user each is, all first ones start before any second one."""
 
-    def __init__(self, steps: NDArray[np.int32], seed: int) -> None:
+    def __init__(self, steps: NDArray[np.int32], seed: int, repeats: NDArray[np.int64] | None = None) -> None:
         # Read one at a time, memoryviews are several times as fast as arrays.
         self._steps = steps.data
-        self._random = np.random.default_rng(seed).permutation(len(steps)).data
+        order = np.random.default_rng(seed).permutation(len(steps))
+        self._random = (order if repeats is None else order[np.argsort(repeats[order], kind="stable")]).data
         self._longest = np.argsort(-steps, kind="stable").data
         self._started = bytearray(len(steps))
         self._next_random = self._next_longest = 0

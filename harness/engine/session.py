@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
-from harness.benchmarks.overview import headline
+from harness.benchmarks.overview import covered, headline
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
@@ -100,7 +100,7 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
 
 
 def _notices(plan: Plan) -> Iterator[str]:
-    """Yield what a user should know about where requests go, before the first one is sent."""
+    """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats."""
     if plan.found is None:
         yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
         if note := plan.benchmark.note_on_baselines:
@@ -114,10 +114,13 @@ def _notices(plan: Plan) -> Iterator[str]:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
+    if plan.repeats > 1 and plan.sampling.temperature == 0:
+        yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 
 
-_Indexes = dict[tuple[str, str, str, Path], TaskIndex]
-"""By benchmark, the version of its rules, subset and tasks file; runs of several models share them."""
+_IndexKey = tuple[str, str, str, Path, int]
+_Indexes = dict[_IndexKey, TaskIndex]
+"""By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
 
 
 def _open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
@@ -126,13 +129,13 @@ def _open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
     for plan in plans:
         for subset, path in plan.tasks.items():
             if (key := _index_key(plan, subset)) not in found:
-                found[key] = index_file(plan.benchmark, subset, path, plan.results)
+                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
                 held.callback(found[key].close)
     return found
 
 
-def _index_key(plan: Plan, subset: str) -> tuple[str, str, str, Path]:
-    return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset]
+def _index_key(plan: Plan, subset: str) -> _IndexKey:
+    return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset], plan.repeats
 
 
 def _open_sessions(
@@ -234,9 +237,10 @@ class Session:
         manifest.save(files.manifest)
         if nothing:
             return
-        of = report.coverage
-        users = f"{of.scored_users} of {of.expected_users} users{'' if of.complete else ' (INCOMPLETE)'}"
-        self._say(f"{run.label}: {users}: {headline(report)}; report: {files.report('txt')}")
+        incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
+        self._say(
+            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}; report: {files.report('txt')}"
+        )
         plan = self.plan
         self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
 
@@ -244,11 +248,12 @@ class Session:
         """Print what remains and the command for it; return the exit code."""
         plan, runs, label = self.plan, self.runs, self._label
         remaining, failed = sum(len(run.remaining) for run in runs), sum(run.failed for run in runs)
+        what = "user" if plan.repeats == 1 else "repeat"
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
-            self._say(f"{label}{word}; {plural(remaining, 'user')} remaining")
+            self._say(f"{label}{word}; {plural(remaining, what)} remaining")
         elif failed:
-            self._say(f"{label}{plural(failed, 'user')} failed: not scored; see {plan.folder}/failures_*.jsonl")
+            self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
         for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:
             self._say(f"{label}warning: {warning}")
         if diverged := sum(run.diverged for run in runs):

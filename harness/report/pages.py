@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import orjson
-from msgspec import structs
+from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark, Task
@@ -32,7 +32,7 @@ from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragrap
 from harness.store import log
 from harness.store.atomic import check_folder, replacing
 from harness.store.files import RunFiles
-from harness.store.run import completion_of
+from harness.store.run import about, completion_of
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
@@ -94,7 +94,7 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     made, cards, reader = _opened(source, wish)
     drawn = reader.drawn(source.seed, wish.users)
     examples = reader.first(_invalid(source.report))
-    reader.find_replies({str(data["user_id"]) for data in (*drawn, *examples.values())}, wish.patient)
+    reader.find_replies({reader.start_of_response(data) for data in (*drawn, *examples.values())}, wish.patient)
     records = [Record(str(data["user_id"]), data) for data in drawn]
     together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
     blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
@@ -154,10 +154,10 @@ def _invalid(report: Report) -> list[str]:
 
 def _note(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
     """Return a function from the number of users on the page to a note on who they are."""
-    users, lines = source.report.coverage.scored_users, min(len(reader), wish.users)
+    (users, what), lines = _scored(source.report), min(len(reader), wish.users)
 
     def note(shown: int) -> str:
-        of = f"A sample of {shown} of the {users} {source.report.user}s, drawn with seed {source.seed}"
+        of = f"A sample of {shown} of the {users} {what}, drawn with seed {source.seed}"
         whole = lines == len(reader) and shown == drawn
         sentences = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
         sentences.append(_left_out(lines - drawn))
@@ -175,12 +175,15 @@ def _note(source: Source, cards: Cards, reader: _Reader, wish: Wish, drawn: int)
 
 
 def _all(source: Source, cards: Cards, shown: int) -> str:
-    users = source.report.coverage.scored_users
-    return (
-        f"All {users} {source.report.user}s."
-        if shown == users
-        else f"{shown} {source.report.user}s; the report scores {users}."
-    )
+    users, what = _scored(source.report)
+    return f"All {users} {what}." if shown == users else f"{shown} {what}; the report scores {users}."
+
+
+def _scored(report: Report) -> tuple[int, str]:
+    """Return how many records a report scores, and what they are of."""
+    if report.repeats is UNSET:
+        return report.coverage.scored_users, f"{report.user}s"
+    return report.repeats.scored, f"repeats of {report.user}s"
 
 
 def _left_out(lines: int) -> str:
@@ -260,13 +263,12 @@ class _Reader:
                 if "user_id" in data and of_task:
                     yield data
 
-    def find_replies(self, users: set[str] | None, patient: bool) -> None:
-        """Find where the replies of users are; of all, if none are named."""
+    def find_replies(self, wanted: set[bytes] | None, patient: bool) -> None:
+        """Find the responses whose lines start like this; of all, if nothing is named."""
         path = self._source.files.responses
         if not patient and path.exists() and path.stat().st_size > REPLIES_READ:
             self.impatient = True
             return
-        wanted = None if users is None else {_start_of_response(user) for user in users}
         keys, offsets = array("q"), array("q")
         for line in log.lines(path):
             start = line.text[: line.text.find(b',"request"')]
@@ -277,9 +279,9 @@ class _Reader:
         self._keys = np.frombuffer(keys, np.int64)[order]
         self._offsets = np.frombuffer(offsets, np.int64)[order]
 
-    def replies(self, user: str) -> list[Completion]:
-        """Return a user's, in the order in which they came; malformed lines are left out."""
-        key = hash(_start_of_response(user))
+    def replies(self, record: JSON) -> list[Completion]:
+        """Return those of a record's user and repeat, in the order in which they came; malformed lines are left out."""
+        user, key = str(record["user_id"]), hash(self.start_of_response(record))
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
         found: list[Completion | None] = []
         with _reading(self._source.files.responses) as file:
@@ -289,14 +291,24 @@ class _Reader:
                 found.append(completion_of(data) if data.get("user_id") == user else None)
         return [completion for completion in found if completion is not None]
 
+    def start_of_response(self, record: JSON) -> bytes:
+        """Return how the lines of the responses of a record's user and repeat begin."""
+        return orjson.dumps(about(str(record["user_id"]), self._repeat(record)))[:-1]
+
+    def _repeat(self, record: JSON) -> Any:
+        """Return which of its user's repeats a record is of; without repeats its member `repeat` is the benchmark's."""
+        return 1 if self._source.report.repeats is UNSET else record.get("repeat", 1)
+
     def carded(self, cards: Cards) -> Callable[[JSON], Card]:
         """Return a function that makes cards of records. Raise `BadInput` with the user of a malformed record."""
 
         def card(data: JSON) -> Card:
             user = str(data["user_id"])
             with read_of(user, NOT_SHOWN):
-                made = cards.card(data, self._task(data), self.replies(user))
-            return replace(made, blocks=tuple(map(_cut, made.blocks)))
+                made = cards.card(data, self._task(data), self.replies(data))
+            repeat = self._repeat(data)
+            name = made.key if repeat == 1 else f"{made.key} (repeat {repeat})"
+            return replace(made, key=name, blocks=tuple(map(_cut, made.blocks)))
 
         return card
 
@@ -304,7 +316,7 @@ class _Reader:
         """Return a model's reply where its answer was invalid in this way."""
         user = str(data["user_id"])
         with read_of(user, NOT_SHOWN):
-            return cards.example(data, self.replies(user), kind)
+            return cards.example(data, self.replies(data), kind)
 
     def _task(self, data: JSON) -> Task | None:
         """Return the task that a record was made of, None without tasks."""
@@ -347,10 +359,6 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
             file = io.BytesIO()
         with file:
             yield file
-
-
-def _start_of_response(user: str) -> bytes:
-    return b'{"user_id":' + orjson.dumps(user)
 
 
 def _cut(block: Block) -> Block:

@@ -37,14 +37,15 @@ def distance(p: Array | Counts, q: Array | Counts) -> Array:
 def left_out(p: Array | Counts, rows: Counts, totals: Counts) -> Array:
     """Return the divergence from `p` of `totals` without one user, for each user.
 
-    `rows` is users x bins, each user's counts, with the same sum for all; `totals` is the sum over all users, who
-    may be more than those of `rows` and must be at least two.
+    `rows` is users x bins, each user's counts, with few different sums; `totals` is the sum over all users, who may be
+    more than those of `rows` and must be at least two.
     """
-    expected = _normalised(p)
-    remaining = int(totals.sum()) - int(rows[0].sum())
+    expected, sizes, values = _normalised(p), rows.sum(axis=1), np.empty(len(rows))
     taken = np.arange(int(rows.max()) + 1)
-    terms = _terms(expected[:, None], np.maximum(totals[:, None] - taken, 0) / remaining)
-    values: Array = terms[np.arange(len(totals)), rows].sum(axis=1)
+    for size in np.unique(sizes):
+        remaining, alike = int(totals.sum()) - int(size), sizes == size
+        terms = _terms(expected[:, None], np.maximum(totals[:, None] - taken, 0) / remaining)
+        values[alike] = terms[np.arange(len(totals)), rows[alike]].sum(axis=1)
     return values.clip(0.0, 1.0)
 
 

@@ -17,7 +17,7 @@ import orjson
 from msgspec import Meta
 
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.defaults import CONCURRENCY_MOST, RETRIES_MOST, SECONDS_MOST
+from harness.defaults import CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
@@ -112,11 +112,13 @@ class Tasks(TypedDict):
 
 
 class Selection(TypedDict):
-    """Which users: a share of them, or the first `limit`, in the order that the seed draws."""
+    """Which users: a share of them, or the first `limit`, in the order that the seed draws; each played `repeats`
+    times, if that is more than once."""
 
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
     limit: NotRequired[Annotated[int, Meta(ge=1)]]
+    repeats: NotRequired[Annotated[int, Meta(ge=1, le=REPEATS_MOST)]]
 
 
 def share(selection: Selection, users: int) -> float:
@@ -159,6 +161,11 @@ class Manifest(msgspec.Struct, kw_only=True):
     times: Times
     results_sha256: str | None = None
     format: int = FORMAT
+
+    @property
+    def repeats(self) -> int:
+        """Return how many times each user is played."""
+        return self.selection.get("repeats", 1)
 
     def save(self, path: Path, disk: Disk = DISK) -> None:
         write(path, orjson.dumps(msgspec.structs.asdict(self), option=orjson.OPT_INDENT_2) + b"\n", disk=disk)

@@ -44,7 +44,7 @@ class RunStore:
             make_folder(folder, disk)
         self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
-        self._saved: dict[str, list[tuple[int, int]]] = {}
+        self._saved: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self._records = 0
         self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
@@ -133,9 +133,9 @@ class RunStore:
         """Return the number of records of users or contents that the tasks file no longer has, and superseded ones."""
         return self._records - int(self.done.sum())
 
-    def responses_of(self, key: str) -> dict[tuple[str, int], Completion]:
+    def responses_of(self, key: str, repeat: int = 1) -> dict[tuple[str, int], Completion]:
         """Return the saved responses of a user by request digest, and how often that request was sent before."""
-        found, places = {}, self._saved.get(key)
+        found, places = {}, self._saved.get((key, repeat))
         if not places:
             return {}
         try:
@@ -149,9 +149,9 @@ class RunStore:
             raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
         return found
 
-    def saved_counts(self) -> dict[str, int]:
-        """Return how many responses are saved of each user that is not done."""
-        return {key: len(places) for key, places in self._saved.items()}
+    def saved_counts(self) -> dict[tuple[str, int], int]:
+        """Return how many responses are saved of each user and repeat that is not done."""
+        return {one: len(places) for one, places in self._saved.items()}
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -159,14 +159,15 @@ class RunStore:
 
     def failed_users(self, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
         """Return the number of expected users in the failures file, with unchanged tasks, that are not done."""
-        remaining = expected & ~self.done
-        failed = {index.current(data) for _, data in log.objects(self.files.failures)}
-        return sum(bool(remaining[position]) for position in failed if position is not None)
+        failed = np.zeros(len(index), np.bool_)
+        found = (index.current(data) for _, data in log.objects(self.files.failures))
+        failed[[position for position in found if position is not None]] = True
+        return index.users(failed & expected & ~self.done)
 
-    def save_response(self, key: str, request: str, nth: int, reply: Reply) -> None:
+    def save_response(self, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before."""
-        line = {
-            "user_id": key,
+        line: JSON = {
+            **about(key, repeat),
             "request": request,
             "nth": nth,
             "completion": reply.completion,
@@ -182,18 +183,19 @@ class RunStore:
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         """Append a user's record; return it as it is in the file."""
-        record = _record({**data, "task": index.digest(position), "format": RECORD_FORMAT})
+        repeat = index.repeat(position)
+        record = _record({**data, **numbered(repeat), "task": index.digest(position), "format": RECORD_FORMAT})
         self._results_at[position] = self._results.append(record.data)
         self._records += 1
         self._appended_users += 1
         self._unsynced_line()
-        self._saved.pop(record.key, None)
+        self._saved.pop((record.key, repeat), None)
         return record
 
     def save_failure(self, failure: Failure, digest: str) -> None:
         self._failures.append(
             {
-                "user_id": failure.key,
+                **about(failure.key, failure.repeat),
                 "boundary": failure.boundary,
                 "kind": failure.kind,
                 "detail": failure.detail,
@@ -279,16 +281,29 @@ class RunStore:
                 found[position] = line.offset
         return found
 
-    def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[str, list[tuple[int, int]]]:
-        """Return the offsets and sizes of the saved responses of users that are not done."""
-        places: dict[str, list[tuple[int, int]]] = {}
+    def _find_responses(
+        self, index: TaskIndex, done: NDArray[np.bool_]
+    ) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        """Return the offsets and sizes of the saved responses of users and repeats that are not done."""
+        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for line, data in log.objects(self.files.responses):
             self.beat()
-            key = str(data.get("user_id"))
-            position = index.find(key)
+            position = index.of(data)
             if position is not None and not done[position]:
-                places.setdefault(key, []).append((line.offset, line.size))
+                one = str(data.get("user_id")), index.repeat(position)
+                places.setdefault(one, []).append((line.offset, line.size))
         return places
+
+
+def numbered(repeat: int) -> JSON:
+    """Return the member of a line that says which repeat it is of. The first has none: so a run that is repeated later
+    has the lines that it had."""
+    return {"repeat": repeat} if repeat != 1 else {}
+
+
+def about(key: str, repeat: int) -> JSON:
+    """Return the members of a line that say whom it is about."""
+    return {"user_id": key, **numbered(repeat)}
 
 
 def _record(data: JSON) -> Record:

@@ -54,10 +54,11 @@ PACKED = struct.Struct("<qiqQ16si")
 
 
 class TaskIndex:
-    """Positions count from 0 in the file's order."""
+    """Positions count from 0 in the file's order. With `repeats` each user has as many, one after another."""
 
-    def __init__(self, path: Path, rows: NDArray[Any], sha256_hex: str, cache: Path) -> None:
+    def __init__(self, path: Path, rows: NDArray[Any], sha256_hex: str, cache: Path, repeats: int = 1) -> None:
         self.path = path
+        self.repeats = repeats
         self._cache = cache
         self.sha256 = sha256_hex
         self.rows = rows
@@ -73,15 +74,34 @@ class TaskIndex:
     def close(self) -> None:
         os.close(self._fd)
 
-    def find(self, key: str) -> int | None:
-        """Return the position of a user, None if the file has no such user."""
+    def repeated(self, repeats: int) -> TaskIndex:
+        """Return an index of the same file with so many positions for each user. Both have to be closed."""
+        return TaskIndex(self.path, np.repeat(self.rows, repeats), self.sha256, self._cache, repeats)
+
+    def users(self, mask: NDArray[np.bool_] | None = None) -> int:
+        """Return the number of users, or of those with any of their repeats in a mask over the positions."""
+        return len(self) // self.repeats if mask is None else int(mask.reshape(-1, self.repeats).any(axis=1).sum())
+
+    def repeat(self, position: int) -> int:
+        """Return which of its user's repeats a position is, from 1."""
+        return position % self.repeats + 1
+
+    def find(self, key: str, repeat: Any = 1) -> int | None:
+        """Return the position of a user's repeat, None if there is no such user or repeat."""
+        if type(repeat) is not int or not 1 <= repeat <= self.repeats:
+            return None
         wanted = np.uint64(key_hash(key))
         at = int(np.searchsorted(self._sorted, wanted))
-        return int(self._order[at]) if at < len(self._sorted) and self._sorted[at] == wanted else None
+        return int(self._order[at + repeat - 1]) if at < len(self._sorted) and self._sorted[at] == wanted else None
+
+    def of(self, data: JSON) -> int | None:
+        """Return the position that a line of a run is about, whichever version of the task. Without repeats `repeat`
+        is a member like any other of a benchmark's record."""
+        return self.find(str(data.get("user_id")), data.get("repeat", 1) if self.repeats > 1 else 1)
 
     def current(self, data: JSON) -> int | None:
         """Return the position of the task that a line is about, None if that is gone or has changed since."""
-        position = self.find(str(data.get("user_id")))
+        position = self.of(data)
         return position if position is not None and self.digest(position) == data.get("task") else None
 
     def digest(self, position: int) -> str:
@@ -106,8 +126,8 @@ class TaskIndex:
     def select(self, ratio: float, seed: int, limit: int | None = None) -> NDArray[np.bool_]:
         """Return a mask of a share of the users, or of `limit` of them; for one seed, more include fewer."""
         chosen = np.zeros(len(self), dtype=np.bool_)
-        wanted = max(1, round(ratio * len(self))) if limit is None else limit
-        count = min(len(self), wanted)
+        wanted = max(1, round(ratio * self.users())) if limit is None else limit
+        count = min(self.users(), wanted) * self.repeats  # those of a user have one key, and so follow one another
         chosen[np.argsort(_mixed(self._keys, seed), kind="stable")[:count]] = True
         return chosen
 

@@ -181,11 +181,11 @@ def test_any_benchmark_can_name_what_a_metric_is_ranked_by(monkeypatch: pytest.M
     """The figure that is compared is the named one, and the metric as given is there next to it."""
     monkeypatch.setattr(Ranked, "values", lambda self, found: [one["values"] for one in found])
     figures = Figures(Ranked())
-    compared, given = figures.contributions(records([1.0, 0.25], [1.0, 0.5]))
+    compared, given = figures.contributions(figures.raw(records([1.0, 0.25], [1.0, 0.5])), [0, 1])
     assert (compared.tolist(), given.tolist()) == ([[0.25, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
-    assert figures.contributions([])[0].shape == (0, 2)
+    assert figures.contributions(figures.raw([]), [])[0].shape == (0, 2)
     with pytest.raises(BenchmarkError, match="fair hits"):
-        figures.contributions(records([1.0]))
+        figures.raw(records([1.0]))
 
 
 def test_a_value_of_one_side_alone_counts_on_neither() -> None:

@@ -17,10 +17,12 @@ from tests.support.processes import wait_for_responses
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("durability", ["process", "power"])
-def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path, durability: str) -> None:
+@pytest.mark.parametrize(("durability", "users", "repeats"), [("process", 30, 1), ("power", 30, 1), ("process", 10, 3)])
+def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
+    tmp_path: Path, durability: str, users: int, repeats: int
+) -> None:
     """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again."""
-    found = campaign(kills=4, users=30, steps=6.0, concurrency=4, seed=3, folder=tmp_path, durability=durability)
+    found = campaign(4, users, 6.0, concurrency=4, seed=3, folder=tmp_path, durability=durability, repeats=repeats)
     assert (found.kills, found.identical) == (4, found.runs)
     assert found.extra <= found.allowed
 

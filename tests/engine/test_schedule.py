@@ -126,3 +126,12 @@ def test_order_hangs_on_the_seed_alone() -> None:
 def test_schedule_of_nobody_is_empty() -> None:
     """Where nothing is owed, nothing starts."""
     assert not Schedule(np.array([], np.int32), 0)
+
+
+def test_all_first_repeats_start_before_any_second_one() -> None:
+    """So that a run that is interrupted has every user once first; within a repeat the order is a fair draw."""
+    repeats = np.tile([0, 1, 2], 40)
+    schedule = Schedule(np.ones(120, np.int32), 5, repeats)
+    order = [schedule.next(4) for _ in range(100)]  # the last ones go by length
+    assert np.diff(repeats[order]).min() == 0
+    assert sorted(order[:40]) != order[:40]

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.errors import BadInput, MachineError
 from harness.model import Where
@@ -340,3 +342,27 @@ def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=re.escape(said)):
         open_index(path, "test 1", lambda line, where: (line.decode(), 1), tmp_path / ".index")
+
+
+@given(
+    users=st.integers(1, 30), repeats=st.integers(1, 4), ratio=st.floats(0.01, 1), limit=st.none() | st.integers(1, 40)
+)
+@settings(deadline=None, max_examples=30)
+def test_repeats_of_an_index_are_found_and_selected_together(
+    tmp_path_factory: pytest.TempPathFactory, users: int, repeats: int, ratio: float, limit: int | None
+) -> None:
+    """Each user's repeats follow one another, and a share takes the users that it takes without repeats."""
+    path = tmp_path_factory.mktemp("index") / "tasks.jsonl"
+    path.write_text("".join(f"u{number} 1\n" for number in range(users)))
+    with (
+        closing(open_index(path, "test 1", Rules(), path.parent / ".index")) as once,
+        closing(once.repeated(repeats)) as index,
+    ):
+        places = [index.find(f"u{user}", repeat + 1) for user in range(users) for repeat in range(repeats)]
+        assert places == list(range(users * repeats)) == list(range(len(index)))
+        assert [index.repeat(place) for place in places if place is not None] == [*range(1, repeats + 1)] * users
+        odd: list[object] = [0, repeats + 1, True, "1", None]
+        assert [index.find("u0", repeat) for repeat in odd] == [None] * len(odd)
+        chosen = index.select(ratio, 7, limit).reshape(-1, repeats)
+        assert (chosen == once.select(ratio, 7, limit)[:, None]).all()
+        assert index.users(chosen.ravel()) == chosen[:, 0].sum() and index.users() == users

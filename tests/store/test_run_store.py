@@ -195,7 +195,7 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
     assert store.responses_of("甲") == {("r1", 0): full, ("r1", 1): Completion("again")}
     assert store.responses_of("乙") == {("r1", 0): Completion("乙")}
     assert store.responses_of("丙") == {}
-    assert store.saved_counts() == {"甲": 2, "乙": 1}
+    assert store.saved_counts() == {("甲", 1): 2, ("乙", 1): 1}
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:

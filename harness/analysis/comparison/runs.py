@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -148,15 +149,17 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
 
 def read(of: Subset, figures: Figures) -> Side:
     """Return what a run's users contribute. Raise `BadInput` for records that this harness has not scored."""
-    tasks, places, parts = dict[str, str](), dict[str, int](), list[tuple[Array, Array]]()
+    tasks, places, parts = dict[str, str](), dict[str, dict[str, int]](), list[Array]()
     outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
     records = _records(of, skipped)
     while batch := list(islice(records, SHARD)):
         for place, (record, task) in enumerate(batch, len(outcomes)):
-            tasks[record.key], places[record.key] = task, place  # of two records the later one is the user's
+            if tasks.get(record.key) != task:  # of two records the later one is the user's
+                tasks[record.key], places[record.key] = task, {}
+            places[record.key][str(record.data.get("repeat"))] = place
         shard = [record for record, _ in batch]
         try:
-            parts.append(figures.contributions(shard))
+            parts.append(figures.raw(shard))
             counted = [tuple(sorted(one.items())) for one in figures.outcomes(shard)]
         except ODD_SHAPE as error:  # a record that is odd only together with others
             raise BadInput(
@@ -166,13 +169,22 @@ def read(of: Subset, figures: Figures) -> Side:
         except BadInput as error:
             raise BadInput(f"{of.files.results}: {error}") from None
         outcomes += [alike.setdefault(one, one) for one in counted]
-    chosen = [places[key] for key in tasks]
-    rows, given = map(np.concatenate, zip(*parts, strict=True)) if tasks else figures.contributions([])
+    chosen = [[*places[key].values()] for key in tasks]
+    starts = np.cumsum([0, *map(len, chosen)])[:-1].tolist()
+    raw = np.concatenate(parts)[[place for some in chosen for place in some]] if tasks else figures.raw([])
+    rows, given = figures.contributions(raw, starts)
     failures = (data for _, data in objects(of.files.failures))
     failed = {str(data.get("user_id")): str(data.get("task")) for data in failures}
     failed = {user: task for user, task in failed.items() if user not in tasks}
-    counts = [outcomes[place] for place in chosen]
-    return Side(of, tasks, rows[chosen], given[chosen], counts, skipped[0], failed)
+    counts = [_together([outcomes[place] for place in some]) for some in chosen]
+    return Side(of, tasks, rows, given, counts, skipped[0], failed)
+
+
+def _together(outcomes: Sequence[Outcomes]) -> Outcomes:
+    """Return the outcomes of a user's repeats as one."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    return tuple(sorted(sum((Counter(dict(one)) for one in outcomes), Counter()).items()))
 
 
 def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:

@@ -142,5 +142,7 @@ def _unlike(a: Subset, b: Subset) -> Iterator[str]:
         before, after = (of.manifest.provenance.get(name) for of in (a, b) if of.manifest)
         if before != after:
             yield f"Not alike: {name} was {before} for {a.run}, {after} for {b.run}."
+    if max(before := a.manifest.repeats, after := b.manifest.repeats) > 1:
+        yield f"Each user counts with the mean over its repeats: {before} in {a.run}, {after} in {b.run}."
     if a.manifest.tasks["sha256"] != b.manifest.tasks["sha256"]:
         yield f"{a.run} and {b.run} had different tasks files: only users whose tasks are the same are compared."

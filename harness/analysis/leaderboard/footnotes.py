@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import fsencode
@@ -21,6 +22,10 @@ RANKS = (
     "once; =: not separable from the best."
 )
 PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
+MOST_REPEATS = 1000
+"""A larger number of repeats is called any."""
+PAYS = 0.2
+"""Share of the answers in the variance of a user's mean from which more repeats are worth a word."""
 UNFINISHED = "resume continues, reeval scores what exists"
 
 
@@ -38,7 +43,7 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
     found += [PROMPTS] if any(table.spreads for table in printed) else []
-    found += _invalid(printed)
+    found += [*_invalid(printed), *_repeats(printed)]
     rows = [row for table in printed for row in table.rows if not row.is_published]
     names = dict.fromkeys(row.name for row in rows)
     synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
@@ -53,10 +58,10 @@ def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
     figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
     marked = (figure.report for figure in figures if figure.report and not figure.complete)
     found = {(report.run, report.subset): report for report in marked}
-    alike: dict[tuple[str, int, int], list[str]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for report in sorted(found.values(), key=lambda report: report.scored / max(report.in_tasks, 1)):
-        alike.setdefault((report.run, report.scored, report.in_tasks), []).append(report.subset)
-    counts = [f"{run} on {', '.join(subsets)} {scored} of {users}" for (run, scored, users), subsets in alike.items()]
+        alike.setdefault((report.run, report.covered), []).append(report.subset)
+    counts = [f"{run} on {', '.join(subsets)} {covered}" for (run, covered), subsets in alike.items()]
     if counts:
         yield f"*: not all users of the tasks file are scored: {bounded(counts, '; ')}."
 
@@ -107,6 +112,30 @@ def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
         counts = [f"{run} {invalid} of {answers}" for run, invalid, answers in found if invalid]
         if counts:
             yield f"{layout.invalid}: {bounded(counts)}."
+
+
+def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield how many repeats runs have, and for which figures more would pay."""
+    figures = [
+        (table.metric.name, figure.report)
+        for table in printed
+        for row in table.rows
+        for figure in row.figures.values()
+        if figure and figure.report and figure.report.repeats
+    ]
+    counts = {f"{report.run} {report.repeats.repeats}" for _, report in figures if report.repeats}
+    if counts:
+        yield f"Each user counts with the mean over its repeats: {bounded(sorted(counts))}."
+    paying = dict[str, None]()
+    for name, report in figures:
+        of = report.repeats.components.get(name) if report.repeats else None
+        if of and of.share is not None and of.share > PAYS and of.removable is not None:
+            needed = of.within * (1 - PAYS) / PAYS
+            enough = f"up to {math.ceil(needed / of.between)}" if of.between * MOST_REPEATS > needed else "any number"
+            shorter = f"intervals at most {100 * of.removable:.0f} % shorter"
+            paying[f"{report.run} on {report.subset}, {name}: {enough} ({shorter})"] = None
+    if paying:
+        yield f"More repeats would pay: {bounded(paying, '; ')}."
 
 
 def bounded(entries: Iterable[str], between: str = ", ") -> str:

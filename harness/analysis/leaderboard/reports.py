@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 import orjson
+from msgspec import UNSET
 
 from harness import defaults
 from harness.benchmark import Metric
 from harness.benchmarks import reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Report
+from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Repeats, Report
 from harness.errors import BadInput, shown
 from harness.model import JSON
 from harness.printable import short_hash
@@ -104,6 +105,13 @@ class Scored:
     usage: Mapping[str, int]
     values: Mapping[str, Value | None]
     limit: int | None = None
+    repeats: Repeats | None = None
+
+    @property
+    def covered(self) -> str:
+        """Return how many users of the tasks file are scored, and with repeats how many of their plays."""
+        of, users = self.repeats, f"{self.scored} of {self.in_tasks}"
+        return f"{users} ({of.scored} of {of.expected} repeats)" if of else users
 
     @property
     def about(self) -> str:
@@ -116,6 +124,7 @@ class Scored:
         words = [self.prompt_label, *self.settings]
         if self.ratio != 1.0:
             words.append(f"share {self.ratio:g}" if self.limit is None else f"limit {self.limit}")
+        words += [f"{self.repeats.repeats} repeats"] if self.repeats else []
         words += ["synthetic tasks"] if self.synthetic else []
         return ", ".join(words)
 
@@ -174,6 +183,7 @@ def checked(report: Report, path: Path) -> Scored:
         sampling=_sampling(run),
         ratio=ratio,
         limit=run.limit,
+        repeats=None if report.repeats is UNSET else report.repeats,
         synthetic=any("synthetic" in note for note in report.notes),
         tasks=run.tasks_sha256 or "",
         files=tuple(digest for _, digest in sorted(run.files.items())),

@@ -47,7 +47,7 @@ def _object(line: Line) -> JSON | None:
 class Replies:
     """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory."""
 
-    def __init__(self, path: Path, find: Callable[[str], int | None], beat: Callable[[], None]) -> None:
+    def __init__(self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]) -> None:
         self._path = path
         self._find = find
         self._beat = beat
@@ -60,11 +60,11 @@ class Replies:
             if data is None:
                 yield f"{at}: {TORN}"
                 continue
-            position = self._find(str(data.get("user_id")))
+            position = self._find(data)
             numbers.append(number)
             positions.append(-1 if position is None else position)
             offsets.append(line.offset)
-            keys.append(key_hash(f"{data.get('user_id')} {data.get('request')} {data.get('nth')}"))
+            keys.append(key_hash(" ".join(str(data.get(name)) for name in ("user_id", "repeat", "request", "nth"))))
         order = np.argsort(np.frombuffer(positions, np.int64), kind="stable")
         self._positions = np.frombuffer(positions, np.int64)[order]
         self._offsets = np.frombuffer(offsets, np.int64)[order]
@@ -122,7 +122,7 @@ def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None
 
 
 class LinesCheck:
-    """The checks of one run without its tasks; nothing is changed. `records` are of different users."""
+    """The checks of one run without its tasks; nothing is changed. `records` counts the users that have any."""
 
     def __init__(self, run: SavedRun, beat: Beat) -> None:
         self.records = 0
@@ -133,7 +133,7 @@ class LinesCheck:
         files, manifest = self._run.files, self._run.manifest
         if manifest.subset != files.subset:
             yield f"{files.manifest.name} is of {manifest.subset}"
-        replies = Replies(files.responses, lambda user: None, self._beat)
+        replies = Replies(files.responses, lambda data: None, self._beat)
         yield from logs(self._run, replies, self._beat, lambda data: None)
         yield from self._results()
         counted = manifest.counts.get("done")
@@ -142,16 +142,16 @@ class LinesCheck:
 
     def _results(self) -> Iterator[str]:
         """Check the results. A user whose task has changed has a record of each version until the run ends."""
-        whole, seen = hashlib.sha256(), set[tuple[str, str]]()
+        whole, seen = hashlib.sha256(), set[tuple[str, ...]]()
         for at, _, line, data in opened(self._run.files.results, self._beat):
             whole.update(line.text + b"\n")
             if data is None:
                 yield f"{at}: {TORN}"
-            elif (made := (str(data.get("user_id")), str(data.get("task")))) in seen:
+            elif (made := tuple(str(data.get(name)) for name in ("user_id", "task", "repeat"))) in seen:
                 yield f"{at}: user {made[0]} has a duplicate record"
             else:
                 seen.add(made)
-        self.records = len({user for user, _ in seen})
+        self.records = len({user for user, *_ in seen})
         yield from unlike_manifest(self._run, whole.hexdigest())
 
 

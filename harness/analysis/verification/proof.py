@@ -53,7 +53,7 @@ class Check:
         self.notes: list[str] = []
         self._run, self._files, self._manifest = run, run.files, run.manifest
         self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
-        self._replies = Replies(run.files.responses, index.find, beat)
+        self._replies = Replies(run.files.responses, index.of, beat)
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
@@ -83,8 +83,8 @@ class Check:
             yield f"{self._files.manifest.name}: identity.benchmark is {manifest.identity['benchmark']}"
         if manifest.tasks["sha256"] != index.sha256:
             yield f"{index.path} is not the tasks file that this run was made with"
-        elif manifest.tasks["users"] != len(index):
-            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {len(index)}"
+        elif manifest.tasks["users"] != index.users():
+            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {index.users()}"
         if manifest.tasks.get("truth", "") != self._benchmark.truth_sha256:
             yield "the ground truth is not the one that the report was made with: regenerate it with `reeval`"
 
@@ -154,7 +154,11 @@ class Check:
             saved = self._replies.of(position)
         except MISSHAPEN:
             return "has a malformed saved response"
-        return counted(data, saved) if self._player is None else self._player.wrong(task, data, saved)
+        return (
+            counted(data, saved)
+            if self._player is None
+            else self._player.wrong(task, data, saved, self._index.repeat(position))
+        )
 
     def _users(self) -> Iterator[str]:
         """Yield input users that are neither recorded nor failed, if the manifest says that all have been played."""
@@ -167,14 +171,15 @@ class Check:
 
     def _counts(self) -> Iterator[str]:
         """Yield numbers of the manifest that do not match the files."""
-        expected = self.expected | self.done
-        real = {"users": int(expected.sum()), "done": int(self.done.sum()), "failed": self._failed_users()}
+        expected, users = self.expected | self.done, self._index.users
+        real = {"users": users(expected), "done": users(expected) - users(expected & ~self.done)}
+        real["failed"] = self._failed_users()
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
 
     def _failed_users(self) -> int:
-        return int((self._failed & self.expected & ~self.done).sum())
+        return self._index.users(self._failed & self.expected & ~self.done)
 
     # The report
 

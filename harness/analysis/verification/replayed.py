@@ -20,6 +20,7 @@ from harness.engine.play import play, recorded
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import BadInput, BenchmarkError
 from harness.model import JSON, Completion, Usage
+from harness.store.run import numbered
 
 MISSHAPEN = (BadInput, BenchmarkError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """Errors of a line that has a correct checksum but is not ours."""
@@ -55,14 +56,15 @@ class Player:
     sampling: Sampling
     loop: asyncio.Runner
 
-    def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion]) -> str | None:
+    def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int) -> str | None:
         """Return how a record differs from what the responses give, None if it does not."""
-        conversation = replaying(self.sampling, saved)
+        conversation = replaying(self.sampling.of_repeat(repeat), saved)
         try:
-            made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask)))
+            made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask, repeat)))
         except ReplayMiss:
             return "was made of a missing response"
-        found = {name: value for name, value in data.items() if name not in ("task", "format")}
+        ours = {"task", "format", *numbered(repeat)}
+        found = {name: value for name, value in data.items() if name not in ours}
         name = unlike(found, orjson.loads(orjson.dumps(made)))
         return None if name is None else f"is not what the saved responses give ({name} differs)"
 

@@ -139,7 +139,7 @@ class AgentMode:
             return completion
 
         try:
-            rows = await agents.play(self._runner, resident, counted)
+            rows = await agents.play(self._runner, resident, counted, chat.repeat)
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise

@@ -35,7 +35,7 @@ from harness.benchmarks.dailymobility.protocols import (
     all_protocols,
 )
 from harness.benchmarks.dailymobility.spread import ENDS, FEWEST, FIGURES, Side, both, mixed
-from harness.benchmarks.records import text
+from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
 from harness.scoring.divergence import Array, divergence
 from harness.scoring.intervals import Interval
@@ -71,7 +71,8 @@ class Estimate(NamedTuple):
 class Tally:
     """Scores of some residents against the ground truth.
 
-    `radii` and `rows` are in parts, as shards came; a row holds a resident's bin of the radius, bin of the locations,
+    With repeats each is a day of its own, and "residents" are days; `repeats` has how many each real one has. `radii`
+    and `rows` are in parts, as shards came; a row holds a resident's bin of the radius, bin of the locations,
     and number of slots with each intention. `locations` counts residents by their number of locations, `slots` by slot
     and intention (48 x 7), `shares` proportions by the number of slots (0 to 48) that they are of. `all_days` and
     `valid_days` are counts by bin of the aligned protocol, all metrics side by side. `lists` has the locations and
@@ -81,6 +82,7 @@ class Tally:
     truth: GroundTruth
     radii: tuple[Array, ...]
     rows: tuple[Rows, ...]
+    repeats: tuple[NDArray[np.int64], ...]
     locations: Counter[int]
     slots: Whole
     shares: Whole
@@ -98,6 +100,7 @@ class Tally:
             truth=self.truth,
             radii=self.radii + other.radii,
             rows=self.rows + other.rows,
+            repeats=self.repeats + other.repeats,
             locations=self.locations + other.locations,
             slots=self.slots + other.slots,
             shares=self.shares + other.shares,
@@ -111,7 +114,7 @@ class Tally:
 
     def condensed(self) -> Tally:
         """Return the same sums without what is kept of each resident: for neither lists nor intervals."""
-        return replace(self, radii=(), rows=(), lists=None)
+        return replace(self, radii=(), rows=(), repeats=(), lists=None)
 
     @cached_property
     def all_radii(self) -> Array:
@@ -152,10 +155,10 @@ class Tally:
     def estimates(self) -> dict[str, Estimate]:
         """The aligned protocol's final score, by `FINAL`, and its divergences by metric (docs/statistics.md)."""
         values = figures(self.truth.histograms, self.all_days[None])[0]
-        users, totals, expected = self.counts["residents"], self.all_days.astype(np.int64), self.truth.totals
+        users, totals, expected = sum(map(len, self.repeats)), self.all_days.astype(np.int64), self.truth.totals
         if users < 2 or self.truth.residents < 2:
             return {name: Estimate(value, None, None, None) for name, value in zip(FIGURES, values, strict=True)}
-        run = Side.of(self._chunks(), totals, expected, values)
+        run = Side.of(self._chunks(), totals, expected, values, users)
         truth = Side.of([self.truth.counts], expected, totals, values)
         spread, means = run.spread, run.parts.mean(axis=0)
         found = spread.intervals(values, users)
@@ -166,12 +169,14 @@ class Tally:
             for name, value, mean in zip(FIGURES, values.tolist(), means.tolist(), strict=True)
         }
 
-    def _chunks(self) -> Iterator[Rows]:
-        """Yield counts by bin of some residents at once, sorted, so that their order changes no digit."""
-        rows = np.concatenate(self.rows)
-        rows = rows[np.lexsort(rows.T)]
-        for start in range(0, len(rows), CHUNK):
-            yield _counts(rows[start : start + CHUNK])
+    def _chunks(self) -> Iterator[Rows | Whole]:
+        """Yield counts by bin of some residents at once, those of all their days together. Without repeats they are
+        sorted, so that their order changes no digit."""
+        rows, ends = np.concatenate(self.rows), np.cumsum(np.concatenate(self.repeats))
+        rows = rows[np.lexsort(rows.T)] if len(ends) == len(rows) else rows
+        parts = np.split(rows, ends[CHUNK - 1 :: CHUNK]), np.split(ends, range(CHUNK, len(ends), CHUNK))
+        for part, last in zip(*parts, strict=False):
+            yield _of_residents(_counts(part), last)
 
 
 def by_metric(counts: Array) -> dict[str, Whole]:
@@ -180,7 +185,7 @@ def by_metric(counts: Array) -> dict[str, Whole]:
 
 
 def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
-    """Return the counts by bin of up to 256 residents (residents x bins of all metrics), and their tally.
+    """Return the counts by bin of the days of up to 256 residents (days x bins of all metrics), and their tally.
 
     A resident's proportions are those of the sequence.
     """
@@ -196,6 +201,7 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
         truth=truth,
         radii=(radii,),
         rows=(rows,),
+        repeats=(np.diff([*user_starts(days), len(days)]),),
         locations=Counter(locations.tolist()),
         slots=count_slots(sequences),
         shares=np.bincount(spent.ravel(), minlength=SLOTS + 1),
@@ -211,6 +217,13 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
         modes=Counter(text(day["mode"]) for day in days),
         warnings=Counter(_kind(warning) for day in days for warning in day["warnings"]),
     )
+
+
+def _of_residents(counts: Rows, ends: NDArray[np.int64]) -> Rows | Whole:
+    """Return the counts of residents of those of their days (days x bins); `ends` numbers the last day of each on."""
+    first = ends[-1] - len(counts)
+    starts = np.concatenate([[0], ends[:-1] - first])
+    return counts if len(starts) == len(counts) else np.add.reduceat(counts.astype(np.int64), starts)
 
 
 def _kind(warning: str) -> str:

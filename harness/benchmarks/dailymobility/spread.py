@@ -54,18 +54,25 @@ class Side:
     bend: Array
 
     @classmethod
-    def of(cls, chunks: Iterable[Counts], totals: Counts, other: Counts, values: Array) -> Side:
-        """Make it of residents' counts by bin, some at once, of both sides' totals, and of the figures. At least 2."""
-        users, bins = int(totals[: ENDS[0]].sum()), len(totals)
+    def of(
+        cls, chunks: Iterable[Counts], totals: Counts, other: Counts, values: Array, users: int | None = None
+    ) -> Side:
+        """Make it of residents' counts by bin, some at once, of both sides' totals, and of the figures. At least 2.
+
+        `users` is how many residents have these days, by default one a day.
+        """
+        days, bins = int(totals[: ENDS[0]].sum()), len(totals)
+        users = users or days
+        own = EACH * (days / users)
         squares, pulled, there = np.zeros((bins, bins)), np.zeros((bins, len(FIGURES))), np.zeros(bins, dtype=np.int64)
         parts: list[Array] = []
         for rows in chunks:
             parts.append(users * values - (users - 1) * _without(rows, totals, other))
-            shares = rows / EACH
+            shares = rows / own
             squares += product(shares.T, shares)
             pulled += product(shares.T, parts[-1])
             there += np.count_nonzero(rows, axis=0)
-        each, mean = np.concatenate(parts), totals / (users * EACH)
+        each, mean = np.concatenate(parts), totals / (users * own)
         return cls(
             each,
             squares / users - np.outer(mean, mean),

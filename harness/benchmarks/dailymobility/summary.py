@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec import UNSET
 
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
@@ -155,9 +156,10 @@ def sections(report: Report) -> Iterator[Block]:
     yield from _beside(of["beside_truth"])
     yield from _histograms(of["histograms"])
     yield Heading("Diagnostics of days")
+    what = "residents" if report.repeats is UNSET else "days"
     yield numbers(
-        ("residents with a repaired answer", of["repaired_users"]),
-        ("residents with a warning", of["warned_users"]),
+        (f"{what} with a repaired answer", of["repaired_users"]),
+        (f"{what} with a warning", of["warned_users"]),
         *((f"- {kind}", number) for kind, number in of["warnings"].items()),
     )
     yield Paragraph(
@@ -174,7 +176,8 @@ def _about_run(report: Report) -> Iterator[Block]:
         "score compares)",
         "agent": "agent mode, in which an agent file lives the day step by step",
     }
-    modes = "; ".join(f"{users} residents in {labels.get(mode, mode)}" for mode, users in of["modes"].items())
+    what = "residents" if report.repeats is UNSET else "days"
+    modes = "; ".join(f"{number} {what} in {labels.get(mode, mode)}" for mode, number in of["modes"].items())
     yield Paragraph(f"{modes}. Ground truth: {truth['residents']} residents, SHA-256 {short_hash(truth['sha256'])}")
     if report.run.get("agent_parameters"):
         own = [f"{name} {report.run[name]}" for name in ("temperature", "top_p", "max_tokens") if name in report.run]
@@ -232,8 +235,9 @@ def _trust(report: Report) -> Iterator[Block]:
         "95 % intervals are for the mean of the figure: of other residents in the run, just as many, with this ground "
         "truth (run); and of other residents in the ground truth as well, just as many (run and ground truth). They "
         "are jackknife intervals with skewness and curvature taken out. The first is for comparing runs, the second "
-        "for what holds of people in general. Neither covers the model's own variation. Too few: fewer than "
-        f"{FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no interval would hold."
+        f"for what holds of people in general. {'Neither covers' if report.repeats is UNSET else 'Both cover'} the "
+        f"model's own variation. Too few: fewer than {FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly "
+        "all are alike, so no interval would hold."
     )
     yield Paragraph(ceiling_text(ceiling))
     if unlimited:
@@ -263,7 +267,7 @@ def ceiling_text(ceiling: JSON) -> str:
 
 def _valid_days(report: Report) -> Iterator[Block]:
     of = report.details["valid_days"]
-    if invalid := report.coverage.scored_users - of["users"]:
+    if invalid := report.diagnostics.answers - of["users"]:
         yield Paragraph(
             f"{invalid} of the days are invalid answers and count as stayed home with the intention other. Over the "
             f"{of['users']} valid days alone the final score ({HEADLINE}) is {points(of[HEADLINE][FINAL])}."

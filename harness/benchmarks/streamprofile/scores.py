@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.benchmark import VALID
-from harness.benchmarks.records import count
+from harness.benchmarks.records import count, user_starts
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -124,19 +124,22 @@ class Tally:
 
 
 def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
-    """Return the values of up to 256 users (users x COLUMNS, NaN if undefined) and their tally.
+    """Return the values of each record of up to 256 users (records x COLUMNS, NaN if undefined) and their tally.
 
-    Which values are defined depends on the task alone, so a user has the same metrics in every run; but those of the
-    parts `valid`, `cut` (errors) and `fwt_cut` on the answers, too.
+    The curves are of users: a step's values are the means over its user's repeats. Which values are defined depends on
+    the task alone, so a user has the same metrics in every run; but those of the parts `valid`, `cut` (errors) and
+    `fwt_cut` on the answers, too.
     """
-    steps = [(user, step) for user, data in enumerate(records) for step in data["steps"] if step["metrics"]]
-    scored = {user for user, _ in steps}
-    last = [max((step["step_id"] for step in data["steps"]), default=0) for data in records]
+    steps = [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
+    starts = user_starts(records)
+    user_of = np.repeat(np.arange(len(starts)), np.diff([*starts, len(records)])).tolist()
+    scored = {user_of[record] for record, _ in steps}
+    last = [max((step["step_id"] for step in records[at]["steps"]), default=0) for at in starts]
     table = _StepTable.of(steps)
     rows = table.rows(len(records))
-    tally = Tally(table.curves(last), Counter(last[user] for user in scored), _counts(records, rows))
+    tally = Tally(table.curves(last, user_of), Counter(last[user] for user in scored), _counts(records, rows))
     tally.counts["scored_steps"] += len(steps)
-    tally.counts["users_without_scored_step"] += len(records) - len(scored)
+    tally.counts["users_without_scored_step"] += len(starts) - len(scored)
     return rows, tally
 
 
@@ -157,7 +160,7 @@ def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _StepTable:
-    """The scored steps of a shard, a row each: whose it is, and its values (NaN undefined).
+    """The scored steps of a shard, a row each: whose it is (the number of the record), and its values (NaN undefined).
 
     `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of
     those asked for.
@@ -230,12 +233,19 @@ class _StepTable:
         means = self._user_means(_with_f1(values), chosen, users)
         return np.column_stack([_with_f1(means[:, :-1]), means[:, -1]])
 
-    def curves(self, last: Sequence[int]) -> Curves:
-        """`last` is each user's last step_id."""
-        keys = [(last[user], step_id) for user, step_id in zip(self.user.tolist(), self.step_id.tolist(), strict=True)]
+    def curves(self, last: Sequence[int], user_of: Sequence[int]) -> Curves:
+        """`last` is each user's last step_id, `user_of` the user of each record."""
+        whose = [
+            (user_of[record], step) for record, step in zip(self.user.tolist(), self.step_id.tolist(), strict=True)
+        ]
+        steps = {one: place for place, one in enumerate(dict.fromkeys(whose))}
+        values = _with_f1(self.values)
+        if len(steps) < len(whose):
+            sums, counts = _sums_by(np.array([steps[one] for one in whose]), values, len(steps))
+            values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        keys = [(last[user], step_id) for user, step_id in steps]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         place = np.array([places[key] for key in keys], dtype=np.int_)
-        values = _with_f1(self.values)
         sums, counts = _sums_by(place, values, len(places))
         powers = (sums, *(_sums_by(place, values**power, len(places))[0] for power in (2, 3)))
         zeros, ones = (_sums_by(place, np.where(values == end, 1.0, np.nan), len(places))[1] for end in (0, 1))

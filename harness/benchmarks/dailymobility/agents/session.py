@@ -40,15 +40,15 @@ Step = Callable[[Any], Any]
 Result = TypeVar("Result")
 
 
-async def play(runner: Runner, resident: Resident, ask: Ask) -> list[Row]:
-    """Return the 100 rows of a resident's day.
+async def play(runner: Runner, resident: Resident, ask: Ask, repeat: int = 1) -> list[Row]:
+    """Return the 100 rows of a resident's day; each repeat has its own random numbers.
 
     Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
     `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`, `only_thinking`,
     `refusal`, `empty`), and errors of `ask` as they are. A home that is not in the city is an `unknown_place` too.
     """
     try:
-        session = Session(runner, resident, ask)
+        session = Session(runner, resident, ask, repeat)
     except UnknownPlace as error:
         raise AgentFailed("unknown_place", f"the home of resident {resident.key}: {error}") from None
     with runner.warnings_captured():
@@ -58,7 +58,7 @@ async def play(runner: Runner, resident: Resident, ask: Ask) -> list[Row]:
 class Session:
     """One resident's day. See interface.py for the part that the agent's objects use."""
 
-    def __init__(self, runner: Runner, resident: Resident, ask: Ask) -> None:
+    def __init__(self, runner: Runner, resident: Resident, ask: Ask, repeat: int) -> None:
         self.number = resident.number
         self.route = Route(Walker(runner.city, resident.home))
         self.warn_once = runner.warn_once
@@ -67,7 +67,7 @@ class Session:
         self._runner = runner
         self._resident = resident
         self._ask = ask
-        self._dice = Dice(runner.seed, resident.key)
+        self._dice = Dice(runner.seed, resident.key, *([f"repeat {repeat}"] if repeat > 1 else []))
         self._folder = working_directory()
         self._when = "init"
         self._status: dict[Any, Any] = {}
