@@ -75,6 +75,7 @@ def _difference(figures: Array, a: int, b: int) -> float:
 
 
 def _moments(strata: Sequence[Stratum], metric: int, a: int, b: int) -> list[Moments]:
+    """Return those of a difference, as if it were not skewed: its estimate costs coverage so far out in the tails."""
     return [moments(of.parts[:, a, metric] - of.parts[:, b, metric])._replace(third=0.0) for of in strata]
 
 
@@ -84,8 +85,8 @@ def _joint_level(draws: Array, pairs: Sequence[tuple[int, int]]) -> float:
     largest = np.zeros(len(draws))
     for a, b in pairs:
         off = draws[:, a] - draws[:, b]
-        off -= off.mean()
-        if (error := off.std()) > ROUNDING:
-            np.maximum(largest, np.abs(off) / error, out=largest)
-    reach = float(np.nanquantile(largest, LEVEL))
+        off -= np.nanmean(off)  # a draw may have no user with a value
+        if (error := np.nanstd(off)) > ROUNDING:
+            np.fmax(largest, np.abs(off) / error, out=largest)
+    reach = float(np.quantile(largest, LEVEL))
     return max(LEVEL, 2 * float(special().ndtr(reach)) - 1)

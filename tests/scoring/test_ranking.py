@@ -51,6 +51,16 @@ def test_fourteen_equal_models_are_seldom_separated_from_the_best() -> None:
     assert sum(any(best > 1 for best, _ in each) for each in found) <= 4
 
 
+def test_a_draw_of_users_without_a_value_does_not_weaken_the_joint_level() -> None:
+    """It is left out, and no pair of runs with it."""
+    made = of(equal(np.random.default_rng(3), 14, 60))
+    draws = made.draws.copy()
+    draws[0] = np.nan
+    expected = ranks([made], 0, lower_is_better=False)
+    assert all(best == 1 for best, _ in expected)
+    assert ranks([made._replace(draws=draws)], 0, lower_is_better=False) == expected
+
+
 def test_ranks_hold_the_true_order_and_the_best_is_found_where_steps_are_large() -> None:
     """Five models, ten points apart: every rank is certain."""
     rng = np.random.default_rng(4)
