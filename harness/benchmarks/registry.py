@@ -49,8 +49,8 @@ KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
 RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"})
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
-COMPUTED = ("files", "source", "prompt", "task_version", "all_files")
-"""Properties of a benchmark that the harness uses, and a field of another benchmark could hide."""
+COMPUTED = ("files", "source", "all_files")
+"""Properties that the harness uses, and a field of the same name would hide."""
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
 

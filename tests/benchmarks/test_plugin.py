@@ -575,7 +575,7 @@ STATIC = {
     "a name that ships": ('name = "visits"', 'name = "streamprofile"', "a benchmark that ships"),
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
     "a field that hides a method": ('user = "visitor"', 'main = ("Detour",)', "main: the harness calls this"),
-    "a field that hides a property": ('user = "visitor"', 'prompt = "Where?"', "prompt: the harness calls this"),
+    "a field that hides a property": ('user = "visitor"', 'files = ("a.txt",)', "files: the harness calls this"),
     "live figures of no metric": ('user = "visitor"', 'live = ("Hits",)', "live: 'Hits': no such metric"),
     "live figures that are no tuple": ('user = "visitor"', 'live = "Detour"', "live: expected a tuple"),
     "a title that is none": ('name = "visits"', 'name = "visits"\n    title = 3', "title: expected text"),
