@@ -95,7 +95,7 @@ class Metric:
         """Return a value as text, without its unit; `n/a` for None and NaN."""
         if value is None or math.isnan(value):
             return "n/a"
-        return f"{self.scale * value:{'+' if signed else ''}.{self.decimals}f}"
+        return f"{self.scale * value:{'+' if signed else ''}z.{self.decimals}f}"
 
     def span(self, interval: Sequence[float] | None, *, signed: bool = False) -> str:
         """Return an interval as text in brackets, without its unit; `n/a` for None."""

@@ -473,8 +473,8 @@ class Figures:
 
     @property
     def main(self) -> tuple[str, ...]:
-        """The headline metrics that are compared."""
-        return tuple(name for name in self.benchmark.main() if name in self.names)
+        """The headline metrics that are compared; the first two where all of these are secondary."""
+        return tuple(name for name in self.benchmark.main() if name in self.names) or self.names[:2]
 
     @property
     def metrics(self) -> Mapping[str, Metric]:

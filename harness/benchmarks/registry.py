@@ -49,6 +49,8 @@ KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
 RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"})
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
+COMPUTED = ("files", "source", "all_files")
+"""Properties that the harness uses, and a field of the same name would hide."""
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
 
@@ -172,6 +174,8 @@ def _bad_subsets(cls: Any) -> Iterator[str]:
     for subset in subsets:
         if not _is_word(subset):
             yield f"subsets: {shown(subset)}: expected lower-case letters, digits, - and _"
+    if "all" in subsets and len(subsets) > 1:
+        yield "subsets: all: `compare` uses this name for the mean over subsets: rename it"
     for of, file in [*subsets.items(), *(("data_files", file) for file in cls.data_files)]:
         if type(file) is not str or not file or Path(file).is_absolute() or ".." in Path(file).parts:
             yield f"{of}: expected a path below the tasks folder, got {shown(file)}"
@@ -201,10 +205,11 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
     ]:
         yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
-    if not isinstance(cls.headline, tuple | list):
-        yield "headline: expected a tuple of names of metrics"
-    if unknown := [name for name in cls.headline if name not in names]:
-        yield f"headline: {', '.join(map(shown, unknown))}: no such metric"
+    for field in ("headline", "live"):
+        if not isinstance(chosen := getattr(cls, field), tuple | list):
+            yield f"{field}: expected a tuple of names of metrics"
+        elif unknown := [name for name in chosen if name not in names]:
+            yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
     sources = ("values", "figures", "further_figures")
     if secondary and all(getattr(cls, name) is getattr(Benchmark, name) for name in sources):
         yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
@@ -216,9 +221,16 @@ def _bad_text(metric: Metric) -> str | None:
     return wrong and f"expected a {wrong} that is text on one line"
 
 
+def _is_code(value: object) -> bool:
+    return callable(value) or isinstance(value, property)
+
+
 def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]:
         yield f"{', '.join(missing)}: has to be written"
+    ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name)) or name in COMPUTED]
+    if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
+        yield f"{', '.join(hidden)}: the harness calls this: rename yours"
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)

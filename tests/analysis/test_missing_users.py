@@ -68,6 +68,11 @@ def test_failures_take_the_worst_value_of_the_metric() -> None:
     assert unbounded["bounds"] == [pytest.approx((0.5 + 0.75 - 1.5) / 4), None]
 
 
+def test_a_tipping_point_of_rounding_has_no_sign() -> None:
+    """Sums in another order leave a mean of less than 0 by 1e-17: it is shown as 0, with a plus where it is signed."""
+    assert SHARE.text(-1e-17) == "0.00" and SHARE.text(-1e-17, signed=True) == "+0.00"
+
+
 def test_without_missing_users_there_is_nothing_to_say() -> None:
     """No bounds about nobody."""
     assert sensitivity([Incomplete(Pair(rows(0.5), rows(0.25)), absent(), absent())], FIGURES, SHARE) is None

@@ -251,6 +251,13 @@ def test_a_figure_that_nothing_gives_a_value_is_refused(
     assert words in harness.refused("run", file, "--model", FLOOR, "--tasks-dir", TASKS)
 
 
+def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path: Path) -> None:
+    """Secondary metrics are not compared, and a comparison without a primary figure has no verdict."""
+    values = "    def values(self, records):\n        return [[1.0, 1.0, 1.0] for _ in records]"
+    file = edited(tmp_path, f'    secondary = (Metric("Extra"),)\n    headline = ("Extra",)\n\n{values}')
+    assert Figures(registry.find(str(file))()).main == ("MAE", "Exact")
+
+
 def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: Path) -> None:
     file = edited(tmp_path, "    def outcomes(self, record):\n        assert False, 'none'")
     figures = Figures(registry.find(str(file))())
