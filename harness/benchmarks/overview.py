@@ -17,6 +17,7 @@ from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, sentence_on_invalid
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
 from harness.printable import short_hash
+from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
 
 def headline(report: Report) -> str:
@@ -307,7 +308,8 @@ def _footing(report: Report) -> Iterator[Block]:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of users{_own_variation(report)}. Too few: nearly all users have the same value, so no interval "
+            f"choice of users{_own_variation(report)}. Too few: fewer than {FEWEST} users, or fewer than "
+            f"{FEWEST_UNTIED} whose value is not the most common one, so no interval "
             "would hold."
         )
     yield Heading("Usage")
