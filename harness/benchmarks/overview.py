@@ -298,19 +298,14 @@ def numbers(*counted: tuple[str, int]) -> Table:
     return Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
 
 
-def _own_variation(report: Report) -> str:
-    """Return what intervals over users say of the answers' own variation."""
-    return ", not the model's own variation" if report.repeats is UNSET else " and of their answers"
-
-
 def _footing(report: Report) -> Iterator[Block]:
     if report.intervals_over is not None:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of users{_own_variation(report)}. Too few: fewer than {FEWEST} users, or fewer than "
-            f"{FEWEST_UNTIED} whose value is not the most common one, so no interval "
-            "would hold."
+            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. Too few: "
+            f"fewer than {FEWEST} {report.user}s, or fewer than {FEWEST_UNTIED} whose value is not the most common "
+            "one, so no interval would hold."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

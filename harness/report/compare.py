@@ -63,7 +63,7 @@ def method(data: JSON) -> Iterator[str]:
         f"{data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. The primary figures of all "
         "pairs of runs are one family of tests: p (adjusted) and the simultaneous intervals hold for all of them. "
         "Everything else is exploratory: its p is not corrected, and shows nothing by itself. All this covers the "
-        "choice of users, not a model that answers a repeated request differently."
+        "choice of users and of their answers, not what all answers of a run have in common."
     )
     yield (
         "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
