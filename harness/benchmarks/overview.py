@@ -258,7 +258,7 @@ def _repeats(report: Report) -> Iterator[Block]:
     )
     if not of.components:
         yield Paragraph(
-            f"Variances within {report.user}s are not estimated: no {report.user} has two answers, or there are too many."
+            f"Variances within {report.user}s are not estimated: no {report.user} has two answers, or too many do."
         )
         return
     yield Paragraph(
