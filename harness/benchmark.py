@@ -393,7 +393,7 @@ class Benchmark:
         return {}
 
     def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
-        """Return 95 % intervals by metric, if they are not to be the bootstrap's."""
+        """Return 95 % intervals by metric, if they are not those of docs/statistics.md, Intervals."""
         raise NotImplementedError
 
     def with_task(self, record: JSON, task: Task) -> JSON:

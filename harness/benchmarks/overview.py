@@ -17,6 +17,7 @@ from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, sentence_on_invalid
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
 from harness.printable import short_hash
+from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
 
 def headline(report: Report) -> str:
@@ -257,7 +258,7 @@ def _repeats(report: Report) -> Iterator[Block]:
     )
     if not of.components:
         yield Paragraph(
-            f"Variances within {report.user}s are not estimated: no repeats of one {report.user}, or too many."
+            f"Variances within {report.user}s are not estimated: no {report.user} has two answers, or too many do."
         )
         return
     yield Paragraph(
@@ -297,18 +298,14 @@ def numbers(*counted: tuple[str, int]) -> Table:
     return Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
 
 
-def _own_variation(report: Report) -> str:
-    """Return what intervals over users say of the answers' own variation."""
-    return ", not the model's own variation" if report.repeats is UNSET else " and of their answers"
-
-
 def _footing(report: Report) -> Iterator[Block]:
     if report.intervals_over is not None:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of users{_own_variation(report)}. Too few: nearly all users have the same value, so no interval "
-            "would hold."
+            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. Too few: "
+            f"fewer than {FEWEST} {report.user}s, or fewer than {FEWEST_UNTIED} whose value is not the most common "
+            "one, so no interval would hold."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

@@ -34,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_earlier(parser)
     words = f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})"
     options.add(parser, "--resamples N", words, type=options.whole(FEWEST, MOST), default=RESAMPLES)
-    options.add(parser, "--plan", "the number of users that show a difference, and nothing else", action="store_true")
-    words = "of interest, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)"
+    options.add(parser, "--plan", "show only how many users a difference needs", action="store_true")
+    words = "to show, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)"
     options.add(parser, "--difference POINTS", words, type=options.difference)
-    words = f"of the planned test (default: {POWER})"
+    words = f"power of the planned test (default: {POWER})"
     options.add(parser, "--power P", words, type=options.power)
-    words = "planned tests that are corrected for (default: the primary figures of the runs named)"
+    words = "number of planned tests to correct for (default: the primary figures of the runs named)"
     options.add(parser, "--family M", words, type=options.positive_int)
     options.add_json(parser)
     options.add(parser, "--out FILE.xlsx", "write an Excel file too", type=options.file_of(".xlsx"))
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.html is not None:
         from harness.report import html  # its template engine, which the other formats need not wait for
 
-        title = f"{', '.join(run['name'] for run in data['runs'])}: {'planned' if args.plan else 'compared'}"
+        title = f"{', '.join(run['name'] for run in data['runs'])}: {'users needed' if args.plan else 'compared'}"
         atomic.make_folder(args.html.parent)
         atomic.write(args.html, html.page(title, list(blocks(data))).encode("utf-8", "replace"))
     written = [path for path in (args.out, args.html) if path is not None]

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
     words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
     options.add(fewer, "--limit N", words, type=options.positive_int)
-    words = "times to play each user, independently: more later go on from fewer (default: 1)"
+    words = "times to play each user, independently; may be raised later (default: 1)"
     add("--repeats N", words, type=options.repeats, default=1)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from harness.benchmark import Metric
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.report.xlsx import WHOLE, Cell, Content, Sheet, decimals
+from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 from harness.ui.words import plural
 
 P_FORMAT = decimals(4)
@@ -18,7 +19,7 @@ MOST = 10
 """Users shown in text that differ most."""
 ALL = "all"
 AS_GIVEN = (
-    "Some answers break the rules of the task, so these metrics are compared by others, which such answers cannot win."
+    "Some answers break the rules of the task. These metrics are compared by others, which such answers cannot win."
 )
 TITLES = {
     False: ("primary", "95 % simultaneous", "p (adjusted)"),
@@ -57,16 +58,16 @@ def method(data: JSON) -> Iterator[str]:
         "Over all platforms (all): the mean of the platforms' figures, each with the same weight."
     )
     yield (
-        "Intervals: 95 %, of users' parts in the difference, with the skewness taken out; none where too few users "
-        f"differ. p: both sides of users swapped at random, {data['resamples']} times (in all ways if these are "
-        f"fewer), seed {data['seed']}. Primary figures, and the pairs of runs, are one family of tests: p (adjusted) "
-        "and the intervals that are called simultaneous hold for all of them. Everything else is exploratory: its p is "
-        "not corrected, and shows nothing by itself. All this covers the choice of users, not a model that answers a "
-        "repeated request differently."
+        "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out; too few: fewer "
+        f"than {FEWEST} users, or fewer than {FEWEST_UNTIED} that differ. p: both sides of users swapped at random, "
+        f"{data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. The primary figures of all "
+        "pairs of runs are one family of tests: p (adjusted) and the simultaneous intervals hold for all of them. "
+        "Everything else is exploratory: its p is not corrected, and shows nothing by itself. All this covers the "
+        "choice of users and of their answers, not what all answers of a run have in common."
     )
     yield (
-        "A better, equal, B better: the number of users; of a divergence, of users whose days count for that side. "
-        "Users for 1 point: how many it takes to see a difference of 1 percentage point (for another unit, of a "
+        "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
+        "Users for 1 point: how many it takes to show a difference of 1 percentage point (for another unit, of a "
         "hundredth of its range) at 5 % (of the family, for primary figures) with a power of 80 %, and the 95 % "
         "interval of that number. Formulas and sources: docs/statistics.md."
     )
@@ -185,7 +186,7 @@ def _agreement_row(entry: JSON) -> tuple[str, ...]:
 
 def users_needed(users: int | None, interval: Sequence[int] | None) -> str:
     if users is None or interval is None:
-        return "cannot be told"
+        return "no estimate"
     return f"{users} ({interval[0]} to {interval[1]})"
 
 

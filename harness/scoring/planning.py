@@ -34,8 +34,8 @@ def needed(
 ) -> Needed | None:
     """Return how many users show a mean difference over strata, two-sided at 5 % divided by the tests of the family.
 
-    `strata` are the parts of the users of each (NaN left out); `factor` multiplies their variance. None where it cannot
-    be told: too few users differ, or so few of the number needed would that no test could show it.
+    `strata` are the parts of the users of each (NaN left out); `factor` multiplies their variance. None without an
+    estimate: too few users differ, or so few of the number needed would that no test could show it.
     """
     values = [part[~np.isnan(part)] for part in strata]
     users, untied = sum(map(len, values)), sum(moments(part).untied for part in values)

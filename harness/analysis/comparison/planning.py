@@ -57,7 +57,7 @@ def _main(figures: Figures) -> Iterator[tuple[int, Metric]]:
 
 
 def planned(spreads: Sequence[Spread], plan: Plan) -> list[JSON]:
-    """Return the users needed for each, over all platforms; None where it cannot be told."""
+    """Return the users needed for each, over all platforms; None without an estimate."""
     return [_planned(one, plan, sum(other.benchmark == one.benchmark for other in spreads)) for one in spreads]
 
 

@@ -74,8 +74,7 @@ def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
         case "too_few":
             few = ", ".join(f"{platform} {untied}" for platform, untied in of["few_untied"].items())
             where = f" ({few})" if few else ""
-            why = f"too few of their differences are unlike the most common one{where}"
-            return f"Nothing can be concluded about {metric.name}, {over}: {why}."
+            return f"Nothing can be concluded about {metric.name}, {over}: too few users, or few that differ{where}."
         case "no_difference":
             return _not_shown(of, metric, f"{a} and {b}", over)
         case _:

@@ -94,8 +94,8 @@ def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
     }
     if without:
         yield (
-            f"Not ranked for lack of a value: {bounded(without)}. Either no answer follows the rules, or the report is "
-            "of an earlier version, and reeval adds the value."
+            f"Not ranked, without a value: {bounded(without)}. Either no answer follows the rules, or the report is of "
+            "an earlier version, and reeval adds the value."
         )
 
 

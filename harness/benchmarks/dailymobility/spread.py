@@ -1,6 +1,6 @@
 """How far the aligned score and its four divergences may be off: variances and third cumulants of the two samples.
 
-Source: docs/statistics.md, "DailyMobility". A divergence is no mean. Near the ground truth its first derivative goes to
+Source: docs/statistics.md, "Divergences". A divergence is no mean. Near the ground truth its first derivative goes to
 0, so the jackknife's variance counts what is of second order twice (Efron & Stein 1981), and the interval leans to one
 side by the curvature in the direction of the first derivative (DiCiccio & Efron 1992, c_q). Both are corrected here;
 `scoring/intervals.py` makes the interval. Bins of all metrics are next to each other: 120.

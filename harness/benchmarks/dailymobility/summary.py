@@ -235,9 +235,9 @@ def _trust(report: Report) -> Iterator[Block]:
         "95 % intervals are for the mean of the figure: of other residents in the run, just as many, with this ground "
         "truth (run); and of other residents in the ground truth as well, just as many (run and ground truth). They "
         "are jackknife intervals with skewness and curvature taken out. The first is for comparing runs, the second "
-        f"for what holds of people in general. {'Neither covers' if report.repeats is UNSET else 'Both cover'} the "
-        f"model's own variation. Too few: fewer than {FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly "
-        "all are alike, so no interval would hold."
+        "for people in general. Both cover the choice of answers, not what all answers of a run have in common. Too "
+        f"few: fewer than {FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no "
+        "interval would hold."
     )
     yield Paragraph(ceiling_text(ceiling))
     if unlimited:

@@ -27,8 +27,8 @@ CURVE_NAMES = (*GAINS, F1, *ERRORS)
 CURVE_USERS = 10
 RELEASE = f"{F1} (release code)"
 GROWS = (
-    f"{F1} is a harmonic mean of means, so it grows with the number of steps also where nothing is learned, as by "
-    "random answers"
+    f"{F1} is a harmonic mean of means, so it grows with the number of steps even if nothing is learned, as random "
+    "answers show"
 )
 FOR_STATS = "for the authors' stats.py"
 
@@ -212,7 +212,7 @@ def _transfer(report: Report) -> Iterator[Block]:
         return
     of, chance = report.details, report.details["chance"]
     yield Paragraph(
-        f"{GROWS}: neither its FWT nor its difference is to be ranked. Per step: the mean of the {F1} of each step, "
+        f"{GROWS}: its FWT and its difference are not ranked. Per step: the mean of the {F1} of each step, "
         "which does not grow so. Random: as many tags as asked for, drawn from the pool once for each step of the same "
         f"users ({chance['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample); no request "
         "was sent for it."
