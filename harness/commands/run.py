@@ -23,7 +23,6 @@ from harness.defaults import PARSE_RETRIES
 from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.serve.app import MODELS
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(options.add, parser)
     options.add_benchmark(parser)
     words = "as the endpoint names it, or one that the harness serves itself; may be repeated, for one schedule: "
-    words += ", ".join(MODELS)
+    words += ", ".join(registry.baselines())
     add("--model [PROVIDER:]MODEL", words, type=options.filled, action="append", default=[])
     add("--config FILE", "YAML file with a list `llm`: address, key, model, pace", type=Path)
     add("--queue NAME", "the models of this queue of the providers file", type=options.filled)

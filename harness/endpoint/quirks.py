@@ -37,12 +37,13 @@ NEAR = r"(?:(?!\. ).){0,60}?"
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """A rule of quirks.toml, which describes its fields; patterns are compiled, and match lower case."""
+    """A rule of quirks.toml, which describes its fields. Patterns match lower case; `re` compiles one at its first use,
+    since most runs meet no refusal."""
 
     member: str
-    refusal: re.Pattern[str]
+    refusal: str
     sentence: str
-    unless: re.Pattern[str] | None
+    unless: str | None
     requires: str
     undoes: str
     change: Callable[[JSON], object]
@@ -125,10 +126,10 @@ def _quirk(name: str, rule: dict[str, Any]) -> Quirk:
         refusal = "|".join(rule["refusal"])
     else:
         refusal = _near(rule["names"], [phrase for group in rule["refused"] for phrase in _PHRASES[group]])
-    unless = re.compile("|".join(_PHRASES[rule["unless"]])) if "unless" in rule else None
+    unless = "|".join(_PHRASES[rule["unless"]]) if "unless" in rule else None
     change = CHANGES.get(name, lambda body: body.pop(rule["member"], None))
     requires, undoes = rule.get("requires", ""), rule.get("undoes", "")
-    return Quirk(rule["member"], re.compile(refusal), rule["sentence"], unless, requires, undoes, change)
+    return Quirk(rule["member"], refusal, rule["sentence"], unless, requires, undoes, change)
 
 
 QUIRKS: dict[str, Quirk] = {name: _quirk(name, rule) for name, rule in _RULES["quirks"].items()}
@@ -186,8 +187,8 @@ def learn(
 
 def _names(low: str, quirk: Quirk, body: bytes) -> bool:
     """Return whether a refusal names this quirk, and not only by quoting the request's own messages."""
-    found = quirk.refusal.search(low)
-    if found is None or quirk.requires not in low or (quirk.unless and quirk.unless.search(low)):
+    found = re.search(quirk.refusal, low)
+    if found is None or quirk.requires not in low or (quirk.unless and re.search(quirk.unless, low)):
         return False
     return not any(found[0] in text_of(message).lower() for message in orjson.loads(body)["messages"])
 

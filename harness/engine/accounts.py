@@ -26,7 +26,6 @@ from harness.engine.lane import Lane
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.errors import MachineError
-from harness.serve.app import Options, start
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
@@ -119,8 +118,12 @@ _Endpoints = dict[type[Benchmark], tuple[Address, ...]]
 
 async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
     """Start the endpoints for baselines: one per benchmark, with its own baselines too."""
+    if not (classes := dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None)):
+        return {}
+    from harness.serve.app import Options, start  # a web server takes a while to load, and most runs need none
+
     found: _Endpoints = {}
-    for cls in dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None):
+    for cls in classes:
         own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
         endpoint = await start(Options(baselines=own, strict=False))
         held.push_async_callback(endpoint.close)

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,7 +66,6 @@ def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
-        held.enter_context(_few_collections())
         indexes = _open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
@@ -304,17 +303,6 @@ async def _played(
         engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
         await engine.run()
         return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Collect garbage less often; the objects of a run have hardly any cycles."""
-    before = gc.get_threshold()
-    gc.set_threshold(*defaults.GC_THRESHOLD)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:

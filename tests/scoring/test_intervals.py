@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import FEWEST, FEWEST_UNTIED, SHRINKAGE, interval, moments, parts, standard_error
+from harness.scoring.intervals import (
+    FEWEST,
+    FEWEST_UNTIED,
+    SHRINKAGE,
+    interval,
+    moments,
+    parts,
+    standard_error,
+    student,
+)
 
 NAN = float("nan")
 
@@ -25,6 +36,23 @@ def test_interval_without_skewness_is_students() -> None:
     values = mirrored(1, 30)
     theirs = stats.ttest_1samp(values, 0.0).confidence_interval()
     assert interval(values.mean(), [moments(values)]) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.3, 2.0, 4.7, 11.0, 30.5, 299.9, 300.0, 1e3, 12345.6, 1e8])
+def test_quantile_is_students_at_any_degrees_of_freedom(freedom: float) -> None:
+    """As scipy has it, to 12 digits, also between whole numbers and in the normal limit."""
+    assert student(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-12)
+
+
+def test_interval_of_a_report_loads_no_scipy() -> None:
+    """The 95 % interval, which every report has, costs no import."""
+    code = """
+import sys
+from harness.scoring.intervals import Moments, interval
+assert interval(0.5, [Moments(30, 30, 0.1, 0.0)])
+sys.exit("scipy" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 def test_interval_over_two_strata_is_welchs() -> None:
