@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     with merge.locked(folders, subsets) as found, ExitStack() as held:
         made = []
         with merge.placed(args.results_dir, name) as folder:
-            for parts in found.values():
+            for parts in found:
                 for words in merge.notes(parts):
                     screen.print(words, **PLAIN)
                 made.append(_merged(parts, folder, args, held))

@@ -63,25 +63,22 @@ class Part:
 
 
 @contextmanager
-def locked(folders: Sequence[Path], subsets: Sequence[str]) -> Iterator[dict[str, list[Part]]]:
+def locked(folders: Sequence[Path], subsets: Sequence[str]) -> Iterator[list[list[Part]]]:
     """Lock runs; yield the parts of each subset in order. Raise `BadInput` if they do not make one run, `InUse`."""
+    runs = [[RunFiles(folder, subset) for folder in folders] for subset in subsets]
+    for files in (files for one in runs for files in one):
+        if not files.manifest.exists():
+            raise BadInput(f"{files.folder} has no run of {files.subset}, and other parts have: play it there too")
     with ExitStack() as held:
-        found: dict[str, list[Part]] = {}
-        for subset in subsets:
-            parts = []
-            for folder in folders:
-                files = RunFiles(folder, subset)
-                if not files.manifest.exists():
-                    raise BadInput(
-                        f"{folder} has no run of {subset}, as other parts have: run it, or name it elsewhere"
-                    )
-                held.callback(RunLock(files.lock, time.time).release)
-                manifest = load(files.manifest)
-                if manifest is None:
-                    raise BadInput(f"{files.manifest} no longer exists")
-                parts.append(Part(files, manifest))
-            found[subset] = _fitting(parts)
-        yield found
+        yield [_fitting([_locked(files, held) for files in one]) for one in runs]
+
+
+def _locked(files: RunFiles, held: ExitStack) -> Part:
+    held.callback(RunLock(files.lock, time.time).release)
+    manifest = load(files.manifest)
+    if manifest is None:
+        raise BadInput(f"{files.manifest} no longer exists")
+    return Part(files, manifest)
 
 
 def _fitting(parts: Sequence[Part]) -> list[Part]:
@@ -127,7 +124,7 @@ def placed(results: Path, name: str, disk: Disk = DISK) -> Iterator[Path]:
     if os.path.lexists(final):
         raise BadInput(f"{final} exists: give the run another name with --out, or move this folder away")
     make_folder(aside, disk)
-    with closing(ExitStack()) as held:
+    with ExitStack() as held:
         held.callback(RunLock(aside / "lock", time.time, disk=disk).release)
         folder = aside / name
         _clear(folder, disk)
@@ -166,8 +163,8 @@ def merge(
         raise BadInput(f"{index.path} is not the tasks file that {parts[0].label} was made with")
     kept, files = _kept(parts), RunFiles(folder, parts[0].files.subset)
     with closing(RunStore(files, time.time, stamp(), disk)) as store:
-        _copy(parts, index, files, disk)
         store.keep_files(kept)
+        _copy(parts, index, files, disk)
         manifest = _manifest(parts)
         done = store.open_logs(index)
         run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
