@@ -25,7 +25,7 @@ from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
 from harness.ui.console import console
 
-PART_NAME = re.compile(r"(.+)\.part[0-9]+of[0-9]+\Z")
+PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _folders(word: str, results: Path) -> list[Path]:
 
 def _name(folders: Sequence[Path]) -> str:
     """Return the name that all parts have in common. Raise `BadInput` if they have none."""
-    names = {found[1] for folder in folders if (found := PART_NAME.match(folder.name))}
+    names = {PART_NAME.sub("", folder.name) for folder in folders}
     if len(names) != 1:
         raise BadInput("the parts have no name in common: name the whole run with --out")
     return names.pop()
