@@ -37,6 +37,7 @@ takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
 takes.remove := NAME PLATFORM ARGS
+takes.merge := RUNS ARGS
 takes.stats := RUNS ARGS
 takes.report := $(takes.reeval)
 takes.compare := RUNS PLATFORM ARGS
@@ -57,7 +58,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval status verify remove report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help run resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -80,6 +81,9 @@ verify: .venv/run.made ## prove runs sound: every user once, every line whole, m
 
 remove: .venv/run.made ## set a run aside, under other names in its folder; deletes nothing: NAME= PLATFORM=
 	$(strip $(HARNESS) remove $(if $(call given,NAME),'$(call given,NAME)') $(PLATFORMS) $(MORE))
+
+merge: .venv/run.made ## make one run of its parts (ARGS="--part 1/4" of run): RUNS=name
+	$(strip $(HARNESS) merge $(NAMED_RUNS) $(MORE))
 
 report: .venv/run.made ## pages of reports again, or with no name one page over all runs: NAME= PLATFORM= ARGS="--with-posts"
 	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))

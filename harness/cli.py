@@ -41,6 +41,7 @@ COMMANDS = {
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
     "verify": "prove a run's folder sound",
+    "merge": "make one run of its parts, which `run --part` played",
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "prove that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.errors import BadInput
+
 TASKS_FOLDER, RESULTS_FOLDER = Path("tasks"), Path("results")
 INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.html"
 """In the results folder, next to the folders of runs."""
@@ -90,6 +92,19 @@ class Tuning:
     def most(self) -> int:
         """Return how many requests can be in flight at once."""
         return self.ceiling if self.concurrency is None else self.concurrency
+
+    def shared(self, number: int, parts: int) -> Tuning:
+        """Return the tuning of one of so many parts, from 1, whose limits add up to these. Raise `BadInput` if a part
+        would have no request."""
+        if self.most < parts:
+            option = "--auto-ceiling" if self.concurrency is None else "--concurrency"
+            raise BadInput(f"{self.most} requests in flight leave none to some of {parts} parts: {option} is the whole")
+        least: dict[str, Any] = {}
+        for limit in ("concurrency", "start", "floor", "ceiling"):
+            if (whole := getattr(self, limit)) is not None:
+                least[limit] = max(1, whole // parts + (number <= whole % parts))
+        rates = {name: whole / parts for name in ("rpm", "tpm") if (whole := getattr(self, name)) is not None}
+        return replace(self, **least, **rates)
 
     def combined(self, other: Tuning) -> Tuning:
         """Return this tuning with the lower one of each limit of an account that two runs share."""

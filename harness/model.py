@@ -269,7 +269,7 @@ class RunFacts:
 
 RUN_FACTS = frozenset(
     {"files", "tasks", "tasks_sha256", "users_in_tasks", "ratio", "limit", "sample_seed", "endpoint", "harness"}
-    | {"created", "repeats"}
+    | {"created", "part", "repeats"}
 )
 """Names in `RunFacts.run` that are no settings."""
 

@@ -88,6 +88,8 @@ def _coverage(report: Report) -> Iterator[Block]:
     part = f"a share of {share:g}" if share != 1.0 else ""
     if limit is not None and limit < run["users_in_tasks"]:
         part = f"a limit of {limit}"
+    if "part" in run:
+        part = f"part {run['part']}{part and f' of {part}'}"
     if part:
         of_all = (
             f" This is {part} of the {run['users_in_tasks']} {user}s in the tasks file, drawn with seed "

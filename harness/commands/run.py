@@ -48,7 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats N", words, type=options.repeats, default=1)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
-    add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
+    whole = parser.add_mutually_exclusive_group()
+    words = (
+        "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN: `merge` makes one run of all; "
+    )
+    words += "limits and rates are those of the whole"
+    options.add(whole, "--part I/N", words, type=options.part)
+    options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
@@ -121,12 +127,13 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
 
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
-    learned = _learned(args.results_dir / model.name, tuple(tasks))
+    name = options.part_name(model.name, args.part)
+    learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
     return Plan(
-        name=model.name,
+        name=name,
         benchmark=benchmark,
         sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
         tasks=tasks,
@@ -147,6 +154,8 @@ def _selection(args: argparse.Namespace) -> Selection:
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         chosen["limit"] = args.limit
+    if args.part is not None:
+        chosen["part"] = args.part
     if args.repeats > 1:
         chosen["repeats"] = args.repeats
     return chosen

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import operator
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -18,6 +20,7 @@ from harness.config.fields import header as checked_header
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
+from harness.store.manifest import PART
 
 NAME_BYTES = 200
 """Longest name of a run: file systems allow 255, and backups append to names."""
@@ -310,6 +313,18 @@ def run_name(name: str | None, model: str) -> str:
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
     return chosen
+
+
+def part(text: str) -> str:
+    """Parse which part of how many, such as 2/4."""
+    if not re.match(PART, text) or operator.gt(*map(int, text.split("/"))):
+        raise argparse.ArgumentTypeError(f"expected a part of so many, such as 2/4, got {shown(text)}")
+    return text
+
+
+def part_name(name: str, part: str | None) -> str:
+    """Return the name of a run's part, such as NAME.part2of4; the run's own if it has no parts."""
+    return name if part is None else new_run_name(f"{name}.part{part.replace('/', 'of')}", name)
 
 
 def new_run_name(name: str | None, model: str) -> str:

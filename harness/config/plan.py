@@ -19,7 +19,7 @@ from harness.benchmarks import settings
 from harness.config import hash_seed
 from harness.config.address import Found, key_check
 from harness.endpoint.request_body import Sampling
-from harness.store.manifest import Identity, Manifest, Provenance, Selection
+from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
 
 PACKAGES = (
     "aiohttp",
@@ -71,6 +71,11 @@ class Plan:
     def repeats(self) -> int:
         """Return how many times each user is played."""
         return self.selection.get("repeats", 1)
+
+    @property
+    def limits(self) -> defaults.Tuning:
+        """Return the tuning with this part's share of the limits, if the plan is for a part. Raise `BadInput`."""
+        return self.tuning.shared(*part_of(self.selection))
 
     @property
     def endpoint(self) -> str:

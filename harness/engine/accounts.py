@@ -40,7 +40,7 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
 
 def _tuning(plans: Sequence[Plan]) -> defaults.Tuning:
     """Return the lower limits where plans on one account differ."""
-    return functools.reduce(defaults.Tuning.combined, [plan.tuning for plan in plans])
+    return functools.reduce(defaults.Tuning.combined, [plan.limits for plan in plans])
 
 
 def check_sockets(plans: Sequence[Plan]) -> None:

@@ -20,6 +20,7 @@ from harness.model import Where
 from harness.report import text
 from harness.store import atomic
 from harness.store.backup import set_aside_any
+from harness.store.disk import DISK, Disk
 from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex, open_index
 
@@ -40,7 +41,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path, rep
         return index.repeated(repeats)
 
 
-def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> None:
+def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes], disk: Disk = DISK) -> None:
     """Write a report as JSON and as text, and the benchmark's files that belong to it.
 
     If the report differs from the one that was there, the pages of that one are set aside first. So a page never
@@ -52,11 +53,11 @@ def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes]) -> 
     except OSError:
         unchanged = False
     if not unchanged:
-        set_aside_any(files.pages, stamp())
-    atomic.write(path, data)
-    atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode())
+        set_aside_any(files.pages, stamp(), disk)
+    atomic.write(path, data, disk=disk)
+    atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode(), disk=disk)
     for name, made in more.items():
-        atomic.write(files.folder / name, made)
+        atomic.write(files.folder / name, made, disk=disk)
 
 
 def keep_foreign_text(files: RunFiles) -> None:

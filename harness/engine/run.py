@@ -157,10 +157,13 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         )
     if old is not None and (had := old.repeats) > plan.repeats:
         raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
+    selected = index.selected(plan.selection)
+    if not selected.any():
+        raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
-    done, selected = store.open_logs(index), index.selected(plan.selection)
+    done = store.open_logs(index)
     run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256

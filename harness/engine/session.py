@@ -48,7 +48,7 @@ from harness.errors import (
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
-from harness.store.manifest import COMPLETE, is_file_name, load
+from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.progress import display
@@ -99,7 +99,13 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
 
 
 def _notices(plan: Plan) -> Iterator[str]:
-    """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats."""
+    """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats.
+
+    Raise `BadInput` if there are more parts than requests at once.
+    """
+    most = plan.limits.most
+    if part := plan.selection.get("part"):
+        yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
         yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
         if note := plan.benchmark.note_on_baselines:
@@ -227,7 +233,8 @@ class Session:
             manifest.times["schedule"] = schedule
             control = lane.caller.limiter.slots.control
             if isinstance(control, AdaptiveControl):
-                manifest.tuning["learned_limit"] = control.limit
+                whole = control.limit * part_of(manifest.selection)[1]
+                manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
             report, more = finish(run, self.plan.name, stopped=lane is not None and lane.ending is not None)

@@ -35,6 +35,9 @@ NAME_BYTES = 255
 LARGEST = 1e15
 """No moment, number of users or limit comes near it, and numbers beyond it are no longer whole."""
 
+PART = r"^[1-9][0-9]{0,3}/[1-9][0-9]{0,3}\Z"
+"""A part of a run, such as 2/4."""
+
 Text = Annotated[str, Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[float, Meta(gt=-LARGEST, lt=LARGEST)]
@@ -112,19 +115,26 @@ class Tasks(TypedDict):
 
 
 class Selection(TypedDict):
-    """Which users: a share of them, or the first `limit`, in the order that the seed draws; each played `repeats`
-    times, if that is more than once."""
+    """Which users: a share of them, or the first `limit`, in the order that the seed draws; of these every n-th from
+    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once."""
 
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
     limit: NotRequired[Annotated[int, Meta(ge=1)]]
+    part: NotRequired[Annotated[str, Meta(pattern=PART)]]
     repeats: NotRequired[Annotated[int, Meta(ge=1, le=REPEATS_MOST)]]
 
 
 def share(selection: Selection, users: int) -> float:
     """Return the share that a selection is of so many users."""
     limit = selection.get("limit")
-    return selection["ratio"] if limit is None else min(1.0, limit / max(1, users))
+    return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(selection)[1]
+
+
+def part_of(selection: Selection) -> tuple[int, int]:
+    """Return which part of how many a selection is, from 1; (1, 1) without parts."""
+    number, parts = selection.get("part", "1/1").split("/")
+    return int(number), int(parts)
 
 
 class Counts(TypedDict, total=False):
@@ -234,6 +244,9 @@ def _wrong(data: JSON) -> str | None:
         return f"{name}: " + (
             f"expected one of {', '.join(CHOICES[name])}" if name in CHOICES else words.replace("E", "e", 1)
         )
+    number, parts = part_of(made.selection)
+    if number > parts:
+        return f"selection.part: expected a part among {parts}, got {number}"
     if not all(map(is_file_name, made.identity["files"])):
         return "identity.files: expected an object of file names without separators, each with a hash"
     return None

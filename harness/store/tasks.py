@@ -30,7 +30,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
 from harness.store.jsonl import Unexpected, elements, plain_lines
-from harness.store.manifest import Selection
+from harness.store.manifest import Selection, part_of
 
 FORMAT = 4
 Measured = Callable[[bytes, Where], tuple[str, int]]
@@ -109,7 +109,7 @@ class TaskIndex:
 
     def selected(self, selection: Selection) -> NDArray[np.bool_]:
         """Return a mask of the users that a run's manifest selects."""
-        return self.select(selection["ratio"], selection["sample_seed"], selection.get("limit"))
+        return self.select(selection["ratio"], selection["sample_seed"], selection.get("limit"), part_of(selection))
 
     def read(self, position: int) -> bytes:
         """Return the line of a task. Raise `MachineError` if the file is no longer the one that was indexed."""
@@ -123,12 +123,16 @@ class TaskIndex:
     def where(self, position: int) -> Where:
         return Where(str(self.path), int(self.rows["number"][position]))
 
-    def select(self, ratio: float, seed: int, limit: int | None = None) -> NDArray[np.bool_]:
-        """Return a mask of a share of the users, or of `limit` of them; for one seed, more include fewer."""
+    def select(
+        self, ratio: float, seed: int, limit: int | None = None, part: tuple[int, int] = (1, 1)
+    ) -> NDArray[np.bool_]:
+        """Return a mask of a share of the users, or of `limit` of them; for one seed, more include fewer. Of these,
+        `part` (i, n) has every n-th in the seed's order from the i-th on, so that parts differ by one user at most."""
         chosen = np.zeros(len(self), dtype=np.bool_)
         wanted = max(1, round(ratio * self.users())) if limit is None else limit
         count = min(self.users(), wanted) * self.repeats  # those of a user have one key, and so follow one another
-        chosen[np.argsort(_mixed(self._keys, seed), kind="stable")[:count]] = True
+        order = np.argsort(_mixed(self._keys, seed), kind="stable")[:count].reshape(-1, self.repeats)
+        chosen[order[part[0] - 1 :: part[1]]] = True
         return chosen
 
 

@@ -37,6 +37,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["run", "MODEL=deepseek:x", "DEEPSEEK_API_KEY=sk-test"], "run --model 'deepseek:x'"),
         (["compare", "RUNS=a b", "PLATFORM=weibo"], "compare 'a' 'b' --platform 'weibo'"),
         (["report", "NAME=n"], "report --name 'n'"),
+        (["merge", "RUNS=n"], "merge 'n'"),
         (["resume", "NAME=n", "PROVIDER=relay"], "resume --name 'n' --provider 'relay'"),
     ],
 )

@@ -56,6 +56,7 @@ class Run(msgspec.Struct, frozen=True):
 
     ratio: Number = 1.0
     limit: Count | None = None
+    part: str | None = None
     users_in_tasks: Count | None = None
     tasks_sha256: str | None = None
     files: dict[str, str] = {}
@@ -105,6 +106,7 @@ class Scored:
     usage: Mapping[str, int]
     values: Mapping[str, Value | None]
     limit: int | None = None
+    part: str | None = None
     repeats: Repeats | None = None
 
     @property
@@ -124,6 +126,7 @@ class Scored:
         words = [self.prompt_label, *self.settings]
         if self.ratio != 1.0:
             words.append(f"share {self.ratio:g}" if self.limit is None else f"limit {self.limit}")
+        words += [f"part {self.part}"] if self.part else []
         words += [f"{self.repeats.repeats} repeats"] if self.repeats else []
         words += ["synthetic tasks"] if self.synthetic else []
         return ", ".join(words)
@@ -183,6 +186,7 @@ def checked(report: Report, path: Path) -> Scored:
         sampling=_sampling(run),
         ratio=ratio,
         limit=run.limit,
+        part=run.part,
         repeats=None if report.repeats is UNSET else report.repeats,
         synthetic=any("synthetic" in note for note in report.notes),
         tasks=run.tasks_sha256 or "",
@@ -195,7 +199,7 @@ def checked(report: Report, path: Path) -> Scored:
         in_tasks=in_tasks,
         answers=of.valid_answers + invalid,
         invalid=invalid,
-        complete=coverage.complete and ratio == 1.0,
+        complete=coverage.complete and ratio == 1.0 and run.part is None,
         usage=report.usage if report.usage.get("requests") else {},
         values={
             name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
