@@ -186,7 +186,10 @@ def _scores(report: Report) -> Iterator[Block]:
     yield Heading("Scores")
     yield Table(
         ("metric", "unit", "value", "95 % interval", f"{report.user}s"),
-        tuple(_row(units[name], of) for name, of in _shown(report).items()),
+        tuple(
+            _row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics)
+            for name, of in _shown(report).items()
+        ),
     )
     if lower := [name for name in _shown(report) if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
@@ -215,11 +218,15 @@ def _shown(report: Report) -> dict[str, Value]:
     return {name: of for name, of in values.items() if name not in same}
 
 
-def _row(metric: Metric, of: Value) -> tuple[str, ...]:
-    """A figure that may be below 0 is a difference, so it has a sign."""
+def _row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
+    """Return the cells of a figure; one that may be below 0 is a difference, so it has a sign.
+
+    A secondary metric of a benchmark with intervals of its own has none, whatever the number of users.
+    """
     low, _ = metric.bounds or (None, None)
     signed = metric.unit is None and low is not None and low < 0
-    value, span = metric.text(of.value, signed=signed), spanned(metric, of, signed=signed)
+    value = metric.text(of.value, signed=signed)
+    span = spanned(metric, of, signed=signed) if has_interval else metric.span(of.ci95, signed=signed)
     return metric.name, metric.difference_unit if signed else metric.shown_unit, value, span, str(of.users)
 
 

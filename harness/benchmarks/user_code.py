@@ -20,12 +20,13 @@ LONGEST = 300
 def guarded(benchmark: Any, about: str, *through: type[Exception]) -> Iterator[None]:
     """Turn an exception of the code of a benchmark (or its class) into `BenchmarkError`.
 
-    `about` is what was being done ("user 17, measure"). The harness's own errors and those in `through` pass.
+    `about` is what was being done ("user 17, measure"). The harness's own errors and those in `through` pass, and a
+    want of memory in a benchmark that ships: that is the machine's.
     """
     try:
         yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, (HarnessError, *through)):
+        if isinstance(error, (HarnessError, *through)) or (isinstance(error, MemoryError) and benchmark.origin is None):
             raise
         words = f"benchmark {benchmark.name}, {about}: {described(error)}{place(error, benchmark)}"
         raise BenchmarkError(words) from error

@@ -841,10 +841,9 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
     """OpenBLAS calls `exit(1)` where it finds none, or tries for ever; the limit here is the system's own."""
     words = [
         "run",
+        "dailymobility",
         "--model",
-        "baseline/recency",
-        "--platform",
-        "weibo",
+        "baseline/commuter",
         "--tasks-dir",
         ROOT / "tasks" / "sample",
         "--results-dir",
@@ -855,4 +854,4 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
     )
     assert process.returncode == 4, process.stderr
     [told] = process.stderr.splitlines()
-    assert "no memory left to score weibo" in told and "`reeval`" in told
+    assert "no memory left to score beijing" in told and "`reeval`" in told

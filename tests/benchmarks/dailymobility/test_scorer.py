@@ -458,6 +458,14 @@ def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second
     assert [row[3] for row in table.rows] == ["n/a"] * 5 and table.rows[2][2] == "too few"
 
 
+def test_a_score_without_any_method_for_its_interval_does_not_blame_the_residents() -> None:
+    """The other protocols' scores have no interval, however many residents there are."""
+    of, _ = SCORER.report(SCORER.score(some_days(100)), facts(100))
+    table = next(block for block in blocks(of) if isinstance(block, Table) and "95 % interval" in block.columns)
+    shown = {row[0]: row[3] for row in table.rows}
+    assert (shown["JSD_daily_location_numbers"], shown["Score (asbench)"]) == ("too few", "n/a")
+
+
 def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
     """Who is missing is said, and why no bounds can be given."""
     found = report(some_days(3), facts(10, 4))
