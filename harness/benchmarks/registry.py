@@ -49,6 +49,8 @@ KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
 RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"})
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
+TABLES = ("units", "prompts", "published", "summary")
+"""Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = ("files", "source", "all_files")
 """Properties that the harness uses, and a field of the same name would hide."""
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
@@ -201,6 +203,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
     if len({name.casefold() for name in names}) < len(names):
         yield "metrics: duplicate name"
+    if taken := [name for name in names if name.casefold() in TABLES]:
+        yield f"metrics: {shown(taken[0])}: `stats` uses this name for something else: rename it"
     if unknown := [
         metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
     ]:

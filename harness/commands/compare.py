@@ -95,9 +95,11 @@ def _planned(args: argparse.Namespace) -> JSON:
     """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
     found = _found(args)
     if len(found) > 1:
-        pairs = ((pair, pair.a[0].of, pair.b[0].of.run) for pair in _pairs(found, args))
+        pairs = _pairs(found, args)
         spreads = [
-            one for pair, a, b in pairs for one in planning.of_pair(a.run, b, a.benchmark, _strata(pair), pair.figures)
+            one
+            for pair, strata in zip(pairs, _strata(pairs), strict=True)
+            for one in planning.of_pair(pair.a[0].of, pair.b[0].of, strata, pair.figures)
         ]
     else:
         spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, args)]
@@ -120,10 +122,8 @@ def _data(args: argparse.Namespace) -> JSON:
     """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
     found = _found(args)
     pairs = _pairs(found, args)
-    strata = [_strata(pair) for pair in pairs]
+    strata = _strata(pairs)
     reports = [_report(pair) for pair in pairs]
-    if not any(strata):
-        raise BadInput(" ".join(dict.fromkeys(words for pair in reports for words in pair["left_out"])))
     for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
         family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
         _compare([(pairs[place], strata[place], reports[place]) for place in family], args.resamples)
@@ -184,16 +184,19 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) 
     return pairs
 
 
-def _strata(pair: _Pair) -> list[Stratum]:
-    """Return the subsets on which both runs have users with the same task."""
-    strata = (Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True))
-    return [stratum for stratum in strata if stratum.users]
+def _strata(pairs: Sequence[_Pair]) -> list[list[Stratum]]:
+    """Return the subsets on which both runs of a pair have users with the same task. Raise `BadInput` if no two runs
+    have any."""
+    made = ([Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)] for pair in pairs)
+    found = [[stratum for stratum in strata if stratum.users] for strata in made]
+    if not any(found):
+        raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in _left_out(pair))))
+    return found
 
 
 def _report(pair: _Pair) -> JSON:
     """Return everything about two runs except their figures."""
     a, b = pair.a[0].of, pair.b[0].of
-    alone = [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]
     return {
         "a": a.run,
         "b": b.run,
@@ -201,13 +204,13 @@ def _report(pair: _Pair) -> JSON:
         "main": list(pair.figures.main),
         "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
         "coverage": [warnings.coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
-        "left_out": [*_nobody(pair), *alone],
+        "left_out": _left_out(pair),
         "warnings": warnings.warnings(pair.a, pair.b),
     }
 
 
-def _nobody(pair: _Pair) -> list[str]:
-    """Return why a subset that both have gives nothing to compare."""
+def _left_out(pair: _Pair) -> list[str]:
+    """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
     found = []
     for a, b in zip(pair.a, pair.b, strict=True):
         empty = [side.of.run for side in (a, b) if not side.tasks]
@@ -217,4 +220,4 @@ def _nobody(pair: _Pair) -> list[str]:
         elif not a.tasks.items() & b.tasks.items():
             why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
             found.append(f"On {a.of.name} {a.of.run} and {b.of.run} have {why}.")
-    return found
+    return found + [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]

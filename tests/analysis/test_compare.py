@@ -403,6 +403,7 @@ def test_runs_without_common_users_are_refused(own: Path, capsys: Told) -> None:
     shutil.copy(results(own, "random-1"), own / "kept")
     edit(results(own, "random-1"), renamed)
     assert "no user in common" in refused(own, capsys, *weibo)
+    assert "no user in common" in refused(own, capsys, "--plan", *weibo)
     shutil.copy(own / "kept", results(own, "random-1"))
     edit(results(own, "random-1"), changed)
     assert "no user with the same task" in refused(own, capsys, *weibo)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.comparison.figures import Stratum
-from harness.analysis.comparison.runs import Side
+from harness.analysis.comparison.runs import Side, Subset
 from harness.benchmark import Metric
 from harness.benchmarks.derived import Figures
 from harness.model import JSON
@@ -40,10 +40,10 @@ class Spread:
     strata: Sequence[Array]
 
 
-def of_pair(a: str, b: str, benchmark: str, strata: Sequence[Stratum], figures: Figures) -> Iterator[Spread]:
+def of_pair(a: Subset, b: Subset, strata: Sequence[Stratum], figures: Figures) -> Iterator[Spread]:
     for column, metric in _main(figures):
         defined = [one for one in strata if not math.isnan(one.values[0][column] - one.values[1][column])]
-        yield Spread(a, b, benchmark, metric, [one.parts[:, column] for one in defined])
+        yield Spread(a.run, b.run, a.benchmark, metric, [one.parts[:, column] for one in defined])
 
 
 def of_run(run: str, benchmark: str, sides: Sequence[Side], figures: Figures) -> Iterator[Spread]:
