@@ -88,7 +88,7 @@ def write(path: Path, sheets: Sequence[Sheet]) -> None:
     """
     whole = workbook(sheets)
     atomic.make_folder(path.parent)
-    atomic.write(path, whole)
+    atomic.write(path, whole, shared=True)
 
 
 def workbook(sheets: Sequence[Sheet]) -> bytes:

@@ -8,6 +8,8 @@ import hashlib
 import io
 import os
 import re
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -647,6 +649,16 @@ def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
         assert 0 < len(name.encode("utf-16-le")) <= 62 and not set("[]:*?/\\") & set(name)
         assert name[0] != "'" != name[-1] and name.lower() != "history"
     workbook([Sheet(name, ("a",), []) for name in wanted] or [Sheet("", (), [])])
+
+
+def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
+    """Whichever ends last has it; neither takes the other's unfinished file."""
+    code = "import sys; from pathlib import Path; from harness.report.xlsx import Sheet, write\n"
+    code += "for _ in range(150): write(Path(sys.argv[1]), [Sheet('a', ('b',), [('c',)])])"
+    words = [sys.executable, "-c", code, str(tmp_path / "same.xlsx")]
+    started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [(process.communicate()[1], process.returncode) for process in started] == [(b"", 0)] * 2
+    assert [path.name for path in tmp_path.iterdir()] == ["same.xlsx"]
 
 
 def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
