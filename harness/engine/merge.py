@@ -198,7 +198,7 @@ def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray
             if (position := index.current(data)) is None:
                 continue  # superseded: the task had another content then
             if other := int(owners[position]):
-                raise BadInput(f"{path}: user {shown(data['user_id'])} overlaps: part {other} has a record, too")
+                raise BadInput(f"{path}: user {shown(data.get('user_id'))} overlaps: part {other} has a record, too")
             owners[position] = part.number
             file.write(line.text + b"\n")
         if part.manifest.results_sha256 not in (None, whole.hexdigest()):

@@ -172,10 +172,19 @@ def test_part_says_that_it_is_one_and_resumes_without_a_flag(
     assert (made["run"]["part"], made["coverage"]["expected_users"]) == ("2/4", 4)
     manifest = load(tmp_path / "m.part2of4/run_weibo.json")
     assert manifest and manifest.tuning["concurrency"] == 7
+    assert manifest.times["schedule"] and manifest.times["schedule"]["slots"] == 2
     assert "part 2/4" in (tmp_path / "m.part2of4/eval_report_weibo.txt").read_text()
     capsys.readouterr()
     assert command(tmp_path, "stats") == command(tmp_path, "verify") == 0
     assert "part 2/4" in capsys.readouterr().out
+
+
+def test_what_auto_learned_is_kept_as_the_whole(tasks: Path, tmp_path: Path) -> None:
+    """So all limits of a manifest are of the whole, and the next process takes its share of it again."""
+    auto = ("--concurrency", "auto", "--auto-floor", "40", "--auto-start", "40", "--part", "1/4", "--no-html")
+    assert run(tasks, tmp_path, *auto) == 0
+    manifest = load(tmp_path / "recency.part1of4/run_weibo.json")
+    assert manifest and manifest.tuning["learned_limit"] == 40
 
 
 @pytest.mark.parametrize("part", ["0/4", "5/4", "1", "1/4/2", "a/b", "1/99999", "-1/4", "1/0"])
@@ -228,13 +237,15 @@ def other_seed(results: Path) -> None:
 
 
 def no_part(results: Path) -> None:
-    edit(results / "recency.part2of4/run_weibo.json", lambda made: made["selection"].pop("part"))
+    for path in results.glob("*/run_weibo.json"):
+        edit(path, lambda made: made["selection"].pop("part"))
 
 
 def overlapping(results: Path) -> None:
     line = (results / "recency.part1of4" / RESULTS).read_bytes().splitlines(keepends=True)[0]
     with (results / "recency.part2of4" / RESULTS).open("ab") as file:
         file.write(line)
+    edit(results / "recency.part2of4/run_weibo.json", lambda made: made.update(state="stopped", results_sha256=None))
 
 
 def changed(results: Path) -> None:
@@ -255,8 +266,20 @@ def taken(results: Path) -> None:
     (results / "recency").mkdir()
 
 
-REFUSED = (missing, doubled, other_model, other_tasks, other_count, other_seed, no_part, overlapping, changed)
-REFUSED += (no_subset, no_prompt, taken)
+REFUSED = {
+    missing: "missing of 4 parts: 3",
+    doubled: "part 3 is given twice",
+    other_model: 'identity.model is "other"',
+    other_tasks: "tasks.sha256 is",
+    other_count: "selection.parts is 5, not 4",
+    other_seed: "selection.sample_seed is 1",
+    no_part: "a whole run",
+    overlapping: "part 1 has a record, too",
+    changed: "has changed since its run was complete",
+    no_subset: "has no run of zhihu",
+    no_prompt: "has no prompt_own.txt",
+    taken: "exists: give the run another name",
+}
 
 
 @pytest.mark.parametrize("damage", REFUSED)
@@ -268,10 +291,29 @@ def test_parts_that_do_not_make_one_run_are_refused(
     before = contents(results)
     assert command(results, "merge", "recency") == 2
     error = capsys.readouterr().err
-    assert error.startswith("harness: ") and error.count("\n") == 1
+    assert error.startswith("harness: ") and error.count("\n") == 1 and REFUSED[damage] in error
     after = contents(results)
     after.pop(".merging/lock", None)
     assert after == before
+
+
+def test_parts_of_tasks_that_have_changed_are_refused(results: Path, tasks: Path, tmp_path: Path) -> None:
+    """One run would play the users again whose tasks have changed: each part does so first, with `resume`."""
+    shutil.copytree(tasks, tmp_path / "tasks")
+    write_tasks(tmp_path / "tasks", USERS + 1)
+    assert command(results, "merge", "recency", "--tasks-dir", str(tmp_path / "tasks")) == 2
+    assert not (results / "recency").exists()
+
+
+def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(results: Path, whole: Path) -> None:
+    """A part that once had another share may have replies of users that another part has played; a kept file that was
+    changed in one part is taken from the next."""
+    (results / "recency.part1of4/prompt_own.txt").write_text("changed")
+    line = (results / "recency.part2of4/responses_weibo.jsonl").read_bytes().splitlines(keepends=True)[0]
+    with (results / "recency.part1of4/responses_weibo.jsonl").open("ab") as file:
+        file.write(line)
+    assert command(results, "merge", "recency", "--no-html") == 0
+    assert timeless(results / "recency") == timeless(whole)
 
 
 def test_part_in_use_is_refused(results: Path) -> None:
@@ -352,6 +394,8 @@ def test_merge_that_fails_anywhere_leaves_no_run_or_the_whole_one(how: str, resu
     """At each operation in turn: no half run is seen, the parts stay as they are, and the next merge is whole."""
     parts = {name: content for name, content in contents(results).items() if name.startswith("recency.part")}
     wanted, nth, failed = timeless(whole), 0, 0
+    (results / ".merging/recency").mkdir(parents=True)
+    (results / ".merging/recency/run_zhihu.json").touch()  # of a merge of more subsets that died
     while True:
         nth += 1
         disk = FaultyDisk(nth, how, inner=QuickDisk())
