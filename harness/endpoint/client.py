@@ -1,4 +1,4 @@
-"""One endpoint over HTTP: the only file that uses aiohttp's client, and the one place that maps its errors.
+"""One endpoint over HTTP: with `pool`, the only file that uses aiohttp's client; the one place that maps its errors.
 
 Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
 a key goes only to the address it was given for.

@@ -87,7 +87,7 @@ class Response:
 def head(request: aiohttp.ClientRequest) -> bytes:
     """Return the head of a request without a body, up to the number of its length. Raise `aiohttp.InvalidURL`."""
     through_proxy = request.proxy is not None and not request.is_ssl()
-    target = str(request.url) if through_proxy else request.url.raw_path_qs
+    target = str(request.url.with_user(None)) if through_proxy else request.url.raw_path_qs
     headers = [f"{name}: {value}" for name, value in request.headers.items() if name != "Content-Length"]
     lines = [f"{request.method} {target} HTTP/1.1", *headers, "Content-Length: "]
     if any(character in line for line in lines for character in "\r\n\0"):

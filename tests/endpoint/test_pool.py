@@ -40,6 +40,21 @@ async def test_request_is_the_one_of_a_session(path: str) -> None:
 
 
 @pytest.mark.anyio
+async def test_request_through_a_proxy_is_the_one_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also its credentials for the endpoint and for the proxy: in headers, and not in the request line."""
+    async with serving() as server, aiohttp.ClientSession() as session:
+        proxy = server.url.removesuffix("/v1").replace("//", "//me:mine@")
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        await send(Address("http://you:yours@model.invalid/v1?a=b"), b"{}")
+        url, headers = "http://you:yours@model.invalid/v1/chat/completions?a=b", {"Content-Type": "application/json"}
+        async with session.post(url, data=b"{}", headers=headers, proxy=proxy) as response:
+            assert await response.read() == GOOD
+    ours, theirs = (head.splitlines() for head in server.heads)
+    assert ours[0] == theirs[0] == "POST http://model.invalid/v1/chat/completions?a=b HTTP/1.1"
+    assert sorted(ours) == sorted(theirs)
+
+
+@pytest.mark.anyio
 async def test_reply_that_others_announce_is_read() -> None:
     """A status of 1xx before the reply is passed over."""
     async with serving(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + http(200, GOOD)) as server:
