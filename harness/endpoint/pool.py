@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
 import aiohttp
 from aiohttp.http import HttpProcessingError
-from multidict import CIMultiDictProxy
 
 Stage = Literal["connecting", "renewing", "new", "used"]
 """The state of a task's connection: waits for any, waits for a new one; has a new one, has one that served before."""
@@ -63,11 +63,12 @@ class Reusing(aiohttp.TCPConnector):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A reply after its head. On exit its connection can serve again, or is closed if there are unread bytes."""
+    """A reply after its head. `headers` match in any case. On exit its connection can serve again, or is closed for
+    unread bytes."""
 
     connection: Any
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: Mapping[str, str]
     content: aiohttp.StreamReader
 
     def __enter__(self) -> Response:
