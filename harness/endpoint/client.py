@@ -1,4 +1,4 @@
-"""One endpoint over HTTP: the only file that uses aiohttp's client, and the one place that maps its errors.
+"""One endpoint over HTTP: with `pool`, the only file that uses aiohttp's client; the one place that maps its errors.
 
 Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
 a key goes only to the address it was given for.
@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from yarl import URL
 
 from harness.defaults import STALL_SECONDS
 from harness.endpoint import replies
@@ -26,7 +28,7 @@ from harness.endpoint.address import Address, Scrubber, check, public_url, secre
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.error_phrases import one_line
-from harness.endpoint.pool import Reusing, hung_up
+from harness.endpoint.pool import Response, Reusing, exchange, head, hung_up
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
@@ -49,7 +51,7 @@ LARGEST_REPLY = 2**26
 
 
 class Client:
-    """An aiohttp session for one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
+    """aiohttp's connections to one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
 
     `timeout` bounds a request; if its reply streams, the time until the first byte. From then on only `stall` counts,
     the time without a single byte, since a long thought that streams is not dead; `LONGEST_STREAM` bounds the whole.
@@ -57,7 +59,6 @@ class Client:
     the seconds until a used-up quota resets.
     """
 
-    _session: aiohttp.ClientSession
     _connector: Reusing
 
     def __init__(
@@ -86,28 +87,20 @@ class Client:
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
-        # A session's own headers cost less, but aiohttp also sends them to a proxy: with one they go with each request.
-        self._of_session = headers if self._proxy is None else None
-        self._of_request = None if self._proxy is None else headers
+        self._headers = headers
         self._timeout = timeout
         self._stall = stall
         self._clock = clock
         self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
+        # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
+        self._to_connect = aiohttp.ClientTimeout(total=None, connect=self._patience)
         self._on_exhausted = on_exhausted
         self._connections = connections
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
         self._connector = self._shares_with._connector if self._shares_with else self._way.connector()
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            connector_owner=self._shares_with is None,
-            # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
-            timeout=aiohttp.ClientTimeout(total=None, connect=self._patience),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._of_session,
-        )
         self._sweeper = asyncio.create_task(self._sweep())
         return self
 
@@ -115,7 +108,21 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._sweeper.cancel()
-        await self._session.close()
+        if self._shares_with is None:
+            await self._connector.close()
+
+    @cached_property
+    def _request(self) -> aiohttp.ClientRequest:
+        """Return what all requests have in common: all but the body. Raise `aiohttp.InvalidURL`."""
+        try:
+            proxy, loop = URL(self._proxy) if self._proxy else None, asyncio.get_running_loop()
+            return aiohttp.ClientRequest("POST", URL(self._url), headers=self._headers, proxy=proxy, loop=loop)
+        except ValueError as error:
+            raise aiohttp.InvalidURL(self._url) from error
+
+    @cached_property
+    def _head(self) -> bytes:
+        return head(self._request)
 
     async def _sweep(self) -> None:
         while True:
@@ -131,12 +138,12 @@ class Client:
         begun = self._deadlines.began(task)
         streamed, first_token = None, None
         try:
-            async with await self._posted(body, task, begun) as response:
+            with await self._posted(body, task, begun) as response:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
                     content = await _whole(response)
-                    if looks_streamed(content) and response.ok:
+                    if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_REPLY)
             headers = response.headers
             if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
@@ -173,16 +180,14 @@ class Client:
             completion = self._vetted(completion)
         return Received(completion, self._shown, first_token)
 
-    async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> aiohttp.ClientResponse:
+    async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> Response:
         """Return a reply to its head. Send once more if the server closed a connection that it may have found idle.
 
         Only then: what a server has received belongs to the tries that are counted, paced and limited.
         """
         while True:
             try:
-                return await self._session.post(
-                    self._url, data=body, headers=self._of_request, proxy=self._proxy, allow_redirects=False
-                )
+                return await self._post(body)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 crossed = self._clock() - begun <= CROSSING_SECONDS
                 if not (crossed and hung_up(error) and self._connector.stages.get(task) == "used"):
@@ -190,9 +195,17 @@ class Client:
                 error.__traceback__ = None  # as above
             self._connector.stages[task] = "renewing"  # a new connection, which no server finds idle
 
-    async def _streamed(
-        self, response: aiohttp.ClientResponse, task: asyncio.Task[object]
-    ) -> tuple[dict[str, Any], float | None]:
+    async def _post(self, body: bytes) -> Response:
+        start = self._head
+        try:
+            connection = await self._connector.connect(self._request, [], self._to_connect)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError from error
+        if self._proxy is not None:
+            start = head(self._request)  # has the proxy's credentials since the connection was made
+        return await exchange(connection, self._request, start, body)
+
+    async def _streamed(self, response: Response, task: asyncio.Task[object]) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
         begun, first_token = self._deadlines.began(task), None
         content, reply, longest = response.content, StreamedReply(LARGEST_REPLY), self._timeout * LONGEST_STREAM
@@ -294,12 +307,12 @@ class Client:
         return error
 
 
-def _streams(response: aiohttp.ClientResponse) -> bool:
+def _streams(response: Response) -> bool:
     kind = response.headers.get("Content-Type", "")
     return kind.partition(";")[0].strip().lower() == "text/event-stream" and 200 <= response.status < 300
 
 
-async def _linger(response: aiohttp.ClientResponse) -> None:
+async def _linger(response: Response) -> None:
     """Read to the end of a reply that is whole already: a connection with unread bytes cannot serve again.
 
     A cancellation meanwhile costs the connection, not the reply, which is billed and complete.
@@ -312,8 +325,8 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
-    """Read the body up to `LARGEST_REPLY`; `ClientResponse.read` has no limit."""
+async def _whole(response: Response) -> bytes:
+    """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
     content, blocks, size = response.content, [], 0
     while block := content.read_nowait() if content.is_eof() else await content.readany():
         size += len(block)

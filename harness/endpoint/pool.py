@@ -1,4 +1,8 @@
-"""Connections that serve one request after another.
+"""Connections that serve one request after another, and an exchange over one, below aiohttp's session.
+
+A session, its request and its response take a fifth of a request's CPU. Here aiohttp makes and keeps connections and
+parses replies. The head of a request is made once. This depends on what aiohttp does not promise: its version has an
+upper bound, and tests/endpoint/test_pool.py fails where a version differs.
 
 A server may close an idle connection at any moment, and the next request may be on its way just then. Neither endpoint
 nor request is at fault, so that is no failed try, and the request may be sent once more, over a new connection. And a
@@ -9,10 +13,14 @@ or its user would get the answer of another.
 from __future__ import annotations
 
 import asyncio
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
 import aiohttp
+from aiohttp.http import HttpProcessingError
 
 Stage = Literal["connecting", "renewing", "new", "used"]
 """The state of a task's connection: waits for any, waits for a new one; has a new one, has one that served before."""
@@ -51,6 +59,65 @@ class Reusing(aiohttp.TCPConnector):
                 self.stages[task] = "used"
                 return connection
             connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A reply after its head. `headers` match in any case. On exit its connection can serve again, or is closed for
+    unread bytes."""
+
+    connection: Any
+    status: int
+    headers: Mapping[str, str]
+    content: aiohttp.StreamReader
+
+    def __enter__(self) -> Response:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.release()
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.connection.closed)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def head(request: aiohttp.ClientRequest) -> bytes:
+    """Return the head of a request without a body, up to the number of its length. Raise `aiohttp.InvalidURL`."""
+    through_proxy = request.proxy is not None and not request.is_ssl()
+    target = str(request.url.with_user(None)) if through_proxy else request.url.raw_path_qs
+    headers = [f"{name}: {value}" for name, value in request.headers.items() if name != "Content-Length"]
+    lines = [f"{request.method} {target} HTTP/1.1", *headers, "Content-Length: "]
+    if any(character in line for line in lines for character in "\r\n\0"):
+        raise aiohttp.InvalidURL(request.url)
+    return "\r\n".join(lines).encode()
+
+
+async def exchange(connection: Any, request: aiohttp.ClientRequest, start: bytes, body: bytes) -> Response:
+    """Write a request, which starts with `head`, and return the reply after its head. Close the connection on errors.
+
+    Raise aiohttp's errors of a session.
+    """
+    protocol = connection.protocol
+    try:
+        if not protocol.is_connected():
+            lost = aiohttp.ClientConnectionResetError("closed before the request")
+            raise aiohttp.ClientOSError(errno.ECONNRESET, "the connection was closed") from lost
+        protocol.set_response_params(read_until_eof=True)
+        protocol.transport.write(b"%b%d\r\n\r\n%b" % (start, len(body), body))
+        while True:
+            message, content = await protocol.read()
+            if message.code >= 200 or message.code == 101:  # others announce the reply
+                return Response(connection, message.code, message.headers, content)
+    except HttpProcessingError as error:
+        connection.close()
+        raise aiohttp.ClientResponseError(request.request_info, (), status=error.code, message=error.message) from error
+    except BaseException:
+        connection.close()
+        raise
 
 
 def hung_up(error: Exception) -> bool:
