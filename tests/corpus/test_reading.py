@@ -189,13 +189,13 @@ def test_a_step_that_is_missing_or_doubled_is_no_score_of_its_user(command: Comm
     ]
     put(theirs, b"\n".join(map(orjson.dumps, bare)))
     report = theirs.with_name("eval_report_weibo.json")
-    assert command("reeval", "--name", "theirs") == 0, command.said
+    assert command("reeval", "--name", "theirs") == 1, command.said
     assert "1 of its users lack steps of their tasks, or have one twice, and are not scored" in command.said
     coverage = orjson.loads(report.read_bytes())["coverage"]
     assert (coverage["scored_users"], coverage["expected_users"], coverage["complete"]) == (2, 3, False)
     bare[1]["steps"] *= 2
     put(theirs, b"\n".join(map(orjson.dumps, bare)))
-    assert command("reeval", "--name", "theirs") == 0, command.said
+    assert command("reeval", "--name", "theirs") == 1, command.said
     assert orjson.loads(report.read_bytes())["coverage"]["scored_users"] == 1
     assert command("report", "--name", "theirs") == 0, command.said
     Path("tasks").rename("elsewhere")
