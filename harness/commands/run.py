@@ -147,6 +147,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
+        price=model.price,
     )
 
 

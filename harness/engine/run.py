@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -19,6 +20,7 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
+from harness.cost import Cost, cost_of
 from harness.endpoint.quirks import QUIRKS
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
@@ -31,7 +33,7 @@ from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark"}
+NOT_REPORTED |= {"origin", "benchmark", "price"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -98,6 +100,18 @@ class Run:
     @cached_property
     def _samplings(self) -> dict[int, Sampling]:
         return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
+
+    @property
+    def cost(self) -> Cost | None:
+        """Return what all saved replies cost, of every session; None for a baseline, which costs nothing.
+
+        Without any, as in a folder that came without its responses, it is what the last session counted, if at all.
+        """
+        manifest, counts = self.manifest, self.store.counts
+        if manifest.provenance["endpoint"] == defaults.EMBEDDED:
+            return None
+        earlier = msgspec.convert(manifest.cost, Cost | None)
+        return cost_of(counts, manifest.price) if counts.requests or not earlier else earlier.at(manifest.price)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
@@ -214,6 +228,8 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
+        made.cost = old.cost
+        made.provenance["price"] = old.provenance.get("price") or provenance.get("price")
     made.provenance["origin"] = origin.seal(made, os.environ)
     return made
 
