@@ -26,7 +26,7 @@ EXACT = Context(prec=100, traps=[Inexact])
 MOST = Decimal(10) ** 9
 """Of a currency, for a million tokens."""
 DIGITS = 12
-"""Decimal places of a price."""
+"""Decimal places of a price, and of the cost of one user."""
 LONGEST = 40
 """Digits of an amount before or after its point."""
 BYTES_PER_TOKEN = 3
@@ -83,7 +83,7 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
         """Return the price in words: `0.3 USD for a million prompt tokens (cached 0.006), ...`."""
         cached = "" if self.cached is None else f" (cached {plain(self.cached)})"
         of = f"{plain(self.prompt)} {self.currency} for a million prompt tokens{cached}, {plain(self.completion)} for "
-        about = ", ".join(filter(None, (self.date and str(self.date), self.source, self.note)))
+        about = ", ".join(filter(None, (str(self.date or ""), self.source, self.note)))
         return f"{of}completion tokens{about and f' ({about})'}"
 
 
@@ -152,7 +152,7 @@ def _estimated(size: int, counts: Counts) -> int:
 
 
 def together(amounts: Iterable[Money | None]) -> tuple[Money, ...]:
-    """Return the sum of amounts in each currency, in the order of their first occurrence; those of None are left out."""
+    """Return the sum of the known amounts in each currency, in the order of their first occurrence."""
     sums: dict[str, Money] = {}
     with localcontext(EXACT):
         for one in filter(None, amounts):
@@ -161,8 +161,14 @@ def together(amounts: Iterable[Money | None]) -> tuple[Money, ...]:
     return tuple(sums.values())
 
 
+def each(amounts: Iterable[Money], users: int) -> tuple[Money, ...]:
+    """Return the amounts for one of so many users, rounded to `DIGITS` decimal places; nothing without users."""
+    with localcontext(prec=EXACT.prec):
+        return tuple(one._replace(amount=round(one.amount / users, DIGITS)) for one in amounts) if users else ()
+
+
 def shown(amounts: Sequence[Money]) -> str:
-    """Return amounts for people: `0.01234 USD`, `about 3.2 CNY`, joined by a plus."""
+    """Return amounts for people, joined by a plus, such as `about 0.01234 USD + 3.200 CNY`; empty for none."""
     words = " + ".join(f"{rounded(one.amount)} {one.currency}" for one in amounts)
     return f"about {words}" if any(one.about for one in amounts) else words
 

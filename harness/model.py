@@ -421,8 +421,8 @@ class Snapshot:
     times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
     failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
-    replies, of earlier sessions too, and `projected_cost` that expected by the end; None without a price. `warnings` are
-    the last ones, the newest first. `over` is whether the run has ended, in any way.
+    replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
+    `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
     """
 
     name: str
@@ -460,8 +460,8 @@ class Snapshot:
     awaited: float = 0.0
     at_most: bool = False
     hedged: int = 0
-    cost: Money | None = None
-    projected_cost: Money | None = None
+    cost: tuple[Money, ...] = ()
+    projected_cost: tuple[Money, ...] = ()
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -318,5 +318,7 @@ def _footing(report: Report) -> Iterator[Block]:
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))
+    if report.cost:
+        yield Paragraph(" ".join(usage.billed(report.cost, report.coverage.scored_users, report.user)))
     if session := usage.session(report.schedule, report.user):
         yield Paragraph(session)

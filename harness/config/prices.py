@@ -17,6 +17,9 @@ from harness.config import providers
 from harness.config.address import Found, host_of
 from harness.config.providers import Book, Provider
 from harness.cost import Price
+from harness.defaults import EMBEDDED
+from harness.endpoint.address import Address
+from harness.store.manifest import Manifest
 
 SHIPPED = Path(__file__).with_name("prices.toml")
 Prices = Mapping[str, Price]
@@ -40,6 +43,14 @@ def price_of(found: Found | None, model: str, book: Book) -> Price | None:
     own = [one.prices[model] for one in named if model in one.prices]
     table = [shipped().get(name, {}) for name, one in providers.shipped().providers.items() if _is_at(found, one)]
     return next(iter([*own, *(prices[model] for prices in table if model in prices)]), None)
+
+
+def price_again(manifest: Manifest, book: Book) -> Price | None:
+    """Return what a saved run's model costs today at its endpoint, None if that is not known."""
+    if (endpoint := manifest.provenance["endpoint"]) == EMBEDDED:
+        return None
+    provider = book.providers.get(manifest.provenance.get("provider") or "")
+    return price_of(Found(tuple(map(Address, endpoint.split())), None, provider), manifest.identity["model"], book)
 
 
 def _is_at(found: Found, provider: Provider) -> bool:

@@ -20,7 +20,7 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
-from harness.cost import Cost, cost_of
+from harness.cost import Cost, Price, cost_of
 from harness.endpoint.quirks import QUIRKS
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
@@ -162,7 +162,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         old = None
     if old is not None:
         for name, (before, after) in differences(old.provenance, provenance).items():
-            if name not in NOT_REPORTED:
+            if name.partition(".")[0] not in NOT_REPORTED:
                 console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
     elif files.results.exists() and files.results.stat().st_size:
         raise BadInput(
@@ -184,7 +184,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
         or store.outside() > 0
     )
-    for words in _state(run, old, index.users(done & ~selected)):
+    for words in _state(run, old, plan.price, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
@@ -239,14 +239,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
 
-def _state(run: Run, old: Manifest | None, extra: int) -> Iterator[str]:
-    """Yield what a user should know about the files as they were found; `extra` users are outside the share."""
+def _state(run: Run, old: Manifest | None, price: Price | None, extra: int) -> Iterator[str]:
+    """Yield what a user should know about the files as they were found; `extra` users are outside the share, and
+    `price` is today's."""
     if run.store.torn:
         yield f"{run.store.torn} torn lines were moved to *.torn; their users or replies will be requested again"
     if outside := run.store.outside():
         yield f"{outside} records are of users whose task has changed or gone; they are not counted"
     if extra:
         yield f"{extra} users of this run are outside the requested share; they stay in the run"
+    if price and (kept := run.manifest.price) and kept != price:
+        yield (
+            f"note: the price is now {price.described}; the run's cost stays at the price that the run began with "
+            "(`reeval --new-prices` takes the new one)"
+        )
     if old is not None and len(run.remaining) and run.users_done:
         yield f"resuming: {run.users_done} of {run.users} users are done"
 

@@ -25,6 +25,7 @@ from harness.benchmarks.overview import covered, headline
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
+from harness.cost import shown as shown_cost
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.replies import REFUSED, Denied
@@ -119,6 +120,9 @@ def _notices(plan: Plan) -> Iterator[str]:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
+    elif plan.price is None and not (provider and not provider.key_required):
+        model = plan.sampling.model
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (docs/providers.md has how to give one)"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 
@@ -244,8 +248,10 @@ class Session:
         if nothing:
             return
         incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
+        money = f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
         self._say(
-            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}; report: {files.report('txt')}"
+            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}{money}; "
+            f"report: {files.report('txt')}"
         )
         plan = self.plan
         self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))

@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from harness.cost import shown, together
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.ui import table, words
 from harness.ui.cells import Screen, to_left
@@ -194,6 +195,7 @@ def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
         ("requests", words.requests(s), HELPS),
         ("failed", words.failures(s), MATTERS),
         ("tokens", words.tokens(s), HELPS),
+        ("cost", words.cost(s), HELPS),
         ("at risk", words.at_risk(s), GOES),
     )
     return [line for label, of, worth in parts for line in _joined(to_left(label, LABEL), of, screen, worth)]
@@ -206,6 +208,7 @@ def _summary(s: Snapshot, screen: Screen) -> list[Line]:
         Piece(words.pace(s.rate), 12),
         Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10),
         Piece(words.tokens_of(s.prompt_tokens, s.completion_tokens), 25),
+        Piece(shown(s.cost)),
     ]
     troubles = words.held_back(s) + ([words.tries_failed(s, 1)] if s.faults else [])
     yellow = [Piece(trouble, style="yellow") for trouble in troubles]
@@ -221,6 +224,7 @@ def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
         Piece(f"{sum([s.in_flight for s in running])} in flight", 12),
         Piece(words.pace(sum([s.rate for s in running])), 12),
         Piece(words.tokens_of(into, out)),
+        Piece(shown(together(one for s in snapshots for one in s.cost))),
     ]
     return _joined("", parts, screen, HELPS)
 
