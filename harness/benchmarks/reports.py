@@ -99,7 +99,7 @@ class Report(Struct, frozen=True, kw_only=True):
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset where users
     are played once. `run` is what was run, empty for results of another program. `cost` is that of all saved replies,
-    None for a baseline, another program's results, and reports of before. `intervals_over` is what intervals are
+    unset for a baseline, another program's results, and reports of before. `intervals_over` is what intervals are
     made of, None for intervals of another kind.
     """
 
@@ -129,7 +129,7 @@ class Report(Struct, frozen=True, kw_only=True):
     schedule: JSON | None = None
     run: JSON = {}
     usage: dict[str, Count] = {}
-    cost: Cost | None = None
+    cost: Cost | UnsetType = UNSET
     intervals_over: str | None = None
     notes: tuple[str, ...]
 

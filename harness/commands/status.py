@@ -124,7 +124,7 @@ def _usage(run: SavedRun) -> JSON:
             report = loaded(run.files.report("json"))
         except BadInput:
             return _named({}, None)
-        return _named(report.usage, report.cost)
+        return _named(report.usage, report.cost or None)
     counts = Counts()
     for _, data in objects(run.files.responses):
         count_line(counts, data)

@@ -90,7 +90,7 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
 
 
 def facts(run: Run, name: str, failed: int) -> RunFacts:
-    """Return what a report states about a run besides its scores."""
+    """Return what a report states about a run besides its scores; its cost is the manifest's."""
     return RunFacts(
         subset=run.subset,
         model=run.sampling.model,
@@ -102,7 +102,7 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
         expected_plays=int(run.expected.sum()),
         schedule=run.manifest.times.get("schedule"),
         run=_described(run.manifest),
-        cost=msgspec.to_builtins(run.cost),
+        cost=run.manifest.cost,
         notes=tuple(_notes(run)),
     )
 

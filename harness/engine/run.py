@@ -27,7 +27,7 @@ from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import SubsetProgress
+from harness.model import Counts, SubsetProgress
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
@@ -103,15 +103,8 @@ class Run:
 
     @property
     def cost(self) -> Cost | None:
-        """Return what all saved replies cost, of every session; None for a baseline, which costs nothing.
-
-        Without any, as in a folder that came without its responses, it is what the last session counted, if at all.
-        """
-        manifest, counts = self.manifest, self.store.counts
-        if manifest.provenance["endpoint"] == defaults.EMBEDDED:
-            return None
-        earlier = msgspec.convert(manifest.cost, Cost | None)
-        return cost_of(counts, manifest.price) if counts.requests or not earlier else earlier.at(manifest.price)
+        """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
+        return counted_cost(self.manifest, self.store.counts)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
@@ -194,6 +187,17 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         store.keep_files(plan.benchmark.all_files)
         manifest.save(files.manifest)
     return run
+
+
+def counted_cost(manifest: Manifest, counts: Counts) -> Cost | None:
+    """Return what a run's saved replies cost, None for a baseline.
+
+    Without any, as in a folder that came without its responses, it is what the manifest has.
+    """
+    if manifest.provenance["endpoint"] == defaults.EMBEDDED:
+        return None
+    earlier = msgspec.convert(manifest.cost, Cost | None)
+    return cost_of(counts, manifest.price) if counts.requests or not earlier else earlier.at(manifest.price)
 
 
 def is_bare(files: RunFiles) -> bool:

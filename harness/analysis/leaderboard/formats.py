@@ -158,7 +158,7 @@ def plain(found: Sequence[MetricTable]) -> JSON:
                 model: {column: table.metric.shown(value) for column, value in values.items()}
                 for model, values in table.source.figures[table.metric.name].items()
             }
-    return {**made, "costs": spent} if (spent := costs.as_json(found)) else made
+    return {**made, "costs": costs.as_json(found)} if costs.first(found) else made
 
 
 def _plain_spread(of: Spread, column: str) -> JSON:

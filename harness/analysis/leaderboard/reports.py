@@ -204,7 +204,7 @@ def checked(report: Report, path: Path) -> Scored:
         invalid=invalid,
         complete=coverage.complete and ratio == 1.0 and run.part is None,
         usage=report.usage if report.usage.get("requests") else {},
-        cost=report.cost,
+        cost=report.cost or None,
         values={
             name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
         },
