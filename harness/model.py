@@ -183,10 +183,6 @@ class Counts:
             self.seen_tokens += max(0, answer - hidden)
             self.seen_bytes += size
 
-    def plus(self, other: Counts) -> Counts:
-        """Return the counts of both."""
-        return Counts(*[getattr(self, name) + getattr(other, name) for name in self.__slots__])
-
 
 class Money(NamedTuple):
     """An exact amount in a currency (`USD`, `CNY`), never converted; `about`: some of its tokens are estimates."""

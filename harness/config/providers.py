@@ -255,7 +255,8 @@ def _price(value: Any, where: str) -> Price:
     try:
         return msgspec.convert(value, Price)
     except msgspec.ValidationError as error:
-        raise BadInput(f"{where}: {str(error).replace('E', 'e', 1).replace('O', 'o', 1)}") from None
+        words = str(error).replace("$.", "")
+        raise BadInput(f"{where}: {words[0].lower()}{words[1:]}") from None
 
 
 def _moved(below: Provider, made: Provider) -> bool:

@@ -172,6 +172,7 @@ def _runs_table(snapshots: Snapshots, screen: Screen) -> list[Text]:
         Column("in flight", [str(s.in_flight) for s in snapshots], 4),
         Column("steps/s", [f"{s.rate:.2f}" if s.rate < 10 else f"{s.rate:.1f}" for s in snapshots], 2, 7),
         *(_figure_columns([s.subsets[0] for s in snapshots], screen) if are_single else ()),
+        *([Column("cost", [shown(s.cost) for s in snapshots], 3)] if any(s.cost for s in snapshots) else ()),
         Column("to go", [words.state(s) for s in snapshots], 8, 8),
     ]
     return table.rows(screen, columns, list(map(_share, totals)))

@@ -171,9 +171,7 @@ def test_model_without_a_price_has_tokens_only(results: Path, capsys: pytest.Cap
     assert orjson.loads(stats(results, capsys, "--json"))["costs"][FREE]["weibo"]["amount"] is None
 
 
-def test_baseline_has_no_cost_and_its_reports_no_word_of_it(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_baseline_has_no_cost_and_its_reports_no_word_of_it(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Reports and tables of baselines alone are as they were before there were costs."""
     assert "cost" not in report(results, "recency") and manifest(results, "recency")["cost"] is None
     assert "costs" not in orjson.loads(stats(results, capsys, "recency", "--json"))
