@@ -81,6 +81,12 @@ class Completion:
         return made
 
     @property
+    def size(self) -> int:
+        """Return the bytes of text and thoughts."""
+        size = len(self.text.encode())
+        return size + len(self.reasoning.encode()) if self.reasoning else size
+
+    @property
     def lacks_usage(self) -> bool:
         """Return whether tokens may have been billed that the endpoint does not report."""
         return None in (self.prompt_tokens, self.completion_tokens) and self.finish_reason not in NEVER_ANSWERED
@@ -168,20 +174,25 @@ class Counts:
     def add(self, completion: Completion, sent: int) -> None:
         """Count a reply to a request whose body had so many bytes."""
         prompt, answer = completion.prompt_tokens, completion.completion_tokens
-        size = len(completion.text.encode()) + len((completion.reasoning or "").encode())
         self.requests += 1
         self.prompt_tokens += prompt or 0
         self.completion_tokens += answer or 0
-        self.cached_tokens += min(completion.cached_tokens or 0, prompt or 0)
-        self.reasoning_tokens += min(completion.reasoning_tokens or 0, answer or 0)
-        if completion.lacks_usage:
-            self.requests_without_usage += 1
-            self.unknown_prompt += sent if prompt is None else 0
-            self.unknown_completion += size if answer is None else 0
-        elif answer and size:
+        if completion.cached_tokens:
+            self.cached_tokens += min(completion.cached_tokens, prompt or 0)
+        if completion.reasoning_tokens:
+            self.reasoning_tokens += min(completion.reasoning_tokens, answer or 0)
+        if prompt is None or answer is None:
+            self._add_unknown(completion, sent)
+        elif completion.text or completion.reasoning:
             hidden = 0 if completion.reasoning else completion.reasoning_tokens or 0
             self.seen_tokens += max(0, answer - hidden)
-            self.seen_bytes += size
+            self.seen_bytes += completion.size
+
+    def _add_unknown(self, completion: Completion, sent: int) -> None:
+        if completion.lacks_usage:
+            self.requests_without_usage += 1
+            self.unknown_prompt += sent if completion.prompt_tokens is None else 0
+            self.unknown_completion += completion.size if completion.completion_tokens is None else 0
 
 
 class Money(NamedTuple):

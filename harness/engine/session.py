@@ -22,6 +22,7 @@ from rich.table import Table
 
 from harness import defaults
 from harness.benchmarks.overview import covered, headline
+from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
@@ -90,13 +91,18 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
     for name in ENDS:
         table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
     for session in sessions:
-        figures = {source.files.subset: headline(source.report) for source in session.sources}
+        figures = {source.files.subset: headline(source.report) + _money(source.report) for source in session.sources}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     console.print(table, highlight=False, markup=False)
     if left := [session.plan for session in sessions if any(len(run.remaining) for run in session.runs)]:
         console.print(f"resume with: {_resume_command(left)}", **PLAIN)
+
+
+def _money(report: Report) -> str:
+    """Return what a run cost, as the end of a sentence; empty if that is not known."""
+    return f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
 
 
 def _notices(plan: Plan) -> Iterator[str]:
@@ -248,9 +254,8 @@ class Session:
         if nothing:
             return
         incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
-        money = f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
         self._say(
-            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}{money}; "
+            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}{_money(report)}; "
             f"report: {files.report('txt')}"
         )
         plan = self.plan

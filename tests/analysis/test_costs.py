@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support.before import sheets
 from tests.support.scripted import answer, serving
 
 JSON = dict[str, Any]
@@ -71,9 +72,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with serving(script) as server:
         file = providers(folder, server.url)
         models = [word for model in (*PRICES, FREE) for word in ("--model", f"p:{model}")]
-        for users in ("2", "3"):
+        for users in ("4", "9"):
             assert run(folder / "results", *models, "--providers", str(file), "--limit", users) == 0
-    assert run(folder / "results", "--model", "baseline/recency", "--limit", "3") == 0
+    assert run(folder / "results", "--model", "baseline/recency", "--limit", "9") == 0
     yield folder / "results"
 
 
@@ -126,10 +127,10 @@ def test_cost_in_stats_is_that_of_the_responses_to_the_last_digit(
     found = orjson.loads(stats(results, capsys, "--json"))["costs"][model]["weibo"]
     assert expected > 0 and Fraction(found["amount"]) == expected
     assert found["price"]["currency"] == currency
-    assert abs(Fraction(found["amount_per_user"]) - expected / 3) < Fraction(1, 10**12)
+    assert abs(Fraction(found["amount_per_user"]) - expected / 9) < Fraction(1, 10**12)
     lines = csv.DictReader(io.StringIO(stats(results, capsys, "--format", "csv")))
     (line,) = [line for line in lines if line["metric"] == "cost" and line["run"] == model]
-    assert (Fraction(line["value"]), line["unit"], line["users"]) == (expected, currency, "3")
+    assert (Fraction(line["value"]), line["unit"], line["users"]) == (expected, currency, "9")
 
 
 @pytest.mark.parametrize("model", PRICES)
@@ -190,6 +191,54 @@ def test_tables_of_costs_follow_those_of_scores(
         assert rows[model].count(currency) == 2, model
         assert ("about" in rows[model]) == (model in ("silent", "half"))
     assert "USD" not in rows["recency"] and "CNY" not in rows["recency"]
+
+
+def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:
+    """As numbers, with the currency next to them."""
+    assert main(["stats", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
+    cells = sheets(tmp_path / "summary.xlsx")["Runs"]
+    for model, (currency, *_) in PRICES.items():
+        row = cells[cells.index(model) :]
+        cost = next(cell for cell in row if isinstance(cell, float) and cell == float(by_hand(results, model)))
+        assert currency in row[row.index(cost) : row.index(cost) + 3], model
+
+
+def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
+    """Also where tokens are estimated, since the ratio is that of all replies."""
+    with serving(script) as server:
+        words = ("--model", "p:half", "--limit", "9", "--providers", str(providers(tmp_path, server.url)))
+        for part in ("1/2", "2/2"):
+            assert run(tmp_path / "parts", *words, "--part", part) == 0
+        assert run(tmp_path / "whole", *words) == 0
+    tasks = ("--tasks-dir", "tasks/sample", "--results-dir", str(tmp_path / "parts"))
+    assert main(["merge", "half", "--no-html", *tasks]) == 0
+    merged, whole = (report(tmp_path / name, "half")["cost"] for name in ("parts", "whole"))
+    assert merged == whole == manifest(tmp_path / "parts", "half")["cost"]
+    assert Fraction(whole["amount"]) == by_hand(tmp_path / "whole", "half") == by_hand(tmp_path / "parts", "half")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("provenance.price.prompt", "NaN"),
+        ("provenance.price", {"prompt": "1"}),
+        ("cost.amount", "1E+999999"),
+        ("cost.requests", -1),
+    ],
+)
+def test_cost_in_a_manifest_that_cannot_be_is_refused(
+    results: Path, tmp_path: Path, field: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder may be anybody's: file and field are named."""
+    copytree(results / "usd", tmp_path / "usd")
+    data = at = manifest(results, "usd")
+    *path, last = field.split(".")
+    for name in path:
+        at = at[name]
+    at[last] = value
+    (tmp_path / "usd" / "run_weibo.json").write_bytes(orjson.dumps(data))
+    assert main(["status", "--results-dir", str(tmp_path)]) == 2
+    assert f"field {path[0]}" in capsys.readouterr().err
 
 
 # The price of the run's time
