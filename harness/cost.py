@@ -1,8 +1,8 @@
 """What a run's replies cost: the price of a model, the tokens of replies, and their product, exact to the last digit.
 
-    counts = Counts()                             # harness/model.py; the store keeps one of every saved reply
-    counts.add(completion, sent=len(body))
-    cost = cost_of(counts, price)                 # price: `config/prices.py`, or None: tokens only
+    usage = RunUsage()                            # harness/model.py; the store keeps that of every saved reply
+    usage.add(completion, sent=len(body))
+    cost = cost_of(usage, price)                  # price: `config/prices.py`, or None: tokens only
     cost.money                                    # Money(Decimal("0.01234"), "USD", about=False)
 
 Amounts are `Decimal`: whole tokens times a price per million, divided by a power of ten, so nothing is rounded. A
@@ -19,7 +19,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 
-from harness.model import Counts, Money
+from harness.model import Money, RunUsage
 
 EXACT = Context(prec=100, traps=[Inexact])
 """More digits than any amount has; a rounded one would be an error."""
@@ -131,23 +131,23 @@ class Cost(Struct, frozen=True, kw_only=True):
         return Money(self.amount, self.price.currency, self.requests_without_usage > 0)
 
 
-def cost_of(counts: Counts, price: Price | None) -> Cost:
-    """Return what counted replies cost, with estimates for the tokens that the endpoint did not report."""
+def cost_of(usage: RunUsage, price: Price | None) -> Cost:
+    """Return what replies cost, with estimates for the tokens that the endpoint did not report."""
     return Cost(
-        requests=counts.requests,
-        prompt_tokens=counts.prompt_tokens,
-        cached_tokens=counts.cached_tokens,
-        completion_tokens=counts.completion_tokens,
-        reasoning_tokens=counts.reasoning_tokens,
-        requests_without_usage=counts.requests_without_usage,
-        estimated_prompt_tokens=_estimated(counts.unknown_prompt, counts),
-        estimated_completion_tokens=_estimated(counts.unknown_completion, counts),
+        requests=usage.requests,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        requests_without_usage=usage.requests_without_usage,
+        estimated_prompt_tokens=_estimated(usage.unknown_prompt, usage),
+        estimated_completion_tokens=_estimated(usage.unknown_completion, usage),
     ).at(price)
 
 
-def _estimated(size: int, counts: Counts) -> int:
+def _estimated(size: int, usage: RunUsage) -> int:
     """Return the tokens of so many bytes by the ratio seen, rounded up."""
-    tokens, seen = (counts.seen_tokens, counts.seen_bytes) if counts.seen_tokens else (1, BYTES_PER_TOKEN)
+    tokens, seen = (usage.seen_tokens, usage.seen_bytes) if usage.seen_tokens else (1, BYTES_PER_TOKEN)
     return -(-size * tokens // seen)
 
 

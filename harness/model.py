@@ -152,7 +152,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Counts:
+class RunUsage:
     """What the saved replies of a run have used, of all its sessions; an accumulator, which the store adds to.
 
     `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions. What the endpoint did

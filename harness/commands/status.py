@@ -22,7 +22,7 @@ from harness.cost import Cost, cost_of
 from harness.cost import shown as money
 from harness.defaults import EMBEDDED
 from harness.errors import BadInput
-from harness.model import JSON, Counts
+from harness.model import JSON, RunUsage
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
@@ -125,12 +125,12 @@ def _usage(run: SavedRun) -> JSON:
         except BadInput:
             return _named({}, None)
         return _named(report.usage, report.cost or None)
-    counts = Counts()
+    usage = RunUsage()
     for _, data in objects(run.files.responses):
-        count_line(counts, data)
-    cost = cost_of(counts, manifest.price)
-    usage = {"untold": cost.requests_without_usage, **{name: getattr(cost, name) for name in USAGE[:3]}}
-    return _named(usage, None if manifest.provenance["endpoint"] == EMBEDDED else cost)
+        count_line(usage, data)
+    cost = cost_of(usage, manifest.price)
+    named = {"untold": cost.requests_without_usage, **{name: getattr(cost, name) for name in USAGE[:3]}}
+    return _named(named, None if manifest.provenance["endpoint"] == EMBEDDED else cost)
 
 
 def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:

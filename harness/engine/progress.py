@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from typing import Any
 
 from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
@@ -67,7 +68,7 @@ class Progress:
         self,
         name: str,
         findings: Findings,
-        caller: Caller,
+        caller: Caller[Any],
         requested: int | None,
         clock: Callable[[], float],
         power: bool = False,

@@ -27,7 +27,7 @@ from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import Counts, SubsetProgress
+from harness.model import RunUsage, SubsetProgress
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
@@ -104,7 +104,7 @@ class Run:
     @property
     def cost(self) -> Cost | None:
         """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
-        return counted_cost(self.manifest, self.store.counts)
+        return counted_cost(self.manifest, self.store.usage)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
@@ -125,8 +125,8 @@ class Run:
         A user with saved responses has that many steps fewer left, but at least one.
         """
         positions, saved = self.remaining, np.zeros(len(self.index), np.int32)
-        for one, count in self.store.saved_counts().items():
-            saved[self.index.find(*one)] = count
+        for position, count in self.store.saved_counts().items():
+            saved[position] = count
         left = np.maximum(1, self.index.steps[positions] - saved[positions])
         self.steps_done = self.steps - int(left.sum())
         return positions, left
@@ -189,7 +189,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     return run
 
 
-def counted_cost(manifest: Manifest, counts: Counts) -> Cost | None:
+def counted_cost(manifest: Manifest, usage: RunUsage) -> Cost | None:
     """Return what a run's saved replies cost, None for a baseline.
 
     Without any, as in a folder that came without its responses, it is what the manifest has.
@@ -197,7 +197,7 @@ def counted_cost(manifest: Manifest, counts: Counts) -> Cost | None:
     if manifest.provenance["endpoint"] == defaults.EMBEDDED:
         return None
     earlier = msgspec.convert(manifest.cost, Cost | None)
-    return cost_of(counts, manifest.price) if counts.requests or not earlier else earlier.at(manifest.price)
+    return cost_of(usage, manifest.price) if usage.requests or not earlier else earlier.at(manifest.price)
 
 
 def is_bare(files: RunFiles) -> bool:

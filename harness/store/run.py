@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
 from harness.errors import MachineError
-from harness.model import JSON, LARGEST_COUNT, Completion, Counts, Failure, Record, Reply
+from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
@@ -35,7 +35,7 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
-    `counts` are those of every saved reply, of earlier sessions too.
+    `usage` is that of every saved reply, of earlier sessions too.
     """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
@@ -47,13 +47,13 @@ class RunStore:
             make_folder(folder, disk)
         self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
-        self._saved: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._saved: dict[int, list[tuple[int, int]]] = {}
         self._records = 0
         self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
-        self.counts = Counts()
+        self.usage = RunUsage()
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -137,9 +137,9 @@ class RunStore:
         """Return the number of records of users or contents that the tasks file no longer has, and superseded ones."""
         return self._records - int(self.done.sum())
 
-    def responses_of(self, key: str, repeat: int = 1) -> dict[tuple[str, int], Completion]:
-        """Return the saved responses of a user by request digest, and how often that request was sent before."""
-        found, places = {}, self._saved.get((key, repeat))
+    def responses_of(self, position: int) -> dict[tuple[str, int], Completion]:
+        """Return the saved responses of a task by request digest, and how often that request was sent before."""
+        found, places = {}, self._saved.get(position)
         if not places:
             return {}
         try:
@@ -153,9 +153,9 @@ class RunStore:
             raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
         return found
 
-    def saved_counts(self) -> dict[tuple[str, int], int]:
-        """Return how many responses are saved of each user and repeat that is not done."""
-        return {one: len(places) for one, places in self._saved.items()}
+    def saved_counts(self) -> dict[int, int]:
+        """Return how many responses are saved of each task that is not done."""
+        return {position: len(places) for position, places in self._saved.items()}
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -168,8 +168,9 @@ class RunStore:
         failed[[position for position in found if position is not None]] = True
         return index.users(failed & expected & ~self.done)
 
-    def save_response(self, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
-        """Append a user's reply to the request with this digest; `nth` is how often it was sent before."""
+    def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
+        """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
+        again (`responses_of`) until the user has its record."""
         line: JSON = {
             **about(key, repeat),
             "request": request,
@@ -184,8 +185,9 @@ class RunStore:
             line["first_token"] = round(reply.first_token, 4)
         if reply.completion.lacks_usage:
             line["sent"] = reply.sent
-        self.counts.add(reply.completion, reply.sent)
-        self._responses.append(line)
+        self.usage.add(reply.completion, reply.sent)
+        offset = self._responses.append(line)
+        self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
@@ -196,7 +198,7 @@ class RunStore:
         self._records += 1
         self._appended_users += 1
         self._unsynced_line()
-        self._saved.pop((record.key, repeat), None)
+        self._saved.pop(position, None)
         return record
 
     def save_failure(self, failure: Failure, digest: str) -> None:
@@ -288,19 +290,16 @@ class RunStore:
                 found[position] = line.offset
         return found
 
-    def _find_responses(
-        self, index: TaskIndex, done: NDArray[np.bool_]
-    ) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Return the offsets and sizes of the saved responses of users and repeats that are not done; count all."""
-        self.counts = Counts()
-        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+        """Return the offsets and sizes of the saved responses of tasks that are not done; count those of all."""
+        self.usage = RunUsage()
+        places: dict[int, list[tuple[int, int]]] = {}
         for line, data in log.objects(self.files.responses):
             self.beat()
-            count_line(self.counts, data)
+            count_line(self.usage, data)
             position = index.of(data)
             if position is not None and not done[position]:
-                one = str(data.get("user_id")), index.repeat(position)
-                places.setdefault(one, []).append((line.offset, line.size))
+                places.setdefault(position, []).append((line.offset, line.size))
         return places
 
 
@@ -335,8 +334,8 @@ def completion_of(line: JSON) -> Completion | None:
     return made if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None) else None
 
 
-def count_line(counts: Counts, line: JSON) -> None:
+def count_line(usage: RunUsage, line: JSON) -> None:
     """Add the reply in a response's line, if it is one as the harness writes it."""
     if completion := completion_of(line):
         sent = line.get("sent")
-        counts.add(completion, sent if type(sent) is int and 0 <= sent < LARGEST_COUNT else 0)
+        usage.add(completion, sent if type(sent) is int and 0 <= sent < LARGEST_COUNT else 0)

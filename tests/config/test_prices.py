@@ -17,7 +17,7 @@ from harness.config.providers import Book
 from harness.cost import Cost, Price, cost_of, each, rounded, shown, together
 from harness.endpoint.address import Address
 from harness.errors import BadInput
-from harness.model import Completion, Counts, Money
+from harness.model import Completion, Money, RunUsage
 
 OWN = '{currency = "CNY", prompt = 1, completion = 2}'
 
@@ -152,8 +152,8 @@ def test_small_amounts_keep_their_digits(amount: str, text: str) -> None:
     assert rounded(Decimal(amount)) == text
 
 
-def counts(*completions: Completion) -> Counts:
-    made = Counts()
+def counts(*completions: Completion) -> RunUsage:
+    made = RunUsage()
     for one in completions:
         made.add(one, sent=300)
     return made

@@ -188,15 +188,15 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
     full = Completion('{"猫": 1}', "length", 12, 3, "served", "不行")
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r1", 0, Reply(full, 0.12345, 2, "http://x"))
-    store.save_response("乙", "r1", 0, Reply(Completion("乙"), 0.1, 1, "http://x"))
-    store.save_response("甲", "r1", 1, Reply(Completion("again"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r1", 0, Reply(full, 0.12345, 2, "http://x"))
+    store.save_response(1, "乙", "r1", 0, Reply(Completion("乙"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r1", 1, Reply(Completion("again"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
-    assert store.responses_of("甲") == {("r1", 0): full, ("r1", 1): Completion("again")}
-    assert store.responses_of("乙") == {("r1", 0): Completion("乙")}
-    assert store.responses_of("丙") == {}
-    assert store.saved_counts() == {("甲", 1): 2, ("乙", 1): 1}
+    assert store.responses_of(0) == {("r1", 0): full, ("r1", 1): Completion("again")}
+    assert store.responses_of(1) == {("r1", 0): Completion("乙")}
+    assert store.responses_of(2) == {}
+    assert store.saved_counts() == {0: 2, 1: 1}
 
 
 def test_line_of_a_response_has_only_the_counts_that_were_reported(
@@ -207,14 +207,13 @@ def test_line_of_a_response_has_only_the_counts_that_were_reported(
     store.open_logs(index)
     plain = Completion("一", "stop", 12, 3, "served")
     for number, one in enumerate((plain, changed(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
-        store.save_response("甲", f"r{number}", 0, Reply(one, 0.1, 1, "http://x", sent=99))
+        store.save_response(0, "甲", f"r{number}", 0, Reply(one, 0.1, 1, "http://x", sent=99))
     lines = [orjson.loads(line) for line in files.responses.read_bytes().splitlines()]
     names = ["text", "finish_reason", "prompt_tokens", "completion_tokens", "model", "refusal", "reasoning"]
     assert [list(line["completion"])[: len(names)] for line in lines] == [names] * 3
     assert [list(line["completion"])[len(names) :] for line in lines] == [[], ["cached_tokens", "reasoning_tokens"], []]
     assert [line.get("sent") for line in lines] == [None, None, 99]
-    assert store.responses_of("甲") == {}
-    assert list(reopened(opened, index).responses_of("甲").values())[1].reasoning_tokens == 2
+    assert list(reopened(opened, index).responses_of(0).values())[1].reasoning_tokens == 2
 
 
 def reopened(opened: Opened, index: TaskIndex) -> RunStore:
@@ -228,42 +227,42 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
     store = opened()
     store.open_logs(index)
     of = Completion("字", "stop", 10, 4, cached_tokens=3)
-    for key in ("甲", "乙", "gone"):
-        store.save_response(key, "r", 0, Reply(of, 0.1, 1, "http://x", sent=50))
+    for position, key in enumerate(("甲", "乙", "gone")):
+        store.save_response(position, key, "r", 0, Reply(of, 0.1, 1, "http://x", sent=50))
     save(store, index, "甲")
-    store.save_response("丙", "r", 0, Reply(Completion("字"), 0.1, 1, "http://x", sent=50))
-    counted = store.counts
+    store.save_response(2, "丙", "r", 0, Reply(Completion("字"), 0.1, 1, "http://x", sent=50))
+    counted = store.usage
     assert (counted.requests, counted.prompt_tokens, counted.cached_tokens, counted.unknown_prompt) == (4, 30, 9, 50)
     store = reopened(opened, index)
-    assert store.counts == counted
+    assert store.usage == counted
     store.load_responses(index)
-    assert store.counts == counted
+    assert store.usage == counted
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:
     """A done user is not played, so its responses take no memory, unless it is to be played again."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     save(store, index, "甲")
     store = opened()
     store.open_logs(index)
-    assert store.responses_of("甲") == {}
+    assert store.responses_of(0) == {}
     store.load_responses(index)
-    assert store.responses_of("甲") == {("r1", 0): Completion("x")}
+    assert store.responses_of(0) == {("r1", 0): Completion("x")}
 
 
 def test_torn_response_does_not_hide_the_others(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
     """A response damaged in the middle of the file is owed; those around it are found where they now stand."""
     store = opened()
     store.open_logs(index)
-    for key in KEYS[:3]:
-        store.save_response(key, "r", 0, Reply(Completion(key), 0.1, 1, "http://x"))
+    for position, key in enumerate(KEYS[:3]):
+        store.save_response(position, key, "r", 0, Reply(Completion(key), 0.1, 1, "http://x"))
     lines = files.responses.read_bytes().splitlines(keepends=True)
     files.responses.write_bytes(lines[0] + lines[1].replace(b'"tries":1', b'"tries":9') + lines[2])
     store = opened()
     store.open_logs(index)
-    assert [store.responses_of(key) for key in KEYS[:3]] == [
+    assert [store.responses_of(position) for position in range(3)] == [
         {("r", 0): Completion("甲")},
         {},
         {("r", 0): Completion("丙")},
@@ -276,12 +275,12 @@ def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
     """A file that was taken away under the run ends it with the file's name."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     files.responses.unlink()
     with pytest.raises(MachineError, match=r"cannot read .*responses_weibo\.jsonl"):
-        store.responses_of("甲")
+        store.responses_of(0)
 
 
 def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
@@ -290,12 +289,12 @@ def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
     """A line that is no longer the one that was found is not taken for a reply."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     files.responses.write_bytes(files.responses.read_bytes().replace(b'"tries":1', b'"tries":2'))
     with pytest.raises(MachineError, match=r"responses_weibo\.jsonl was changed by another program"):
-        store.responses_of("甲")
+        store.responses_of(0)
 
 
 # Failures
@@ -457,7 +456,7 @@ def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFil
         store = opened("s")
         store.open_logs(index)
         save(store, index, *KEYS[: 1 + len(contents)])
-        store.save_response("甲", "r", len(contents), Reply(Completion("x"), 0.1, 1, "http://x"))
+        store.save_response(0, "甲", "r", len(contents), Reply(Completion("x"), 0.1, 1, "http://x"))
         store.save_failure(Failure("丁", "endpoint", "k", "d", len(contents)), index.digest(3))
         store.event("retry", number=len(contents))
         replace(MADE, counts={"n": len(contents)}).save(files.manifest)

@@ -178,8 +178,8 @@ class Check:
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
-        manifest, counts = self._manifest, self._replies.counts
-        if manifest.cost and manifest.cost != msgspec.to_builtins(counted_cost(manifest, counts)):
+        manifest, usage = self._manifest, self._replies.usage
+        if manifest.cost and manifest.cost != msgspec.to_builtins(counted_cost(manifest, usage)):
             yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's price"
 
     def _failed_users(self) -> int:
