@@ -30,7 +30,7 @@ DIGITS = 12
 LONGEST = 40
 """Digits of an amount before or after its point."""
 BYTES_PER_TOKEN = 3
-"""Where a run has no ratio of its own, as the estimate of `--tpm` has it."""
+"""Where a run has no ratio of its own: Chinese text takes about three bytes a character and a token."""
 SIGNIFICANT = 4
 """Digits of an amount that people read."""
 
