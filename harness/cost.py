@@ -35,7 +35,7 @@ SIGNIFICANT = 4
 """Digits of an amount that people read."""
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Code = Annotated[str, Meta(pattern="^[A-Z]{3}$")]
+Code = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
 
 
 class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -196,8 +196,9 @@ def counted_cost(manifest: Manifest, usage: RunUsage) -> Cost | None:
     """
     if manifest.provenance["endpoint"] == defaults.EMBEDDED:
         return None
-    earlier = msgspec.convert(manifest.cost, Cost | None)
-    return cost_of(usage, manifest.price) if usage.requests or not earlier else earlier.at(manifest.price)
+    if usage.requests or manifest.cost is None:
+        return cost_of(usage, manifest.price)
+    return msgspec.convert(manifest.cost, Cost).at(manifest.price)
 
 
 def is_bare(files: RunFiles) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
 from pathlib import Path
@@ -14,7 +15,10 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmarks import reports
+from harness.benchmarks.overview import page
 from harness.cli import main
+from harness.cost import rounded
 from tests.support.before import sheets
 from tests.support.scripted import answer, serving
 
@@ -191,6 +195,36 @@ def test_tables_of_costs_follow_those_of_scores(
         assert rows[model].count(currency) == 2, model
         assert ("about" in rows[model]) == (model in ("silent", "half"))
     assert "USD" not in rows["recency"] and "CNY" not in rows["recency"]
+
+
+def test_cost_is_on_the_display_at_the_end_and_on_the_page(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same amount, for people, on each."""
+    with serving(script) as server:
+        words = ("--model", "p:usd", "--limit", "9", "--providers", str(providers(tmp_path, server.url)))
+        assert run(tmp_path, *words) == 0
+    amount = by_hand(tmp_path, "usd")
+    people = f"{rounded(Decimal(amount.numerator) / amount.denominator)} USD"
+    *lines, end = capsys.readouterr().out.splitlines()
+    assert any(f"cost {people}" in line for line in lines) and f"cost {people}" in end
+    tiles = page(reports.read((tmp_path / "usd" / "eval_report_weibo.json").read_bytes())).tiles
+    assert [tile.value for tile in tiles if tile.name == "cost"] == [people]
+
+
+def test_missing_price_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a model on several platforms; not for one with a price, and not where nothing is paid without a key."""
+    with serving(script) as server:
+        file, both = str(providers(tmp_path, server.url)), ("--platform", "zhihu", "--limit", "1")
+        key = ("--api-url", server.url, "--api-key", "sk-test-0123456789")
+        for name, words, times in (
+            ("a", ("--model", "other", *key), 1),
+            ("b", ("--model", "usd", "--provider", "p", "--providers", file), 0),
+            ("c", ("--model", FREE, "--provider", "p", "--providers", file), 0),
+            ("d", ("--model", "baseline/recency"), 0),
+        ):
+            assert run(tmp_path, "--name", name, *words, *both) == 0
+            assert capsys.readouterr().out.count("no price") == times, name
 
 
 def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:
