@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
@@ -15,6 +16,8 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.analysis.leaderboard import costs
+from harness.analysis.leaderboard import reports as leaderboard
 from harness.benchmarks import reports
 from harness.benchmarks.overview import page
 from harness.cli import main
@@ -225,6 +228,16 @@ def test_missing_price_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixtu
         ):
             assert run(tmp_path, "--name", name, *words, *both) == 0
             assert capsys.readouterr().out.count("no price") == times, name
+
+
+def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
+    """A run with a report of before, or of a time without a price, on one of its platforms."""
+    known = leaderboard.read(results / "usd" / "eval_report_weibo.json")
+    assert known.cost
+    unpriced, before = (replace(known, subset="zhihu", cost=cost) for cost in (known.cost.at(None), None))
+    for reports_of_run, users in (((known, before), 9), ((known, unpriced), 18)):
+        of = costs.spent(reports_of_run)
+        assert (of.each, of.users) == (costs.spent([known]).each, users)
 
 
 def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:

@@ -23,29 +23,33 @@ ESTIMATED = "About: where the endpoint reported no usage, tokens are estimated f
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run cost on its subsets together. `users` are the scored ones."""
+    """What a run cost on those of its subsets whose tokens are known, together."""
 
-    users: int
-    cost: tuple[Cost, ...]
+    reports: tuple[tuple[Scored, Cost], ...]
+
+    @property
+    def users(self) -> int:
+        """Return the scored users of these subsets."""
+        return sum([report.scored for report, _ in self.reports])
 
     @property
     def money(self) -> tuple[Money, ...]:
         """Return the cost in each currency."""
-        return together(one.money for one in self.cost)
+        return together(cost.money for _, cost in self.reports)
 
     @property
     def each(self) -> tuple[Money, ...]:
-        """Return the cost of a scored user, in each currency."""
-        return each(self.money, self.users)
+        """Return the cost of a scored user in each currency, of the subsets whose price is known."""
+        return each(self.money, sum([report.scored for report, cost in self.reports if cost.money]))
 
     def total(self, name: str) -> int:
         """Return a count of `Cost`, over the subsets."""
-        return sum([getattr(one, name) for one in self.cost])
+        return sum([getattr(cost, name) for _, cost in self.reports])
 
 
 def spent(reports: Sequence[Scored]) -> Spent:
     """Return what the reports of one run cost."""
-    return Spent(sum(report.scored for report in reports), tuple(report.cost for report in reports if report.cost))
+    return Spent(tuple((report, report.cost) for report in reports if report.cost))
 
 
 def is_known(reports: Sequence[Scored]) -> bool:
@@ -87,9 +91,9 @@ def _rows(table: MetricTable) -> list[Row]:
 def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
     of, figure = spent(row.reports), row.figures[table.last]
     score = Number(table.metric.text(figure.value.value), None, not figure.complete) if figure else None
-    if not of.cost:  # a baseline, or a report of before
+    if not of.reports:  # a baseline, or a report of before
         return (score, *(None for _ in COLUMNS))
-    into, out = (sum([one.tokens[place] for one in of.cost]) for place in (0, 1))
+    into, out = (sum([cost.tokens[place] for _, cost in of.reports]) for place in (0, 1))
     texts = (
         shown(of.money),
         shown(of.each),

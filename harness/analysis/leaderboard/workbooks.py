@@ -122,7 +122,7 @@ def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
 
 def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
     of = costs.spent(reports)
-    return _whole(of.total(name)) if of.cost else None
+    return _whole(of.total(name)) if of.reports else None
 
 
 def _money(amounts: Sequence[Money]) -> Cell | None:
