@@ -108,6 +108,8 @@ class Hub:
 
         They are not checked, and may be more than the file's size.
         """
+        if start == file.size:
+            return
         with self._reported(of.repository, of.commit):
             for attempt in self._tries():
                 with attempt:
