@@ -87,7 +87,10 @@ class Hub:
 
     def __init__(self, address: str, sleep: Callable[[float], None], timeout: float = TIMEOUT_SECONDS) -> None:
         made = Address(address.rstrip("/"), get_token())
-        check(made)
+        try:
+            check(made)
+        except BadInput as error:
+            raise BadInput(f"HF_ENDPOINT or HF_TOKEN cannot be used: {error}") from None
         self.shown = made.shown
         self._url = made.url
         self._headers = {"User-Agent": f"behavior-harness/{__version__}", "Accept-Encoding": "identity"}

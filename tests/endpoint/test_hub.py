@@ -1,9 +1,8 @@
-"""Data sets on a hub: what a revision holds, bytes of files over connections that break, refusals (tests/support/hub)."""
+"""Data sets on a hub: what a revision holds, bytes of files over connections that break, refusals."""
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
-from harness.endpoint.hub import TRIES, Digests, Hub, RemoteFile, Snapshot
+from harness.endpoint.hub import TRIES, Digests, Hub, Snapshot
 from harness.errors import BadInput, EndpointStopped, HarnessError
 from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
 

@@ -270,7 +270,9 @@ def test_a_tasks_folder_may_be_a_link(into: Into, tmp_path: Path) -> None:
     assert into.found() == MADE and into.folder.is_symlink()
 
 
-@pytest.mark.parametrize("record", [b"", b"[]", b'{"files": {"a": 1}}', orjson.dumps({"files": {"a": {"commit": "b"}}})])
+@pytest.mark.parametrize(
+    "record", [b"", b"[]", b'{"files": {"a": 1}}', orjson.dumps({"files": {"a": {"commit": "b"}}})]
+)
 def test_a_broken_record_is_refused(into: Into, record: bytes) -> None:
     """Which files `fetch` made cannot be guessed."""
     into.folder.mkdir()

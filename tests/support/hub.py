@@ -1,8 +1,8 @@
 """A Hugging Face Hub on loopback: the parts of its API that downloads use, and faults on demand.
 
 A data set is listed at `/api/datasets/{repository}/revision/{revision}`, its files are at
-`/datasets/{repository}/resolve/{revision}/{path}`. Files in LFS are elsewhere, as with the real one: a redirect leads to
-a server of another port, which must not get the token.
+`/datasets/{repository}/resolve/{revision}/{path}`. Files in LFS are elsewhere, as with the real one: a redirect leads
+to a server of another port, which must not get the token.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import json
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -48,7 +49,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: for a file's path or the `LISTING`, from which byte on, with which token, at the second server or not."""
+    """A request: for a file's path or the `LISTING`, from which byte on, with which token, at which of the servers."""
 
     what: str
     start: int
@@ -63,6 +64,7 @@ class HubServer:
     With a `token` the data set is private. `ranges` says whether parts of files are served.
     """
 
+    repository: str = REPOSITORY
     lfs: tuple[str, ...] = (".jsonl", ".pb")
     token: str | None = None
     gated: bool = False
@@ -93,7 +95,7 @@ class HubServer:
 
     def info(self, commit: str) -> dict[str, Any]:
         files = [self._sibling(path, body) for path, body in self.commits[commit].items()]
-        return {"id": REPOSITORY, "sha": commit, "private": self.token is not None, "siblings": files}
+        return {"id": self.repository, "sha": commit, "private": self.token is not None, "siblings": files}
 
     def _sibling(self, path: str, body: bytes) -> dict[str, Any]:
         size = self.sizes.get(path, len(body))
@@ -102,6 +104,11 @@ class HubServer:
         digest = sha256(body).hexdigest()
         lfs = {"sha256": digest, "size": size, "pointerSize": 134}
         return {"rfilename": path, "size": size, "blobId": blob(digest.encode()), "lfs": lfs}
+
+
+def named(files: Iterable[str], name: str) -> str:
+    """Return the file of a data set that a name below the tasks folder means: the last parts of both are the same."""
+    return next(path for path in files if PurePosixPath(path).name == PurePosixPath(name).name)
 
 
 def blob(body: bytes) -> str:
@@ -150,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.hub
         if token is not None and hub.token is not None and token != hub.token:
             self._refuse(401, "", "Invalid credentials in Authorization header")
-        elif repository != REPOSITORY or (hub.token is not None and token is None):
+        elif repository != hub.repository or (hub.token is not None and token is None):
             self._refuse(404 if token else 401, "RepoNotFound" if token else "")
         elif hub.gated:
             self._refuse(403, "GatedRepo")
