@@ -69,11 +69,12 @@ def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer
     expected = {"name": STREAM.data_set, "commit": stream.refs["main"]}
     assert manifest(here)["provenance"]["data_set"] == expected
     (here / "tasks" / ".fetched.json").unlink()
-    assert main(RUN) == 0 and manifest(here)["provenance"]["data_set"] == expected
+    assert main([*RUN[:-2], "3", RUN[-1]]) == 0 and manifest(here)["counts"]["users"] == 3
+    assert manifest(here)["provenance"]["data_set"] == expected
     with (here / "tasks" / "weibo_inference_tasks.jsonl").open("ab") as file:
         file.write(b"\n")
     assert main(["fetch", "--platform", "weibo"]) == 2
-    assert main(RUN) == 0 and "data_set" not in manifest(here)["provenance"]
+    assert main([*RUN[:-2], "4", RUN[-1]]) == 0 and "data_set" not in manifest(here)["provenance"]
 
 
 def test_run_downloads_nothing_unless_it_is_asked_to(here: Path, stream: HubServer, capsys: Any) -> None:
