@@ -59,7 +59,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run fetch resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -110,6 +110,8 @@ check-benchmark: .venv/run.made ## prove that a benchmark keeps its contract: BE
 serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
 	$(HARNESS) serve $(MORE)
 
+ray: .venv/ray.made ## install Ray, for ARGS="--engine ray" (docs/scale.md)
+
 test: .venv/dev.made ## the tests, without the slow ones
 	$(PY) -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(MORE)
 
@@ -157,16 +159,16 @@ endef
 	$(call install,requirements/run.txt)
 	@touch $@
 
-# data.txt holds all of run.txt, and dev.txt all of data.txt, so one installation makes all.
-.venv/data.made: requirements/data.txt requirements/run.txt pyproject.toml
-	$(call venv,.venv)
-	$(call install,requirements/data.txt)
-	@touch .venv/run.made $@
-
-.venv/dev.made: requirements/dev.txt requirements/data.txt requirements/run.txt pyproject.toml
+# dev.txt holds all of run.txt and data.txt, so one installation makes all.
+.venv/dev.made: requirements/dev.txt requirements/run.txt requirements/data.txt pyproject.toml
 	$(call venv,.venv)
 	$(call install,requirements/dev.txt)
 	@touch .venv/run.made .venv/data.made $@
+
+.venv/%.made: requirements/%.txt .venv/run.made
+	@echo 'Installing $< into .venv (once) ...'
+	@$(PY) -m pip install -q --require-hashes -r $<
+	@touch $@
 
 .bench/%/made: requirements/peer-%.txt
 	@mkdir -p .bench
