@@ -16,7 +16,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config import options
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput
 from harness.ui.console import SharedConsole, console
 
 
@@ -46,7 +46,7 @@ def fetch(
         from harness.endpoint.hub import Hub
         from harness.engine import fetch as job
     except ModuleNotFoundError as error:
-        raise MachineError(
+        raise BadInput(
             f"fetch needs the package {error.name}: pip install 'behavior-harness[data]', or in a checkout "
             ".venv/bin/pip install -r requirements/data.txt (`make fetch` does it)"
         ) from None

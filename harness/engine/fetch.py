@@ -17,6 +17,8 @@ from glob import escape
 from hashlib import sha1, sha256
 from pathlib import Path, PurePosixPath
 
+from rich.filesize import decimal
+
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import BLOCK, open_regular
 from harness.endpoint.hub import Digests, Hub, RemoteFile, Snapshot
@@ -75,7 +77,7 @@ def fetch(
         with progress(sum(file.remote.size for file in missing)) as advance:
             for file in missing:
                 record.add(folder, file.name, _source(snapshot, _download(hub, snapshot, file, advance)))
-                say(f"{file.path}: {_megabytes(file.remote.size)}")
+                say(f"{file.path}: {decimal(file.remote.size)}")
         say(f"data set {snapshot.repository}, commit {snapshot.commit}")
 
 
@@ -152,7 +154,7 @@ def _check_disk(folder: Path, missing: Sequence[_File]) -> None:
     needed = sum(file.remote.size - _received(file) for file in missing)
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise MachineError(f"{folder} has {_megabytes(free)} free, and {_megabytes(needed)} are to be downloaded")
+        raise MachineError(f"{folder} has {decimal(free)} free, and {decimal(needed)} are to be downloaded")
 
 
 def _part(file: _File) -> Path:
@@ -205,7 +207,3 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise MachineError(f"cannot write {path}: {error.strerror}; what was received is kept") from error
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -16,7 +16,9 @@ import pytest
 
 from harness.benchmarks import registry
 from harness.cli import main
-from tests.support import ROOT
+from harness.commands import fetch
+from harness.ui.console import SharedConsole
+from tests.support import ROOT, Terminal
 from tests.support import hub as hubs
 from tests.support.hub import Fault, HubServer, serving_hub
 
@@ -128,6 +130,14 @@ def test_elsewhere_than_on_a_terminal_there_is_a_line_a_file(here: Path, stream:
     assert {line.partition(":")[0] for line in lines[:-1]} == {f"tasks/{name}" for name in STREAM.subsets.values()}
 
 
+def test_on_a_terminal_a_bar_shows_how_far_it_is() -> None:
+    """Bytes of all files together, of those that are missing."""
+    output = Terminal()
+    with fetch._progress(SharedConsole(file=output, width=80), 1_000_000) as advance:
+        advance(500_000)
+    assert "0.5/1.0 MB" in output.getvalue()
+
+
 def test_no_message_shows_the_token(
     here: Path, stream: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -156,7 +166,7 @@ def test_without_the_package_the_message_says_what_to_install(
 ) -> None:
     """Of an installation and of a checkout."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert main(["fetch"]) == 4
+    assert main(["fetch"]) == 2
     told = capsys.readouterr().err
     assert "behavior-harness[data]" in told and "make fetch" in told
 

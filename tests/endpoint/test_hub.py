@@ -160,6 +160,14 @@ def test_a_server_that_is_no_hub_is_refused(server: HubServer, listing: bytes) -
         Hub(server.url, Waits()).snapshot(REPOSITORY, "main")
 
 
+def test_offline_means_that_nothing_is_asked(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's own switch holds here, too."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(EndpointStopped, match="HF_HUB_OFFLINE"):
+        Hub(server.url, Waits()).snapshot(REPOSITORY, "main")
+    assert not server.asked
+
+
 def test_an_address_where_nobody_is_stops_after_its_tries(server: HubServer) -> None:
     """The connection is refused each time."""
     waits = Waits()
