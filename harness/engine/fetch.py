@@ -25,7 +25,7 @@ from harness.endpoint.hub import Digests, Hub, RemoteFile, Snapshot
 from harness.errors import BadInput, EndpointStopped, MachineError
 from harness.store import fetched
 from harness.store.atomic import make_folder, sync_folder
-from harness.store.disk import APPEND, DISK, Content, write_whole
+from harness.store.disk import APPEND, DISK, Content, Disk, write_whole
 from harness.store.fetched import Fetched, Source
 from harness.store.lock import RunLock
 
@@ -55,6 +55,7 @@ def fetch(
     revision: str | None,
     say: Callable[[str], None],
     progress: Callable[[int], AbstractContextManager[Advance]],
+    disk: Disk = DISK,
 ) -> None:
     """Get the files of some subsets into a tasks folder.
 
@@ -62,7 +63,7 @@ def fetch(
     line a file; `progress` is opened with the number of bytes to download. Raise `BadInput` before any download if the
     data set does not have a file, or if one differs that no `fetch` made.
     """
-    with _locked(folder):
+    with _locked(folder, disk):
         record = fetched.load(folder)
         snapshot = hub.snapshot(cls.data_set, revision or record.commit(cls.data_set) or MAIN)
         files = list(_files(cls, subsets, folder, snapshot))
@@ -72,20 +73,21 @@ def fetch(
         missing = [file for file in files if file not in equal]
         _check_disk(folder, missing)
         for file, found in equal.items():
-            record.add(folder, file.name, _source(snapshot, found))
+            record.add(folder, file.name, _source(snapshot, found), disk)
             say(f"{file.path}: already there")
         with progress(sum(file.remote.size for file in missing)) as advance:
             for file in missing:
-                record.add(folder, file.name, _source(snapshot, _download(hub, snapshot, file, advance)))
+                found = _download(hub, snapshot, file, advance, disk)
+                record.add(folder, file.name, _source(snapshot, found), disk)
                 say(f"{file.path}: {decimal(file.remote.size)}")
         say(f"data set {snapshot.repository}, commit {snapshot.commit}")
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, disk: Disk) -> Iterator[None]:
     """Keep other processes from fetching into a tasks folder, which may be a link to a larger disk."""
-    make_folder(folder)
-    lock = RunLock(folder.resolve() / LOCK, time.time)
+    make_folder(folder, disk)
+    lock = RunLock(folder.resolve() / LOCK, time.time, disk=disk)
     try:
         yield
     finally:
@@ -166,39 +168,39 @@ def _received(file: _File) -> int:
     return min(file.remote.size, _part(file).stat().st_size) if _part(file).exists() else 0
 
 
-def _download(hub: Hub, snapshot: Snapshot, file: _File, advance: Advance) -> Digests:
+def _download(hub: Hub, snapshot: Snapshot, file: _File, advance: Advance, disk: Disk) -> Digests:
     """Receive what is missing of a file, check it, and give it its name."""
     part = _part(file)
-    make_folder(part.parent)
+    make_folder(part.parent, disk)
     for _ in range(DOWNLOADS):
         with _writing(part):
-            _receive(hub, snapshot, file, part, advance)
+            _receive(hub, snapshot, file, part, advance, disk)
         if file.remote.has(found := digests(part)):
             with _writing(file.path):
-                DISK.replace(part, file.path)
+                disk.replace(part, file.path)
                 for other in file.path.parent.glob(f"{escape(file.path.name)}.*{PART}"):  # of other commits
-                    DISK.unlink(other)
-            sync_folder(part.parent)
+                    disk.unlink(other)
+            sync_folder(part.parent, disk)
             return found
         advance(-part.stat().st_size)
         with _writing(part):
-            DISK.unlink(part)
+            disk.unlink(part)
     raise EndpointStopped(
         f"{hub.shown}: {file.remote.path} of {snapshot.repository} came {DOWNLOADS} times with bytes that do not have "
         "the checksum of its listing: try again later, or another address (HF_ENDPOINT)"
     )
 
 
-def _receive(hub: Hub, snapshot: Snapshot, file: _File, part: Path, advance: Advance) -> None:
-    fd = DISK.open(part, APPEND)
-    with Content(DISK, fd):
+def _receive(hub: Hub, snapshot: Snapshot, file: _File, part: Path, advance: Advance, disk: Disk) -> None:
+    fd = disk.open(part, APPEND)
+    with Content(disk, fd):
         if (start := os.fstat(fd).st_size) > file.remote.size:
-            DISK.truncate(fd, start := 0)
+            disk.truncate(fd, start := 0)
         advance(start)
         for piece in hub.pieces(snapshot, file.remote, start):
-            write_whole(DISK, fd, piece)
+            write_whole(disk, fd, piece)
             advance(len(piece))
-        DISK.sync(fd)
+        disk.sync(fd)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import msgspec
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.errors import BadInput
 from harness.store.atomic import write
+from harness.store.disk import DISK, Disk
 
 NAME = ".fetched.json"
 
@@ -30,12 +31,12 @@ class Fetched(msgspec.Struct):
     files: dict[str, Source]
     format: int = 1
 
-    def add(self, folder: Path, name: str, source: Source) -> None:
+    def add(self, folder: Path, name: str, source: Source, disk: Disk = DISK) -> None:
         """Record the source of a file, in the tasks folder's record too."""
         if self.files.get(name) != source:
             self.files.pop(name, None)
             self.files[name] = source
-            write(folder / NAME, msgspec.json.format(msgspec.json.encode(self)) + b"\n")
+            write(folder / NAME, msgspec.json.format(msgspec.json.encode(self)) + b"\n", disk=disk)
 
     def commit(self, data_set: str) -> str | None:
         """Return the commit of this data set's last file, None if there is none."""

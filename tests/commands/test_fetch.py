@@ -82,8 +82,8 @@ def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer
 def test_run_downloads_nothing_unless_it_is_asked_to(here: Path, stream: HubServer, capsys: Any) -> None:
     """Without `--fetch` it names the command and the data set; with it, it does first what is missing, once."""
     assert main(RUN) == 2 and not stream.asked
-    told = capsys.readouterr().err
-    assert "fetch streamprofile" in told and STREAM.data_set in told
+    errors = capsys.readouterr().err
+    assert "fetch streamprofile" in errors and STREAM.data_set in errors
     assert main([*RUN, "--fetch"]) == 0
     assert (here / "tasks" / "weibo_inference_tasks.jsonl").read_bytes() == stream_files()[
         "data/weibo_inference_tasks.jsonl"
@@ -103,8 +103,8 @@ def test_a_model_that_cannot_be_called_stops_before_the_download(here: Path, str
 def test_every_command_without_tasks_names_the_way_to_them(here: Path, command: list[str], capsys: Any) -> None:
     """Command and data set."""
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert "fetch streamprofile" in told and STREAM.data_set in told
+    errors = capsys.readouterr().err
+    assert "fetch streamprofile" in errors and STREAM.data_set in errors
 
 
 def test_files_of_dailymobility_are_where_the_benchmark_looks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,8 @@ def test_an_address_that_is_none_is_refused(here: Path, monkeypatch: pytest.Monk
     """With its variable, and without credentials."""
     monkeypatch.setenv("HF_ENDPOINT", "user:geheimnis@mirror")
     assert main(["fetch"]) == 2
-    told = capsys.readouterr().err
-    assert "HF_ENDPOINT" in told and "geheimnis" not in told
+    errors = capsys.readouterr().err
+    assert "HF_ENDPOINT" in errors and "geheimnis" not in errors
 
 
 def test_without_the_package_the_message_says_what_to_install(
@@ -167,8 +167,8 @@ def test_without_the_package_the_message_says_what_to_install(
     """Of an installation and of a checkout."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert main(["fetch"]) == 2
-    told = capsys.readouterr().err
-    assert "behavior-harness[data]" in told and "make fetch" in told
+    errors = capsys.readouterr().err
+    assert "behavior-harness[data]" in errors and "make fetch" in errors
 
 
 def test_a_benchmark_of_ones_own_declares_its_data_set(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

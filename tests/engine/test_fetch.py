@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar
@@ -14,12 +15,14 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark
-from harness.endpoint.hub import Hub
+from harness.endpoint.hub import Hub, RemoteFile, Snapshot
 from harness.engine.fetch import LOCK, fetch
 from harness.errors import BadInput, EndpointStopped, InUse, MachineError
+from harness.store.disk import DISK, Disk
 from harness.store.fetched import NAME, load
 from harness.store.lock import RunLock
-from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, serving_hub
+from tests.support.disks import DEATHS, Death, FaultyDisk
+from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
 
 
 class Places(Benchmark):
@@ -279,3 +282,49 @@ def test_a_broken_record_is_refused(into: Into, record: bytes) -> None:
     (into.folder / NAME).write_bytes(record)
     with pytest.raises(BadInput, match=NAME):
         into()
+
+
+class Memory:
+    """A hub without a network: it counts the bytes that it sends."""
+
+    shown = "memory"
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def snapshot(self, repository: str, revision: str) -> Snapshot:
+        files = {path: RemoteFile(path=path, size=len(body), blob=blob(body)) for path, body in FILES.items()}
+        return Snapshot(repository, "c" * 40, files)
+
+    def pieces(self, of: Snapshot, file: RemoteFile, start: int) -> Iterator[bytes]:
+        for at in range(start, file.size, 500):
+            piece = FILES[file.path][at : at + 500]
+            self.sent += len(piece)
+            yield piece
+
+
+@pytest.mark.parametrize("how", ["ENOSPC", "EIO", "full", "broken", "short", *DEATHS])
+def test_a_disk_that_fails_at_any_operation_leaves_nothing_wrong(tmp_path: Path, how: str) -> None:
+    """The first operation fails, then the second, ...: no file has wrong bytes, and the next command completes, with no
+    more bytes asked for than the piece that was not written."""
+    for nth in itertools.count(1):
+        disk, hub, folder = FaultyDisk(nth, how), Memory(), tmp_path / str(nth)
+
+        def get(disk: Disk, hub: Memory = hub, folder: Path = folder) -> None:
+            fetch(Places, ["south"], folder, hub, None, lambda line: None, lambda size: nullcontext(abs), disk)
+
+        try:
+            get(disk)
+        except (Death, MachineError):
+            assert disk.struck
+        disk.bury()
+        named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        assert all(named[name].read_bytes() == MADE[name] for name in MADE.keys() & named.keys())
+        get(DISK)
+        wanted = {"places/south_tasks.jsonl", "places/truth/map.bin"}
+        assert all((folder / name).read_bytes() == MADE[name] for name in wanted)
+        assert load(folder).files.keys() == wanted
+        assert hub.sent <= sum(len(MADE[name]) for name in wanted) + 500
+        if disk.struck is None:
+            break
+    assert nth > 20 or how == "short"
