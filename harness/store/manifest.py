@@ -71,6 +71,7 @@ class Provenance(TypedDict, total=False):
     ca_file: str | None
     price: JSON | None
     benchmark: Any
+    data_set: Any
     source: str | None
     sources: dict[str, str]
     harness: Any
