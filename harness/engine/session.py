@@ -129,7 +129,7 @@ def _notices(plan: Plan) -> Iterator[str]:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
     elif plan.price is None and not (provider and not provider.key_required):
         model = plan.sampling.model
-        yield f"no price is known for {model} at {plan.endpoint}: tokens only (docs/providers.md has how to give one)"
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one: docs/providers.md, Prices)"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 

@@ -104,14 +104,14 @@ def by_hand(results: Path, model: str, prompt_price: str | None = None) -> Fract
     _, *prices = PRICES[model]
     each, cached_each, answer_each = map(Fraction, [prompt_price or prices[0], *prices[1:]])
     lines = responses(results, model)
-    told = [line["completion"] for line in lines if line["completion"]["prompt_tokens"] is not None]
+    reported = [line["completion"] for line in lines if line["completion"]["prompt_tokens"] is not None]
     rest = [line for line in lines if line["completion"]["prompt_tokens"] is None]
     total = Fraction(0)
-    for one in told:
+    for one in reported:
         cached = one.get("cached_tokens", 0)
         total += (one["prompt_tokens"] - cached) * each + cached * cached_each + one["completion_tokens"] * answer_each
-    tokens = sum(one["completion_tokens"] for one in told) or 1
-    size = sum(len(one["text"].encode()) for one in told) or 3
+    tokens = sum(one["completion_tokens"] for one in reported) or 1
+    size = sum(len(one["text"].encode()) for one in reported) or 3
     for price, unknown in (
         (each, sum(line["sent"] for line in rest)),
         (answer_each, sum(len(line["completion"]["text"].encode()) for line in rest)),
