@@ -32,12 +32,14 @@ class Message:
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
+    `json_object` is whether the reply has to be a JSON object, and `schema` its JSON schema, None for any object.
     `parameters` are further members of the body, plain JSON, each used where the run does not set it.
     """
 
     messages: tuple[Message, ...]
     json_object: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

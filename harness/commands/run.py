@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import orjson
 
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
-from harness.chat import Asking
+from harness.chat import Asking, Structured
 from harness.commands import reeval
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
@@ -63,8 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
     add("--extra-body JSON", "more members for every request", type=_json_object, default={})
-    choices = ("json_object", "none")
-    add("--structured", "response_format of requests", choices=choices, default=choices[0])
+    words = "response_format of requests; json_schema is the benchmark's schema and nothing less, auto is that or as "
+    words += "much as the endpoint takes"
+    choices = get_args(Structured)
+    add("--structured", words, choices=choices, default=choices[0])
     words = f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})"
     add("--parse-retries N", words, type=options.retries, default=PARSE_RETRIES)
 
@@ -118,7 +121,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         raise BadInput(*dict.fromkeys(missing))
     models.check_keys(args, [model for model in made if model])
     tasks = {subset: paths[0] for subset, paths in needed.items()}
-    asking = Asking(args.structured == "json_object", args.parse_retries)
+    asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
         _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
@@ -132,6 +135,8 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
+    if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
+        raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
     return Plan(
         name=name,
         benchmark=benchmark,

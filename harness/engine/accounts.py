@@ -140,7 +140,14 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
     several = Replicas(clients, time.monotonic, findings.replica) if len(clients) > 1 else None
     known = {name for run in runs for name in run.manifest.provenance["quirks"]}
     caller = Caller(
-        Adapted(several or clients[0][1], known, tuning.stream, findings.learned, plan.sampling.extra_body),
+        Adapted(
+            several or clients[0][1],
+            known,
+            tuning.stream,
+            findings.learned,
+            plan.sampling.extra_body,
+            needs_schema=plan.benchmark.asking.structured == "json_schema",
+        ),
         limiter,
         Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge),
         clock=time.monotonic,

@@ -153,7 +153,7 @@ class AgentMode:
 
     def _as_run(self, request: Request) -> Request:
         """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
-        structured = self._asking.structured
+        structured = self._asking.wants_json
         asked = request.parameters if self._sent else {}
         kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
         return replace(request, json_object=request.json_object and structured, parameters=kept)
@@ -265,6 +265,8 @@ class DailyMobility(Benchmark):
         if self.recorded is not None:
             return UnplayedMode(self.recorded)
         if made.agent is not None:
+            if self.asking.structured == "json_schema":
+                raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
