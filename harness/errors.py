@@ -22,6 +22,7 @@ import reprlib
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class _Short(reprlib.Repr):
@@ -41,6 +42,16 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 
 class HarnessError(Exception):
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it as it is: constructors take other arguments than the message."""
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[HarnessError], args: tuple[Any, ...], state: dict[str, Any]) -> HarnessError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class BadInput(HarnessError):

@@ -118,7 +118,7 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
             yield rescored(job.benchmark, task, record.data)
             continue
         repeat = job.index.repeat(position)
-        saved = replaying(job.sampling_at(position), job.store.responses_of(task.key, repeat))
+        saved = replaying(job.sampling_at(position), job.store.responses_of(position))
         try:
             played = loop.run(play(job.benchmark, task, saved.ask, repeat))
         except (ReplayMiss, AgentFailed):

@@ -118,8 +118,8 @@ class Run:
         A user with saved responses has that many steps fewer left, but at least one.
         """
         positions, saved = self.remaining, np.zeros(len(self.index), np.int32)
-        for one, count in self.store.saved_counts().items():
-            saved[self.index.find(*one)] = count
+        for position, count in self.store.saved_counts().items():
+            saved[position] = count
         left = np.maximum(1, self.index.steps[positions] - saved[positions])
         self.steps_done = self.steps - int(left.sum())
         return positions, left
