@@ -70,7 +70,8 @@ class Completion:
 class Reply:
     """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
 
-    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole. `reused` is
+    the name of the run that saved it, None for a reply to this run's own request.
     """
 
     completion: Completion
@@ -78,6 +79,7 @@ class Reply:
     tries: int
     endpoint: str
     first_token: float | None = None
+    reused: str | None = None
 
 
 LARGEST_COUNT = 2**40

@@ -116,6 +116,8 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
     add_page(parser)
     add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
+    words = "take the replies that this run (name or folder) has saved for the same requests, at temperature 0"
+    add(parser, "--reuse RUN", words, type=filled)
     words = "accept that this field of an earlier run differs; may be repeated"
     add(parser, "--allow FIELD", words, action="append", default=[])
 

@@ -81,6 +81,8 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
             scores.add(record)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
+    if store.reused:
+        manifest.provenance["reused"] = dict(store.reused)
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
     return scores.report(facts(run, name, failed))
@@ -124,6 +126,8 @@ def _notes(run: Run) -> Iterator[str]:
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
             words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
+    for name, count in manifest.provenance.get("reused", {}).items():
+        yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
     if hedged := manifest.tuning.get("hedged"):
         yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 

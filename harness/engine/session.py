@@ -33,7 +33,7 @@ from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
-from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
+from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run, replies_to_reuse
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -178,6 +178,9 @@ class Session:
         self._console = console
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
+        reusable = {subset: replies_to_reuse(plan, subset) for subset in plan.tasks}
+        for replies in filter(None, reusable.values()):
+            held.callback(replies.close)
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
@@ -189,7 +192,12 @@ class Session:
                 store.set_aside_everything()
         self.runs = [
             open_run(
-                plan, indexes[_index_key(plan, subset)], store, subset if alone else f"{plan.name}, {subset}", console
+                plan,
+                indexes[_index_key(plan, subset)],
+                store,
+                subset if alone else f"{plan.name}, {subset}",
+                console,
+                reusable[subset],
             )
             for subset, store in stores.items()
         ]
@@ -336,9 +344,10 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
+    reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *headers])
 
 
 def _this_python() -> str:
