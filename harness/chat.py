@@ -48,6 +48,10 @@ class Asking:
         return self.structured in ("json_schema", "auto")
 
     @property
+    def needs_schema(self) -> bool:
+        return self.structured == "json_schema"
+
+    @property
     def identity(self) -> JSON:
         return {"structured": self.structured, "parse_retries": self.parse_retries}
 
@@ -163,7 +167,7 @@ class Chat:
 
     def _request(self, messages: tuple[Message, ...], json: bool, schema: JSON | None) -> Request:
         asking = self._asking
-        if json and schema is None and asking.structured == "json_schema":
+        if json and schema is None and asking.needs_schema:
             raise BadInput(
                 "--structured json_schema: the benchmark gives no schema with its request: run with --structured auto"
             )

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.comparison import runs
 from harness.analysis.saved_runs import SavedRun
 from harness.config import address, models, options, origin, providers
 from harness.config.plan import Plan, sampling_again
@@ -103,7 +102,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
-        reuse=runs.folder(args.reuse, args.results_dir) if args.reuse else None,
+        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 
 

@@ -13,7 +13,7 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.analysis.comparison import runs
+from harness.analysis import selection
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
@@ -153,7 +153,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
-        reuse=runs.folder(args.reuse, args.results_dir) if args.reuse else None,
+        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 
 

@@ -146,7 +146,7 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
             tuning.stream,
             findings.learned,
             plan.sampling.extra_body,
-            needs_schema=plan.benchmark.asking.structured == "json_schema",
+            needs_schema=plan.benchmark.asking.needs_schema,
         ),
         limiter,
         Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge),

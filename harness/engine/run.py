@@ -161,10 +161,14 @@ def replies_to_reuse(plan: Plan, subset: str) -> SavedReplies | None:
     for name, (theirs, ours) in differences(_requested(made.identity), _requested(asked)).items():
         raise BadInput(f"{about}: {name} is {shown(theirs)} there, and {shown(ours)} in this run")
     used = {*made.provenance.get("quirks_used", ())}
-    needed = WITHOUT_SCHEMA if plan.benchmark.asking.structured == "json_schema" else frozenset[str]()
-    if spoiled := used & {"no_temperature", *needed}:
+    if spoiled := used & {"no_temperature", *_unwanted(plan)}:
         raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
     return SavedReplies(files.responses, plan.reuse.resolve().name, used & QUIRKS.keys())
+
+
+def _unwanted(plan: Plan) -> frozenset[str]:
+    """Return the quirks that a run's requests must not have."""
+    return WITHOUT_SCHEMA if plan.benchmark.asking.needs_schema else frozenset()
 
 
 def _requested(identity: Identity) -> JSON:
@@ -227,6 +231,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
+    known -= _unwanted(plan)
     used = old.provenance.get("quirks_used", ()) if old else ()
     truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
     made = Manifest(

@@ -5,7 +5,6 @@ Only users with a record contribute: a failure has no score. Files are read as t
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry
 from harness.benchmarks.derived import Figures
@@ -91,21 +91,12 @@ def common(a: Side, b: Side) -> tuple[str, ...]:
     return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
 
 
-def folder(name: str, results: Path) -> Path:
-    """Return the folder of a run of the results folder, or else the folder of that path. Raise `BadInput`."""
-    path = next((path for path in (results / name, Path(name)) if os.path.isdir(path)), None)
-    if path is None:
-        there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
-        raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
-    return path
-
-
 def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, Path]:
     """Return the folders of runs, by their labels; a run of the results folder goes before another folder. Raise
     `BadInput` for fewer than `fewest`, or one that does not exist."""
     found: dict[str, Path] = {}
     for name in named:
-        path = folder(name, results)
+        path = selection.folder(name, results)
         label = path.resolve().name
         label = name if label in found else label
         if label in found or any(path.samefile(other) for other in found.values()):

@@ -265,7 +265,7 @@ class DailyMobility(Benchmark):
         if self.recorded is not None:
             return UnplayedMode(self.recorded)
         if made.agent is not None:
-            if self.asking.structured == "json_schema":
+            if self.asking.needs_schema:
                 raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
