@@ -116,11 +116,14 @@ def test_each_part_and_repeat_reuses_its_own(case: Case) -> None:
     assert case.manifest("third")["provenance"]["reused"] == {"first": paid}
 
 
-def test_resume_takes_it_too(case: Case) -> None:
-    """So an interrupted run goes on as it began."""
-    case.run("first")
+def test_resume_takes_it_too(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """So an interrupted run goes on as it began; the command for that names the other run."""
+    case.run("first", "--limit", "3")
     case.server.script = lambda body: (401, b"{}")
-    assert case.run("second") == 3
+    assert case.run("second", "--reuse", "first") == 3
+    assert f"--reuse {case.out / 'first'}" in capsys.readouterr().out
+    case.server.script = baseline
+    assert case.run("first") == 0
     case.server.bodies.clear()
     where = ["--results-dir", str(case.out), "--no-html", "--reuse", "first"]
     assert main(["resume", "--name", "second", *where]) == 0
@@ -155,6 +158,13 @@ def test_replies_to_other_requests_are_refused(
     assert case.server.bodies == []
     assert lines_of(case.out / "second" / RESULTS) == before
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("sampling", [("--temperature", "0.5"), ("--extra-body", '{"temperature": 1}')])
+def test_samples_are_refused_though_both_runs_have_the_same_parameters(case: Case, sampling: tuple[str, ...]) -> None:
+    """Above temperature 0 a reply is a draw, and a run of copies would be no run."""
+    assert case.run("first", "--limit", "1", *sampling) == 0
+    assert case.run("second", "--limit", "1", *sampling, "--reuse", "first") == 2
 
 
 def test_run_without_that_platform_is_refused(case: Case) -> None:

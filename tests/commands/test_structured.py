@@ -25,7 +25,7 @@ def tasks(tmp_path: Path) -> Path:
 
 def run(tasks: Path, url: str, structured: str, *options: str) -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tasks.parent / "out"), "--platform", "weibo"]
-    endpoint = ["--model", "m", "--api-url", url, "--no-html"]
+    endpoint = ["--model", "m", "--no-html", *(["--api-url", url] if url else [])]
     return main(["run", *where, *endpoint, "--structured", structured, *options])
 
 
@@ -76,6 +76,17 @@ def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks: Path) -> N
         assert run(tasks, server.url, "json_schema") == 3
         assert server.stats()["completed"] == 0
     assert not (tasks.parent / "out/m/run_weibo.json").exists()
+
+
+def test_required_schema_is_sent_whatever_the_providers_file_says(tasks: Path, tmp_path: Path) -> None:
+    """`adapt` would leave it out, and so the report does not say that it was."""
+    file = tmp_path / "providers.toml"
+    with serving(baseline) as server:
+        own = f'[providers.own]\nbase_url = "{server.url}"\nadapt = ["json_object"]\n'
+        file.write_text(own, encoding="utf-8")
+        assert run(tasks, "", "json_schema", "--providers", str(file), "--provider", "own") == 0
+    assert {orjson.loads(body)["response_format"]["type"] for body in server.bodies} == {"json_schema"}
+    assert manifest(tasks)["provenance"]["quirks_used"] == []
 
 
 def test_benchmark_without_a_schema_cannot_be_asked_for_one(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.model import Completion, Reply
+from harness.store import reuse
 from harness.store.log import seal
 from harness.store.reuse import SavedReplies
 
@@ -59,6 +60,15 @@ def test_line_that_is_changed_after_it_was_found_is_not_reused(path: Path) -> No
     with closing(SavedReplies(path, "first")) as saved:
         path.write_bytes(line("a").replace("答".encode(), "问".encode()))
         assert saved.reply("a", 0) is None
+
+
+def test_requests_of_equal_hash_are_told_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line itself decides."""
+    monkeypatch.setattr(reuse, "key_hash", lambda key: 7)
+    path.write_bytes(line("a", text="一") + line("b", text="二"))
+    with closing(SavedReplies(path, "first")) as saved:
+        found = [reply.completion.text for name in "abc" if (reply := saved.reply(name, 0))]
+    assert found == ["一", "二"]
 
 
 def test_run_without_replies_has_none(path: Path) -> None:
