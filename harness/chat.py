@@ -106,9 +106,9 @@ class Chat:
     async def json(self, prompt: Prompt, read: Callable[[JSON], T] | None = None, schema: JSON | None = None) -> T:
         """Return the JSON object of the reply, or the result of `read(object)`.
 
-        `read` raises `InvalidReply(kind, why)` for an unusable object. `schema` is the object's JSON schema, which requests
-        have if the run asks for it: in strict dialects all fields are required, and `additionalProperties` is false. An
-        endpoint may ignore it. Raise `InvalidReply` if the reply is still unusable after all retries.
+        `read` raises `InvalidReply(kind, why)` for an unusable object. `schema` is the object's JSON schema, which
+        requests have if the run asks for it: in strict dialects all fields are required, and `additionalProperties` is
+        false. An endpoint may ignore it. Raise `InvalidReply` if the reply is still unusable after all retries.
         """
 
         made: T = await self._read(prompt, _object, read, json=True, schema=schema)
