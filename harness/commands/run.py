@@ -88,6 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
     if args.dry_run:
+        args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
         return preview.show(_plans(args), console(no_color=args.no_color))
     return launch(_plans(args), console(no_color=args.no_color), options.engine(args), html=args.html)
 

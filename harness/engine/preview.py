@@ -27,7 +27,6 @@ from harness.engine.run import PLAIN
 from harness.engine.session import index_key, open_indexes
 from harness.errors import AgentFailed
 from harness.model import Completion
-from harness.printable import in_lines
 from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
 
@@ -72,7 +71,7 @@ def show(plans: Sequence[Plan], console: Console) -> int:
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         for plan in plans:
-            console.print(f"{plan.name}: {plan.sampling.model} on {plan.endpoint}, {_key(plan)}", **PLAIN)
+            console.print(f"{plan.name}: {plan.sampling.model}", **PLAIN)
             for subset in plan.tasks:
                 _print(subset, preview(plan, subset, indexes[index_key(plan, subset)]), console)
     console.print("nothing was sent, and nothing written", **PLAIN)
@@ -132,12 +131,6 @@ def _answerer(benchmark: Benchmark) -> Callable[[Sequence[Mapping[str, Any]]], s
     return answer
 
 
-def _key(plan: Plan) -> str:
-    if plan.found is None:
-        return "no key needed"
-    return f"key from {plan.found.key_from}" if plan.found.key_from else "no key found"
-
-
 def _print(subset: str, of: Preview, console: Console) -> None:
     about = "about " if of.whole else "at least "
     console.print(
@@ -146,7 +139,9 @@ def _print(subset: str, of: Preview, console: Console) -> None:
         **PLAIN,
     )
     for key, steps, body in of.first:
-        console.print(f"\n{subset}, user {key}, {plural(steps, 'step')}, first request:", **PLAIN)
+        console.print()
+        console.print(f"{subset}, user {key}, {plural(steps, 'step')}, first request:", **PLAIN)
         for message in orjson.loads(body)["messages"]:
-            console.print(f"[{message['role']}]\n{in_lines(text_of(message))}", **PLAIN)
+            for line in (f"[{message['role']}]", *text_of(message).split("\n")):
+                console.print(line, **PLAIN)
     console.print()
