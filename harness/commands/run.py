@@ -22,6 +22,7 @@ from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.defaults import PARSE_RETRIES
+from harness.engine import preview
 from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
@@ -57,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     words += "limits and rates are those of the whole"
     options.add(whole, "--part I/N", words, type=options.part)
+    words = "show what would be sent, with some prompts, and send nothing: no key is needed"
+    options.add(whole, "--dry-run", words, action="store_true")
     options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
@@ -88,6 +91,9 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
+    if args.dry_run:
+        args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
+        return preview.show(_plans(args), console(no_color=args.no_color))
     return launch(_plans(args), console(no_color=args.no_color), options.engine(args), html=args.html)
 
 

@@ -67,7 +67,7 @@ def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: boo
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
-        indexes = _open_indexes(plans, held)
+        indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
@@ -129,18 +129,18 @@ _Indexes = dict[_IndexKey, TaskIndex]
 """By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
 
 
-def _open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
+def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
     """Open every tasks file, and validate it to its last line before anything else."""
     found: _Indexes = {}
     for plan in plans:
         for subset, path in plan.tasks.items():
-            if (key := _index_key(plan, subset)) not in found:
+            if (key := index_key(plan, subset)) not in found:
                 found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
                 held.callback(found[key].close)
     return found
 
 
-def _index_key(plan: Plan, subset: str) -> _IndexKey:
+def index_key(plan: Plan, subset: str) -> _IndexKey:
     return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset], plan.repeats
 
 
@@ -194,7 +194,7 @@ class Session:
         self.runs = [
             open_run(
                 plan,
-                indexes[_index_key(plan, subset)],
+                indexes[index_key(plan, subset)],
                 store,
                 subset if alone else f"{plan.name}, {subset}",
                 console,
