@@ -337,7 +337,7 @@ class DailyMobility(Benchmark):
     @classmethod
     def rows(cls, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
-        about = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
         about["outcome"] = record["invalid"] or VALID
         for slot, (place, intention) in enumerate(zip(record["places"], record["intentions"], strict=True)):
             yield {**about, "slot": slot, "place": place, "intention": intention}

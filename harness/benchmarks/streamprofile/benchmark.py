@@ -204,7 +204,7 @@ class StreamProfile(Benchmark):
 
     @classmethod
     def rows(cls, record: JSON) -> Iterable[JSON]:
-        about = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
         for step in record["steps"]:
             known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
             yield {**about, **known, **step["metrics"]}
