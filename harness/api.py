@@ -78,7 +78,7 @@ class LoadedRun:
 
     @property
     def complete(self) -> bool:
-        return self.manifest.state == COMPLETE
+        return bool(self.manifest.state == COMPLETE)
 
     @property
     def report(self) -> Report:

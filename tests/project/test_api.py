@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import orjson
 import pytest
 
 import harness
@@ -12,6 +13,7 @@ from harness import list_runs, load_run, reeval, resume, run
 from harness.api import CommandFailed, LoadedRun
 from harness.errors import BadInput
 from harness.model import Snapshots
+from tests.support import ROOT
 
 PUBLIC = {
     *("Benchmark", "Chat", "InvalidReply", "LoadedRun", "Metric", "Task", "__version__"),
@@ -87,3 +89,18 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert failed.value.exit_code == 2
     with pytest.raises(BadInput):
         load_run(tmp_path / "nothing")
+
+
+def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
+    monkeypatch.chdir(tmp_path)
+    cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
+    names: dict[str, object] = {}
+
+    async def kernel() -> None:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), names)
+
+    asyncio.run(kernel())
+    assert (tmp_path / "results" / "recency" / "eval_report_weibo.json").is_file()
