@@ -91,10 +91,11 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
+    screen = console(no_color=args.no_color)
     if args.dry_run:
         args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
-        return preview.show(_plans(args), console(no_color=args.no_color))
-    return launch(_plans(args), console(no_color=args.no_color), options.engine(args), html=args.html)
+        return preview.show(_plans(args), screen)
+    return launch(_plans(args), screen, options.engine(args), html=args.html, observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:

@@ -118,6 +118,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
     _add_engine(parser.add_argument_group("engine (docs/scale.md; free to change on resume)"))
     add_page(parser)
+    parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
     words = "take the replies that this run (name or folder) has saved for the same requests, at temperature 0"
     add(parser, "--reuse RUN", words, type=filled)

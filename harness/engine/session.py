@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -62,8 +63,18 @@ WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
-def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: bool) -> int:
-    """Run all plans at once and finish them; return the worst exit code. Pages are made last."""
+def launch(
+    plans: Sequence[Plan],
+    console: Console,
+    engine: Engine,
+    *,
+    html: bool,
+    observe: Callable[[Snapshots], None] | None = None,
+) -> int:
+    """Run all plans at once and finish them; return the worst exit code. Pages are made last.
+
+    `observe` gets snapshots instead of the display.
+    """
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
@@ -71,7 +82,7 @@ def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: boo
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for session, lane, schedule in _play(unfinished, console, engine) if unfinished else ():
+        for session, lane, schedule in _play(unfinished, console, engine, observe) if unfinished else ():
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -293,16 +304,19 @@ Played = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
 
 
-def _play(sessions: Sequence[Session], console: Console, engine: Engine) -> Played:
+def _play(
+    sessions: Sequence[Session], console: Console, engine: Engine, observe: Callable[[Snapshots], None] | None
+) -> Played:
     """Play all at once, with one limit for each account; return each session's lane and schedule."""
     work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    handlers = {number: signal.getsignal(number) for number in heeded()}
+    in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
+    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
     try:
         with ExitStack() as held:
             workers = _connected(engine, console, held)
-            observe = held.enter_context(display(console))
+            observe = observe or held.enter_context(display(console))
             return anyio.run(work, sessions, observe, engine, workers, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():

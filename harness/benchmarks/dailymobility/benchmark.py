@@ -336,6 +336,14 @@ class DailyMobility(Benchmark):
             _check_record(task.given, data, self.city)
             return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
 
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        """Return a row for each half hour of the day, from 0."""
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
+        about["outcome"] = record["invalid"] or VALID
+        for slot, (place, intention) in enumerate(zip(record["places"], record["intentions"], strict=True)):
+            yield {**about, "slot": slot, "place": place, "intention": intention}
+
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (record["invalid"] or VALID,)
 

@@ -204,6 +204,13 @@ class StreamProfile(Benchmark):
             steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
 
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
+        for step in record["steps"]:
+            known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
+            yield {**about, **known, **step["metrics"]}
+
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (step["outcome"] for step in record["steps"])
 
