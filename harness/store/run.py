@@ -6,6 +6,7 @@ Guarantees are those of `log`, `atomic` and `backup`.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
@@ -35,7 +36,7 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
-    `usage` is that of every saved reply, of earlier sessions too.
+    `usage` is that of every saved reply to this run's own requests, of earlier sessions too.
     """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
@@ -54,6 +55,8 @@ class RunStore:
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
         self.usage = RunUsage()
+        self.reused: Counter[str] = Counter()
+        """How many of the saved replies are another run's, by its name."""
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -185,7 +188,11 @@ class RunStore:
             line["first_token"] = round(reply.first_token, 4)
         if reply.completion.lacks_usage:
             line["sent"] = reply.sent
-        self.usage.add(reply.completion, reply.sent)
+        if reply.reused is not None:
+            line["reused"] = reply.reused
+            self.reused[reply.reused] += 1
+        else:
+            self.usage.add(reply.completion, reply.sent)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -294,9 +301,12 @@ class RunStore:
         """Return the offsets and sizes of the saved responses of tasks that are not done; count those of all."""
         self.usage = RunUsage()
         places: dict[int, list[tuple[int, int]]] = {}
+        self.reused.clear()
         for line, data in log.objects(self.files.responses):
             self.beat()
             count_line(self.usage, data)
+            if "reused" in data:
+                self.reused[str(data["reused"])] += 1
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
@@ -335,7 +345,8 @@ def completion_of(line: JSON) -> Completion | None:
 
 
 def count_line(usage: RunUsage, line: JSON) -> None:
-    """Add the reply in a response's line, if it is one as the harness writes it."""
-    if completion := completion_of(line):
+    """Add the reply in a response's line, if it is one as the harness writes it, and not another run's (`--reuse`),
+    which was paid for there."""
+    if "reused" not in line and (completion := completion_of(line)):
         sent = line.get("sent")
         usage.add(completion, sent if type(sent) is int and 0 <= sent < LARGEST_COUNT else 0)

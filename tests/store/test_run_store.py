@@ -239,6 +239,14 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
     assert store.usage == counted
 
 
+def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskIndex) -> None:
+    """It is saved, and was paid for there."""
+    store = opened()
+    store.open_logs(index)
+    store.save_response(0, "甲", "r", 0, Reply(Completion("字", "stop", 10, 4), 0.1, 1, "http://x", reused="earlier"))
+    assert store.usage.requests == reopened(opened, index).usage.requests == 0
+
+
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:
     """A done user is not played, so its responses take no memory, unless it is to be played again."""
     store = opened()
