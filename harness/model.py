@@ -113,8 +113,8 @@ class Reply:
     tries: int
     endpoint: str
     first_token: float | None = None
-    sent: int = 0
     reused: str | None = None
+    sent: int = 0
 
 
 LARGEST_COUNT = 2**40

@@ -22,6 +22,7 @@ from harness.benchmarks import reports
 from harness.benchmarks.overview import page
 from harness.cli import main
 from harness.cost import rounded
+from harness.defaults import SAMPLE_FOLDER
 from tests.support.before import sheets
 from tests.support.scripted import answer, serving
 
@@ -257,7 +258,7 @@ def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
         for part in ("1/2", "2/2"):
             assert run(tmp_path / "parts", *words, "--part", part) == 0
         assert run(tmp_path / "whole", *words) == 0
-    tasks = ("--tasks-dir", "tasks/sample", "--results-dir", str(tmp_path / "parts"))
+    tasks = ("--tasks-dir", str(SAMPLE_FOLDER), "--results-dir", str(tmp_path / "parts"))
     assert main(["merge", "half", "--no-html", *tasks]) == 0
     merged, whole = (report(tmp_path / name, "half")["cost"] for name in ("parts", "whole"))
     assert merged == whole == manifest(tmp_path / "parts", "half")["cost"]
