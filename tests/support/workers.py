@@ -27,6 +27,7 @@ from harness.engine.workers.crew import Crew, WorkerGone
 from harness.engine.workers.player import LEASE_SECONDS, LanePart, Player
 from harness.engine.workers.shipping import packed
 from harness.errors import HarnessError
+from tests.support import virtual
 from tests.support.chain_runs import Run
 from tests.support.chains import Chains, Endpoint
 from tests.support.virtual import VirtualLoop
@@ -47,11 +48,13 @@ def importable(cls: type[Chains]) -> Chains:
 
 @dataclass(frozen=True)
 class Loss:
-    """A worker is lost once the driver has so many of its messages, and took so many turns at least. `certain`: its
-    process is gone. Not so: either the driver hears of it, or, if `silent`, the next turn never returns."""
+    """A worker is lost in the turn after the one with which the driver has so many of its messages. `certain`: its
+    process is gone; else it lives until its lease is over. The lost turn is begun if it is `reached`, and never
+    returns if the worker is `silent`."""
 
     after: int
     certain: bool = True
+    reached: bool = False
     silent: bool = False
 
 
@@ -71,15 +74,16 @@ class Fake:
     turns: int = 0
     killed: bool = False
     ended: bool = False
-    sent: list[m.ToWorker] = field(default_factory=list)
+    lost_at: float | None = None
+    sent: list[tuple[float, m.ToWorker]] = field(default_factory=list)
 
     async def turn(self, sent: bytes, seconds: float) -> bytes:
         if self.loss and self.heard >= self.loss.after:
-            return await self._lost(self.loss)
+            return await self._lost(self.loss, sent, seconds)
         self.turns += 1
         self.inbox += m.to_worker(sent)
         arrived = self._cut(self.inbox)
-        self.sent += arrived
+        self.sent += [(virtual.now(), message) for message in arrived]
         await self._delayed(0.0)
         heard = self.thread.submit(self.player.turn, m.encode(arrived), seconds).result()
         await self._delayed(seconds)
@@ -89,7 +93,10 @@ class Fake:
         self.heard += len(given)
         return m.encode(given)
 
-    async def _lost(self, loss: Loss) -> bytes:
+    async def _lost(self, loss: Loss, sent: bytes, seconds: float) -> bytes:
+        if loss.reached:
+            self.thread.submit(self.player.turn, m.encode([*self.inbox, *m.to_worker(sent)]), seconds).result()
+        self.lost_at = virtual.now()
         if loss.certain:
             self.end()
         else:
@@ -135,10 +142,7 @@ class Yard:
         self._thread = ThreadPoolExecutor(1)
         self._numbers = count()
         self._contents: dict[str, bytes] = {}
-        shipped = packed(self.run.benchmark, self._contents)
-        address = Address("http://here/v1")
-        route = Route((address,), 0, 1, 60.0, 60.0, "auto", frozenset(), frozenset())
-        self._parts = [LanePart(shipped, sampling_again(self.run.manifest), route)]
+        self._parts = parts_of(self.run, self._contents)
 
     async def start(self, many: int) -> list[Fake]:
         if self.refused:
@@ -157,6 +161,12 @@ class Yard:
         for worker in self.workers:
             worker.end()
         self._thread.shutdown()
+
+
+def parts_of(run: Run, contents: dict[str, bytes]) -> list[LanePart]:
+    """Return what workers need of a run's only lane, and add the bytes of its files to `contents`."""
+    route = Route((Address("http://here/v1"),), 0, 1, 60.0, 60.0, "auto", frozenset(), frozenset())
+    return [LanePart(packed(run.benchmark, contents), sampling_again(run.manifest), route)]
 
 
 async def _scripted(

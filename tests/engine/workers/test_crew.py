@@ -9,7 +9,7 @@ import pytest
 from tests.support import virtual
 from tests.support.chain_runs import Run
 from tests.support.chains import Endpoint
-from tests.support.workers import Loss, Shared, importable, played
+from tests.support.workers import Shared, importable, played
 
 USERS = {f"用户{n}": 1 + n % 3 for n in range(4)}
 
