@@ -32,7 +32,8 @@ from tests.support.chain_runs import Run
 from tests.support.chains import Chains, Endpoint
 from tests.support.virtual import VirtualLoop
 
-TURN = 0.01
+TURN = 0.2
+"""Seconds."""
 
 
 class Shared(Chains):
@@ -145,7 +146,7 @@ class Yard:
         self._parts = parts_of(self.run, self._contents)
 
     async def start(self, many: int) -> list[Fake]:
-        if self.refused:
+        if self.refused and self.workers:
             raise self.refused
         return [self._started(next(self._numbers)) for _ in range(many)]
 
