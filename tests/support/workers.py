@@ -1,15 +1,14 @@
 """Workers without processes: each has a real `Player` on an event loop in virtual time, which runs in its turns only.
 
-A turn is taken in a thread of its own while the driver's loop waits, so that everything happens in one order.
+All loops run in one thread: the driver's is left while a worker has its turn, so that everything happens in one order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -32,7 +31,7 @@ from tests.support.chain_runs import Run
 from tests.support.chains import Chains, Endpoint
 from tests.support.virtual import VirtualLoop
 
-TURN = 0.2
+TURN = 0.5
 """Seconds."""
 
 
@@ -45,6 +44,21 @@ def importable(cls: type[Chains]) -> Chains:
     made = registry.find(f"{cls.__module__}:{cls.__name__}")()
     assert isinstance(made, Chains)
     return made
+
+
+@contextmanager
+def another_loop() -> Iterator[None]:
+    """Leave the running loop, and its task if there is one, so that another loop can run in this thread."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task:
+        asyncio._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        if task:
+            asyncio._enter_task(loop, task)
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,6 @@ class Fake:
     name: str
     player: Player
     loop: VirtualLoop
-    thread: ThreadPoolExecutor
     loss: Loss | None
     rng: random.Random | None
     inbox: list[m.ToWorker] = field(default_factory=list)
@@ -86,7 +99,8 @@ class Fake:
         arrived = self._cut(self.inbox)
         self.sent += [(virtual.now(), message) for message in arrived]
         await self._delayed(0.0)
-        heard = self.thread.submit(self.player.turn, m.encode(arrived), seconds).result()
+        with another_loop():
+            heard = self.player.turn(m.encode(arrived), seconds)
         await self._delayed(seconds)
         self.outbox += m.to_driver(heard)
         most = len(self.outbox) if self.loss is None else self.loss.after - self.heard
@@ -96,7 +110,8 @@ class Fake:
 
     async def _lost(self, loss: Loss, sent: bytes, seconds: float) -> bytes:
         if loss.reached:
-            self.thread.submit(self.player.turn, m.encode([*self.inbox, *m.to_worker(sent)]), seconds).result()
+            with another_loop():
+                self.player.turn(m.encode([*self.inbox, *m.to_worker(sent)]), seconds)
         self.lost_at = virtual.now()
         if loss.certain:
             self.end()
@@ -124,7 +139,8 @@ class Fake:
         """End the process, and its requests."""
         if not self.ended:
             self.ended = True
-            self.thread.submit(self.player.close).result()
+            with another_loop():
+                self.player.close()
             self.loop.close()
 
 
@@ -140,7 +156,6 @@ class Yard:
     workers: list[Fake] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
         self._numbers = count()
         self._contents: dict[str, bytes] = {}
         self._parts = parts_of(self.run, self._contents)
@@ -152,16 +167,16 @@ class Yard:
 
     def _started(self, number: int) -> Fake:
         loop, connect = VirtualLoop(), partial(_scripted, self.endpoint)
-        made = self._thread.submit(Player, self._parts, self._contents, (1, 1), loop, connect).result()
+        with another_loop():
+            made = Player(self._parts, self._contents, (1, 1), loop, connect)
         loss = self.losses[number] if number < len(self.losses) else None
         rng = None if self.seed is None else random.Random(f"{self.seed} {number}")
-        self.workers.append(Fake(f"{number}", made, loop, self._thread, loss, rng))
+        self.workers.append(Fake(f"{number}", made, loop, loss, rng))
         return self.workers[-1]
 
     def close(self) -> None:
         for worker in self.workers:
             worker.end()
-        self._thread.shutdown()
 
 
 def parts_of(run: Run, contents: dict[str, bytes]) -> list[LanePart]:

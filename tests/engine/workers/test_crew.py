@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import threading
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -113,7 +112,7 @@ def assert_same(run: Run, local: Run) -> None:
 # Identity
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(many=st.integers(1, 4), seed=st.integers(0, 99), limit=st.integers(1, 6))
 def test_results_are_those_of_this_process(local: Run, many: int, seed: int, limit: int) -> None:
     """However long turns and replies take, whatever the order, and wherever batches of messages are cut."""
@@ -144,8 +143,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize("after", range(12))
-@pytest.mark.parametrize("how", LOSSES)
+@pytest.mark.parametrize(
+    ("how", "after"), [(how, after) for how in LOSSES for after in range(0, 12, 5 if how == "silent" else 1)]
+)
 def test_lost_worker_costs_its_requests_in_flight_alone(run: Run, local: Run, how: str, after: int) -> None:
     """After its first, second, ... message: everybody is done, nothing is saved twice, and the limit is kept."""
     loss, endpoint = LOSSES[how], Endpoint(slow())
@@ -306,7 +306,8 @@ def hedged(
     return endpoint, virtual.run(main)
 
 
-MANY = {str(n): 1 for n in range(60)}
+MANY = {str(n): 1 for n in range(22)}
+"""Enough for a 99th percentile."""
 
 
 def test_loser_of_two_tries_is_cancelled_before_its_slot_is_free(tmp_path: Path) -> None:
@@ -340,7 +341,7 @@ def test_both_replies_in_one_turn_are_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("certain", [True, False])
-@pytest.mark.parametrize("after", range(118, 128, 2))
+@pytest.mark.parametrize("after", range(40, 47))
 def test_worker_lost_while_two_tries_race_saves_nothing_twice(tmp_path: Path, after: int, certain: bool) -> None:
     """Also if one has won, and the other is not confirmed."""
 
@@ -383,7 +384,7 @@ def test_stopped_lane_saves_what_is_in_flight_and_asks_no_more(run: Run) -> None
         await anyio.sleep(3.0)
 
     endpoint = Endpoint(late)
-    ending = stopping(run, endpoint, (2, GRACE_SECONDS))
+    ending = stopping(run, endpoint, (9, GRACE_SECONDS))
     assert isinstance(ending, RunStopped) and ending.exit_code == 130
     assert endpoint.answered == run.saved and endpoint.answered.total() == len(endpoint.sent) == 2
 
@@ -395,7 +396,7 @@ def test_second_stop_ends_a_lane_at_once(run: Run) -> None:
         await anyio.sleep_forever()
 
     endpoint = Endpoint(hangs)
-    assert isinstance(stopping(run, endpoint, (2, GRACE_SECONDS), (4, 0.0)), RunStopped)
+    assert isinstance(stopping(run, endpoint, (9, GRACE_SECONDS), (12, 0.0)), RunStopped)
     assert endpoint.on_the_wire == 0 and not replies(run)
 
 
@@ -429,7 +430,7 @@ class Odd(Shared):
     """Its lines are no tasks on a worker."""
 
     def parse(self, line: JSON, subset: str) -> Task:
-        if threading.current_thread() is not threading.main_thread():
+        if "behavior-harness-" in str(self.folder):
             raise ValueError("另一台机器")
         return super().parse(line, subset)
 
