@@ -152,8 +152,8 @@ class Player:
     def _take(self, message: m.ToWorker) -> None:
         match message:
             case m.Play():
-                self._plays[message.user] = task = self._loop.create_task(self._play(message))
-                task.add_done_callback(lambda _: self._plays.pop(message.user))
+                self._plays[message.user] = playing = self._loop.create_task(self._play(message))
+                playing.add_done_callback(lambda _: self._plays.pop(message.user))
             case m.Send(attempt, number, user):
                 if request := self._requests.get(number):
                     self._attempts[attempt] = sending = self._loop.create_task(self._send(attempt, request, user))

@@ -7,6 +7,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -280,7 +281,8 @@ def test_head_that_is_gone_stops_the_run_and_a_passing_miss_does_not(run: Run) -
     async def main() -> HarnessError | None:
         async with crew_of(run, Endpoint(hangs)) as (crew, _), anyio.create_task_group() as watching:
             watching.start_soon(crew.watch, lambda: answers.pop(0))
-            return await run.play(Endpoint(), crew=crew, sleep=anyio.sleep)
+            ending = await run.play(Endpoint(), crew=crew, sleep=anyio.sleep)
+        return ending
 
     async def hangs(user: str, before: int) -> None:
         if before:
@@ -294,15 +296,12 @@ def test_head_that_is_gone_stops_the_run_and_a_passing_miss_does_not(run: Run) -
 # Hedging
 
 
-def hedged(
-    run: Run, script: Callable[[str, int], Awaitable[None]], **more: Any
-) -> tuple[Endpoint, HarnessError | None]:
+def hedged(run: Run, endpoint: Endpoint, **more: Any) -> tuple[Endpoint, HarnessError | None]:
     async def main() -> HarnessError | None:
         async with crew_of(run, endpoint, **more) as (crew, _):
             with anyio.fail_after(3600):
                 return await run.play(endpoint, crew=crew, limit=2, hedge=1.0, sleep=anyio.sleep)
 
-    endpoint = Endpoint(script)
     return endpoint, virtual.run(main)
 
 
@@ -316,12 +315,22 @@ def test_loser_of_two_tries_is_cancelled_before_its_slot_is_free(tmp_path: Path)
     async def one_hangs(user: str, before: int) -> None:
         if user == "7" and not before:
             await anyio.sleep_forever()
+        await slow(most=2 * TURN)(user, before)
 
-    run = made(tmp_path, users=MANY)
-    endpoint, ending = hedged(run, one_hangs)
-    assert ending is None and endpoint.sent.count("7") == 2 and run.caller.traffic.hedged == 1
+    run = made(tmp_path, users={str(n): 1 for n in range(40)})
+    endpoint, ending = hedged(run, Endpoint(one_hangs))
+    assert ending is None and endpoint.sent.count("7") == 2 and run.caller.traffic.hedged >= 1
     assert endpoint.most_on_the_wire <= 2 and endpoint.on_the_wire == 0
-    assert len(replies(run)) == len(MANY)
+    assert len(replies(run)) == 40
+
+
+class Numbered(Endpoint):
+    """No two of its replies are alike."""
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        number = len(self.sent)
+        received = await super().send(body, user)
+        return received._replace(completion=replace(received.completion, text=f"{number}"))
 
 
 def test_both_replies_in_one_turn_are_one(tmp_path: Path) -> None:
@@ -335,13 +344,15 @@ def test_both_replies_in_one_turn_are_one(tmp_path: Path) -> None:
             await second.wait()
 
     run = made(tmp_path, users=MANY)
-    endpoint, ending = hedged(run, together, many=1)
+    endpoint, ending = hedged(run, Numbered(together), many=1)
     assert ending is None and endpoint.sent.count("7") == 2
-    assert len(replies(run)) == len(run.recorded) == len(MANY)
+    saved = {key[0]: completion["text"] for key, completion in replies(run).items()}
+    assert {line["user_id"]: line["replies"][0] for line in lines(run.files.results)} == saved
+    assert len(saved) == len(MANY)
 
 
 @pytest.mark.parametrize("certain", [True, False])
-@pytest.mark.parametrize("after", range(40, 47))
+@pytest.mark.parametrize("after", range(62, 67))
 def test_worker_lost_while_two_tries_race_saves_nothing_twice(tmp_path: Path, after: int, certain: bool) -> None:
     """Also if one has won, and the other is not confirmed."""
 
@@ -350,7 +361,7 @@ def test_worker_lost_while_two_tries_race_saves_nothing_twice(tmp_path: Path, af
             await anyio.sleep_forever()
 
     run = made(tmp_path, users=MANY)
-    endpoint, ending = hedged(run, one_hangs, many=1, losses=[Loss(after, certain, reached=True)])
+    endpoint, ending = hedged(run, Endpoint(one_hangs), many=1, losses=[Loss(after, certain, reached=True)])
     assert ending is None and endpoint.most_on_the_wire <= 2
     assert len(replies(run)) == len(run.recorded) == len(MANY)
 
@@ -529,11 +540,18 @@ class Plain(Endpoint):
         return await super().send(body, user)
 
 
-@pytest.mark.parametrize("losses", [[], [Loss(8)]])
-def test_quirk_is_learned_once_for_all_workers(tmp_path: Path, losses: list[Loss]) -> None:
+@pytest.mark.parametrize(("many", "losses"), [(3, []), (1, [Loss(8)])])
+def test_quirk_is_learned_once_for_all_workers(run: Run, many: int, losses: list[Loss]) -> None:
     """Those that were running, and one that is started later; it is saved and logged once."""
-    run, endpoint = made(tmp_path, users={str(n): 2 for n in range(12)}), Plain()
-    assert on_workers(run, endpoint, many=3, limit=1, losses=losses) is None
+
+    async def main() -> list[int]:
+        async with crew_of(run, endpoint, many, losses=losses) as (crew, yard):
+            assert await run.play(endpoint, crew=crew, limit=1, sleep=anyio.sleep) is None
+        return [sum(isinstance(message, m.Adopt) for _, message in worker.sent) for worker in yard.workers]
+
+    endpoint = Plain()
+    adopted = virtual.run(main)
+    assert adopted == [0, *[1] * (len(adopted) - 1)] and len(adopted) == many + len(losses)
     assert endpoint.refusals == 1
     assert run.manifest.provenance["quirks"] == run.manifest.provenance["quirks_used"] != []
     assert len(events(run, "learned")) == 1
@@ -599,6 +617,7 @@ def test_play_goes_on_once_its_reply_is_as_durable_as_the_run_requires(
     tmp_path: Path, engine: str, power: bool
 ) -> None:
     """In the file always; on the disk with `power`."""
+    run = made(tmp_path, Checking, store=Synced)
 
     async def main() -> None:
         endpoint = Endpoint(slow())
@@ -608,7 +627,6 @@ def test_play_goes_on_once_its_reply_is_as_durable_as_the_run_requires(
         async with crew_of(run, endpoint) as (crew, _):
             assert await run.play(endpoint, crew=crew, power=power, sleep=anyio.sleep) is None
 
-    run = made(tmp_path, Checking, store=Synced)
     Checking.path, Checking.durable, Checking.unsaved, Checking.unsynced = run.files.responses, b"", 0, 0
     virtual.run(main)
     assert len(replies(run)) == STEPS
