@@ -29,7 +29,7 @@ import orjson
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report, read
-from harness.cli import parsed
+from harness.commands.parser import parsed
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.errors import BadInput, HarnessError, reading
 from harness.model import JSON, Snapshots
@@ -154,12 +154,13 @@ def _called(name: str, words: list[str], options: Mapping[str, Any], progress: P
 def _executed(name: str, words: list[str], progress: Progress | None) -> list[LoadedRun]:
     """Execute a command; return the runs that it names or has changed."""
     try:
-        command, arguments = parsed([name, *words])
+        called = parsed([name, *words])
     except SystemExit as left:  # its message is printed
         raise CommandFailed(name, int(left.code or 0)) from None
+    arguments = called.args
     arguments.progress = progress
     before = {one.files.manifest: _changed(one) for one in list_runs(arguments.results_dir)}
-    code: int = command.execute(arguments)
+    code: int = called.command.execute(arguments)
     if code >= FAILED:
         raise CommandFailed(name, code)
     found = list_runs(arguments.results_dir)

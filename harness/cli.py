@@ -1,7 +1,4 @@
-"""Run a command; turn every error into one sentence and an exit code.
-
-A command's module is imported when it is called, so that help is quick.
-"""
+"""Run a command; turn every error into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -16,38 +13,16 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from difflib import get_close_matches
-from importlib import import_module
 from types import FrameType
-from typing import Any, NoReturn
 
 from harness import __version__
-from harness.benchmarks import registry, settings
+from harness.commands.parser import COMMANDS, Parser, parsed
 from harness.config import hash_seed, secrets
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
-from harness.printable import in_lines, on_one_line
+from harness.printable import in_lines
 from harness.ui import process_list, streams
 
-COMMANDS = {
-    "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
-    "fetch": "download a benchmark's tasks; nothing is downloaded by itself",
-    "resume": "continue unfinished runs, each with its own endpoint",
-    "reeval": "score saved answers again, without any call",
-    "stats": "Excel tables of all runs, one per metric",
-    "compare": "compare runs on the users that they share, with significance tests",
-    "report": "make pages again from a results folder: of one run, or one over all runs",
-    "sample": "write a nested share of a tasks file",
-    "synth": "write synthetic tasks of any size",
-    "status": "show the state of every run",
-    "verify": "prove a run's folder sound",
-    "merge": "make one run of its parts, which `run --part` played",
-    "remove": "set runs aside, under other names in their folders; nothing is deleted",
-    "check-benchmark": "prove that a benchmark keeps its contract, with sample tasks and scripted models",
-    **{name: command.does for name, command in registry.COMMANDS.items()},
-    "serve": "serve the baseline models, with latency and faults on demand",
-}
 MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
 INTERNAL_ERROR, INTERRUPTED = 70, 130
 
@@ -70,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         process_list.hide(secrets.of_arguments(arguments))
     try:
         with _ended_by_signals(), _few_collections():
-            code = _reported(arguments)
+            code = _reported(arguments, may_restart=argv is None)
     except KeyboardInterrupt as signalled:
         if argv is None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, on the last steps, ends them without a traceback
@@ -79,10 +54,10 @@ def main(argv: list[str] | None = None) -> int:
     return _flushed(code)
 
 
-def _reported(arguments: list[str]) -> int:
+def _reported(arguments: list[str], *, may_restart: bool) -> int:
     """Return a command's exit code; print its errors."""
     try:
-        return _main(arguments)
+        return _main(arguments, may_restart=may_restart)
     except SystemExit as left:  # argparse has printed the error or the help
         return left.code if isinstance(left.code, int) else 0
     except HarnessError as error:
@@ -171,7 +146,7 @@ def _flushed(code: int) -> int:
     return max(code, MachineError.exit_code)
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], *, may_restart: bool) -> int:
     for argument in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
         try:
             argument.encode()
@@ -182,23 +157,11 @@ def _main(arguments: list[str]) -> int:
         parser.parse_args(arguments)  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
-    command, options = parsed(arguments)
-    code: int = command.execute(options)
+    found = parsed(arguments)
+    if may_restart:
+        hash_seed.fix(found.words, os.environ)  # an agent of the settings file, too
+    code: int = found.command.execute(found.args)
     return code
-
-
-def parsed(arguments: list[str]) -> tuple[Any, argparse.Namespace]:
-    """Return a command and its options; the first argument is the command's name."""
-    name, *words = arguments
-    if name in registry.COMMANDS:
-        command: Any = import_module("harness.commands.extra").Extra(name)
-    else:
-        command = import_module(f"harness.commands.{name.replace('-', '_')}")
-    options = _Parser(prog=f"harness {name}", description=COMMANDS[name], allow_abbrev=False)
-    command.add_arguments(options)
-    if add_flags := getattr(command, "add_flags", None):  # those that depend on other arguments
-        add_flags(options, words)
-    return command, options.parse_args(words)
 
 
 def _scrubbed(text: str, arguments: list[str]) -> str:
@@ -206,42 +169,9 @@ def _scrubbed(text: str, arguments: list[str]) -> str:
     return secrets.scrubber(arguments, os.environ)(text)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors show no secret of the command line."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        self._given = list(args or ())
-        return super().parse_known_args(args, namespace)
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, unknown = self.parse_known_args(args, namespace)
-        if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
-            self.error("; ".join(map(self._unknown, flags)))
-        if unknown:
-            self.error(f"unexpected argument {unknown[0]}")
-        return parsed
-
-    def _unknown(self, flag: str) -> str:
-        """Return the message on an unknown option: whose it is, or the nearest known one."""
-        for name in registry.names():
-            if flag in map(settings.flag, fields(registry.find(name).Settings)):
-                return f"{flag} is an option of `run {name}`"
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
-        words = {name.removeprefix("--"): name for name in known}
-        near = longer or [
-            words[word] for word in get_close_matches(flag.lstrip("-").lower().replace("_", "-"), words, 1, 0.7)
-        ]
-        return f"unknown option {flag}{f': did you mean {near[0]}?' if near else ''}"
-
-    def error(self, message: str) -> NoReturn:
-        words = on_one_line(_scrubbed(message, self._given))
-        self.exit(2, f"{self.prog}: error: {words} (`{self.prog} --help` lists the options)\n")
-
-
 def _top_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<16} {does}" for name, does in COMMANDS.items())
-    parser = _Parser(
+    parser = Parser(
         prog="harness",
         description="An inference harness for benchmarks of user behaviour.",
         epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` lists the options of a command.",

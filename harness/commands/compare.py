@@ -27,6 +27,12 @@ WIDTH_MOST = 120
 FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
 
+EXAMPLES = (
+    "harness compare deepseek-chat Qwen3-8B",
+    "harness compare deepseek-chat Qwen3-8B --html comparison.html --out comparison.xlsx",
+    "harness compare Qwen3-8B --plan --difference 2",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="names of two or more runs (--plan: one), or folders")

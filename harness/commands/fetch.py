@@ -19,6 +19,12 @@ from harness.config import options
 from harness.errors import BadInput
 from harness.ui.console import SharedConsole, console
 
+EXAMPLES = (
+    "harness fetch",
+    "harness fetch streamprofile --platform weibo",
+    "harness fetch dailymobility --revision main",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)

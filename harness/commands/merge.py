@@ -27,6 +27,11 @@ from harness.ui.console import console
 
 PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
+EXAMPLES = (
+    "harness merge Qwen3-8B",
+    "harness merge /a/results/Qwen3-8B.part1of2 /b/results/Qwen3-8B.part2of2 --out whole",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ..."

@@ -23,6 +23,11 @@ from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 
+EXAMPLES = (
+    "harness resume",
+    "harness resume --name deepseek-chat --concurrency 8 --max-outage 3600",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)

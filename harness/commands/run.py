@@ -31,6 +31,12 @@ from harness.store.run import RunFiles
 from harness.ui.console import console
 from harness.ui.streams import tell
 
+EXAMPLES = (
+    "harness run --model baseline/recency --demo",
+    "harness run --model deepseek:deepseek-chat --platform weibo --limit 20 --concurrency auto",
+    "harness run dailymobility --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --agent my_agent.py",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(options.add, parser)

@@ -32,6 +32,12 @@ NAME_LEAST = 12
 GAP = 2
 STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
 
+EXAMPLES = (
+    "harness stats",
+    "harness stats deepseek-chat Qwen3-8B --intervals",
+    "harness stats --format latex --metric Recall --into table.tex",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "names of runs, to be ranked among themselves alone (default: all; Excel files of some need --out)"

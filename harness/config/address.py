@@ -58,6 +58,17 @@ class Found:
         return frozenset(host_of(address.url) for address in self.addresses)
 
 
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
+    an option, nor by its provider, nor by a variable. `is_own` is False if the file may be somebody else's."""
+
+    urls: tuple[str, ...]
+    key_file: Path | None
+    source: str
+    is_own: bool
+
+
 @functools.lru_cache
 def key_check(key: str | None) -> str | None:
     """Return a salted hash of a key, which identifies it and does not reveal it."""
@@ -100,6 +111,8 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
     urls = args.api_url or []
     if not urls:
         url = environment.get("LLM_API_BASE") or environment.get("OPENAI_BASE_URL")
+        if not url and args.fallback:
+            return _at_fallback(args.fallback, args, environment, key)
         if not url and environment.get("OPENAI_API_KEY") and not environment.get("LLM_API_KEY") and key == NO_KEY:
             url = OPENAI_URL
         if not url:
@@ -108,6 +121,22 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
     if key == NO_KEY:
         key = _key_for(urls, environment, named=bool(args.api_url))
     return at(urls, key, args, environment)
+
+
+def _at_fallback(fallback: Fallback, args: Namespace, environment: Mapping[str, str], key: Key) -> Found:
+    """Return the endpoint in a settings file. Raise `BadInput` if a key or header of the command would go to an address
+    that somebody else may have written."""
+    given = {"--api-key-file": args.api_key_file, "--api-key": args.api_key, "--extra-header": args.extra_header}
+    if not fallback.is_own and (option := next(filter(given.get, given), None)):
+        raise BadInput(
+            f"the address {_shown(fallback.urls)} is from {fallback.source}, found in the current folder: give it for "
+            f"{option} too, with --api-url, or name the file with --settings {fallback.source}"
+        )
+    if key == NO_KEY and fallback.key_file:
+        key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
+    elif key == NO_KEY:
+        key = _key_for(fallback.urls, environment, named=fallback.is_own)
+    return at(fallback.urls, key, args, environment)
 
 
 def at(

@@ -98,6 +98,12 @@ def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> st
     return defaults.BENCHMARK
 
 
+def destinations(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
+    """Return the destinations of the options that are among a command's words."""
+    known = (parser._option_string_actions.get(word.partition("=")[0]) for word in words)
+    return {action.dest for action in known if action}
+
+
 def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
     add(parser, "--sample-seed N", words, type=whole(0, SEED_MOST), default=defaults.SAMPLE_SEED)
 

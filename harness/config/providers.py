@@ -96,7 +96,7 @@ def read(named: Path | None, environment: Mapping[str, str]) -> Book:
     Raise `BadInput` with file and field.
     """
     book = shipped()
-    own = named or _of_user(environment)
+    own = named or of_user(environment, FILE)
     return book if own is None else over(book, own)
 
 
@@ -176,10 +176,10 @@ def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str
     return filled
 
 
-def _of_user(environment: Mapping[str, str]) -> Path | None:
-    """Return the user's file, if the command names none."""
+def of_user(environment: Mapping[str, str], file: str) -> Path | None:
+    """Return the file of this name in the current folder, else the user's own, None if there is neither."""
     configured = user_folder(environment, "XDG_CONFIG_HOME", ".config")
-    candidates = [Path(FILE), *([configured / FILE] if configured else [])]
+    candidates = [Path(file), *([configured / file] if configured else [])]
     return next(filter(os.path.isfile, candidates), None)
 
 
@@ -193,25 +193,30 @@ def user_folder(environment: Mapping[str, str], variable: str, default: str) -> 
 
 def over(book: Book, path: Path) -> Book:
     """Return a book overridden by a file. Raise `BadInput` with file and field."""
-    document = _document(path)
+    found = _document(path)
     providers = dict(book.providers)
-    for name, entry in _entries(document, "providers", path):
+    for name, entry in _entries(found, "providers", path):
         providers[name] = _provider(providers.get(name, Provider(name)), entry, path)
-    queues = dict(book.queues) | {name: _queue(name, entry, path) for name, entry in _entries(document, "queues", path)}
+    queues = dict(book.queues) | {name: _queue(name, entry, path) for name, entry in _entries(found, "queues", path)}
     return Book(providers, queues, (*book.files, path))
 
 
-def _document(path: Path) -> JSON:
+def document(path: Path) -> JSON:
+    """Return the content of a TOML file. Raise `BadInput` with file and line."""
     try:
-        document = tomllib.loads(content(path, LARGEST).decode("utf-8-sig"))
+        return tomllib.loads(content(path, LARGEST).decode("utf-8-sig"))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         place = re.search(r"\bat (line \d+|end)\b", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
         raise BadInput(f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8") from None
-    for name in sorted(document.keys() - {"providers", "queues"}):
+
+
+def _document(path: Path) -> JSON:
+    found = document(path)
+    for name in sorted(found.keys() - {"providers", "queues"}):
         raise BadInput(f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]")
-    return document
+    return found
 
 
 def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:

@@ -687,7 +687,7 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, mon
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
 
-    monkeypatch.setattr("harness.cli.import_module", missing)
+    monkeypatch.setattr("harness.commands.parser.import_module", missing)
     assert main(["status"]) == 4
     said = capsys.readouterr().err
     assert "'rich.console' is not installed" in said and ".venv/bin/python -m harness" in said and "defect" not in said
@@ -733,7 +733,7 @@ def test_signal_that_comes_while_a_class_is_made_is_one(
 ) -> None:
     """Python 3.11 hands it on as the cause of a RuntimeError: an interruption, and no defect of the harness."""
 
-    def executed(arguments: list[str]) -> int:
+    def executed(arguments: list[str], *, may_restart: bool) -> int:
         raise RuntimeError("Error calling __set_name__") from signalled
 
     monkeypatch.setattr("harness.cli._main", executed)

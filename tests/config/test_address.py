@@ -30,6 +30,7 @@ def options(url: str | None = None, key: str | None = None, file: Path | None = 
         ca_file=None,
         provider=None,
         providers=None,
+        fallback=None,
     )
 
 
