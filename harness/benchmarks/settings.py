@@ -119,6 +119,10 @@ def flag(field: Field[Any]) -> str:
     return f"--{'no-' if field.default is True else ''}{field.name.replace('_', '-')}"
 
 
+def flags(cls: type) -> list[str]:
+    return [flag(field) for field in fields(cls)]
+
+
 def given(cls: type, args: argparse.Namespace) -> Any:
     """Return the settings of a command's flags. Raise `BadInput` with the flags if the class refuses their values."""
     values = {field.name: getattr(args, DEST + field.name) for field in fields(cls)}

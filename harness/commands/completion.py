@@ -44,6 +44,8 @@ def whole() -> argparse.ArgumentParser:
         for action in _of_benchmarks(name, made):
             made._add_action(action)
         for action in made._actions:
+            if action.dest == "benchmark" and not action.option_strings:
+                action.choices = registry.names()
             if completer := _completer(action):
                 action.complete = completer  # type: ignore[attr-defined]  # where shtab looks for it
         commands.add_parser(name, help=does, parents=[made], add_help=False)
@@ -59,11 +61,9 @@ def _of_benchmarks(command: str, parser: Parser) -> Iterator[argparse.Action]:
 
 
 def _completer(action: argparse.Action) -> Any:
-    """Return how a value is completed, None where it is neither a run, a benchmark, a folder nor a file."""
+    """Return how a value is completed, None where it is neither a run, a folder nor a file."""
     if action.dest in OF_RUNS:
         return RUNS
-    if action.dest == "benchmark" and not action.option_strings:
-        return shtab.cmd(f"echo {' '.join(registry.names())}")
     if action.type is options.folder:
         return shtab.DIRECTORY
     return shtab.FILE if action.type is Path or str(action.metavar).startswith("FILE") else None

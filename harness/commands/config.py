@@ -23,7 +23,7 @@ from harness.ui.streams import show_json
 
 FLAG, VARIABLE, FILE, DEFAULT = "flag", "variable", "file", "default"
 LEFT_OUT = frozenset({"help", "settings"})
-EXAMPLES = ("harness config", "harness config resume", "harness config --json run dailymobility --concurrency auto")
+EXAMPLES = ("harness config", "harness config resume", "harness config --json run --concurrency auto")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from harness.ui.console import SharedConsole, console
 
 EXAMPLES = (
     "harness fetch",
-    "harness fetch streamprofile --platform weibo",
-    "harness fetch dailymobility --revision main",
+    "harness fetch --revision main --tasks-dir /data/tasks",
 )
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
-from harness.benchmarks import registry, settings
+from harness.benchmarks import registry
 from harness.config import options, secrets, settings_file
 from harness.config.settings_file import Place
 from harness.printable import on_one_line
@@ -112,9 +112,8 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
-        for name in registry.names():
-            if flag in map(settings.flag, fields(registry.find(name).Settings)):
-                return f"{flag} is an option of `run {name}`"
+        if owner := settings_file.settings_of(flag):
+            return f"{flag} is an option of `run {owner}`"
         known = [name for name in self._option_string_actions if name.startswith("--")]
         longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
         words = {name.removeprefix("--"): name for name in known}

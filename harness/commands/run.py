@@ -33,8 +33,8 @@ from harness.ui.streams import tell
 
 EXAMPLES = (
     "harness run --model baseline/recency --demo",
-    "harness run --model deepseek:deepseek-chat --platform weibo --limit 20 --concurrency auto",
-    "harness run dailymobility --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --agent my_agent.py",
+    "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
+    "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
 )
 
 

@@ -35,7 +35,7 @@ STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
 EXAMPLES = (
     "harness stats",
     "harness stats deepseek-chat Qwen3-8B --intervals",
-    "harness stats --format latex --metric Recall --into table.tex",
+    "harness stats --format latex --published --into table.tex",
 )
 
 

@@ -5,8 +5,8 @@
     [run]                           # of one command
     model = "deepseek:deepseek-chat"
 
-    [run.dailymobility]             # settings of one benchmark, as the command line names it
-    agent-seed = 7
+    [run."my_benchmark.py"]         # settings of one benchmark, as the command line names it
+    history-length = 7
 
 Values become words in front of the command's own, so each is checked as a flag is. An option of the command, or a
 variable for the same, takes precedence. The file holds no keys. One that was only found in the current folder may be
@@ -200,8 +200,15 @@ def _action(name: str, place: Place, level: _Level, call: Call) -> argparse.Acti
     others = {} if level.prefix else {*call.commands, *call.others()}
     if name in others:
         return None
-    near = get_close_matches(name.lower().replace("_", "-"), [*level.actions, *others], 1, 0.7)
+    if owner := settings_of(f"--{name}"):
+        raise BadInput(f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]")
+    near = get_close_matches(name.lower().replace("_", "-"), [*level.actions, *others], 1, 0.6)
     raise BadInput(f"{place}: unknown field{f': did you mean {near[0]}?' if near else ''}")
+
+
+def settings_of(flag: str) -> str | None:
+    """Return the benchmark that ships and has this flag, None if none has it."""
+    return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
 
 
 def _check_source(name: str, value: Any, place: Place, file: File) -> None:

@@ -1,0 +1,277 @@
+"""The settings file: what it gives a command, what takes precedence, what it refuses, and whom it may send keys to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.commands.config import values
+from harness.commands.parser import parsed
+from harness.config import address
+from harness.config.address import Found
+from harness.errors import BadInput
+
+URL, RELAY = "http://127.0.0.1:9/v1", "https://relay.example/v1"
+LLM_KEY = "sk-of-the-variable-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, of a user whose other files are elsewhere."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def write(text: str, path: str = "harness.toml") -> Path:
+    Path(path).write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def given(words: str, *names: str) -> list[Any]:
+    """The values that a command has for these destinations."""
+    args = parsed(words.split()).args
+    return [getattr(args, name) for name in names]
+
+
+def endpoint(words: str, environment: dict[str, str]) -> Found:
+    found = address.find(parsed(words.split()).args, environment)
+    assert found is not None
+    return found
+
+
+# Values
+
+
+def test_every_kind_of_value_is_what_its_flag_takes() -> None:
+    """Numbers, texts, switches, lists for options that repeat, tables for JSON, and a path below the home folder."""
+    write(
+        'concurrency = 64\nrpm = 1.5\nstream = "on"\nno-html = true\ntasks-dir = "~/数据"\n'
+        '[run]\nmodel = ["a", "乙"]\nplatform = "weibo"\nextra-body = {thinking = {type = "disabled"}}\nseed = -3\n'
+    )
+    found = given("run", "concurrency", "rpm", "stream", "html", "tasks_dir", "model", "platform", "extra_body", "seed")
+    thinking = {"thinking": {"type": "disabled"}}
+    assert found == [64, 1.5, "on", False, Path("~/数据").expanduser(), ["a", "乙"], ["weibo"], thinking, -3]
+
+
+def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() -> None:
+    """A benchmark's table goes over the command's, that over what is for all; each command has its own."""
+    write(
+        "timeout = 5\nno-html = true\nratio = 0.5\n[resume]\ntimeout = 7\n"
+        "[run]\ntimeout = 6\nno-html = false\nlimit = 3\n"
+        "[run.StreamProfile]\nno-persona = true\n[run.dailymobility]\nagent-seed = 9\n[run.'my.py']\nx = 1\n"
+    )
+    assert given("run", "timeout", "html", "ratio", "limit", "setting persona") == [6, True, 1.0, 3, False]
+    assert given("run dailymobility", "setting agent_seed") == [9]
+    assert given("resume", "timeout", "html") == [7, False]
+    assert given("sample", "ratio") == [0.5]
+
+
+def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
+    """A list is replaced, not extended; a flag of an exclusive group leaves out the group's others."""
+    write('concurrency = 64\n[run]\nmodel = ["a", "b"]\nratio = 0.5\nqueue = "q"\nprovider = "deepseek"\n')
+    words = "run --model c --limit 3 --concurrency=auto --api-url " + URL
+    found = given(words, "model", "limit", "ratio", "queue", "concurrency", "provider")
+    assert found == [["c"], 3, 1.0, None, "auto", None]
+
+
+def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flag, environment, file, default: of the concurrency and of the endpoint's address."""
+    write(f'concurrency = 64\napi-url = "{URL}"\n')
+    monkeypatch.setenv("BENCH_MAX_WORKERS", "7")
+    assert given("run", "concurrency") == [None]
+    assert given("run --concurrency 8", "concurrency") == [8]
+    assert endpoint("run", {"LLM_API_BASE": RELAY}).shown == RELAY
+    assert endpoint("run --api-url http://127.0.0.1:8/v1", {"LLM_API_BASE": RELAY}).shown == "http://127.0.0.1:8/v1"
+    assert endpoint("run", {"OPENAI_API_KEY": "of OpenAI itself"}).shown == URL
+
+
+def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
+    """Tuning goes over that of the earlier process; each run keeps its own address."""
+    write(f'timeout = 5\napi-url = "{URL}"\n')
+    assert given("resume", "timeout", "api_url", "fallback") == [5, None, None]
+
+
+def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path) -> None:
+    """One file is read, found as the providers file is."""
+    (tmp_path / "config/behavior-harness").mkdir(parents=True)
+    write("rpm = 1\n", str(tmp_path / "config/behavior-harness/harness.toml"))
+    assert given("run", "rpm") == [1]
+    write("rpm = 2\n")
+    assert given("run", "rpm") == [2]
+    write("rpm = 3\n", "other.toml")
+    assert given("run --settings other.toml", "rpm") == given("run --settings=other.toml", "rpm") == [3]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("concurency = 3", "concurency", "concurrency?"),
+        ("max_retries = 3", "max_retries", "max-retries?"),
+        ("[run]\nagent-seed = 3", "run.agent-seed", "[run.dailymobility]"),
+        ("[rnu]\nlimit = 3", "rnu", "run?"),
+        ("[run.streamprofle]\nno-persona = true", "run.streamprofle", None),
+        ("[run.streamprofile]\nno-personas = true", "run.streamprofile.no-personas", "no-persona?"),
+        ("concurrency = 0", "concurrency", None),
+        ("concurrency = 64.5", "concurrency", None),
+        ("concurrency = [1, 2]", "concurrency", None),
+        ("rpm = true", "rpm", None),
+        ("rpm = inf", "rpm", None),
+        ("timeout = 1979-05-27", "timeout", None),
+        (f"timeout = 0x{'f' * 5000}", "timeout", None),
+        ('no-html = "yes"', "no-html", None),
+        ('stream = "onn"', "stream", None),
+        ('tasks-dir = "a\\u0000b"', "tasks-dir", None),
+        ("[run]\nextra-body = {when = 1979-05-27}", "run.extra-body", None),
+        ("[run]\nratio = 0.5\nlimit = 3", "run.limit", None),
+        ('[run]\napi-url = "http://user:pass@127.0.0.1/v1"', "run.api-url", None),
+        ('name = "one"', "name", None),
+        ("trust = true", "trust", None),
+        ("[run]\nrestart = true", "run.restart", None),
+    ],
+)
+def test_field_that_cannot_be_used_is_refused_by_file_and_key(
+    text: str, key: str, hint: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, exit 2, with the nearest known field if there is one."""
+    write(text + "\n")
+    assert main(["run", "--model", "m"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"harness: harness.toml: {key}: ")
+    assert line.endswith(hint or "")
+
+
+def test_mistake_in_the_syntax_is_refused_by_file_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    write("concurrency = 64\n[run\n")
+    assert main(["status"]) == 2
+    assert capsys.readouterr().err.startswith("harness: harness.toml, line 2: ")
+
+
+@pytest.mark.parametrize("name", ["api-key", "api_key", "API_KEY", "token", "extra-header"])
+def test_keys_are_refused_and_not_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the table; the message names the field alone."""
+    for table in ("", "[run]\n"):
+        write(f'{table}{name} = "{LLM_KEY}"\n')
+        assert main(["run", "--model", "m"]) == 2
+        shown = capsys.readouterr().err
+        assert f"{name}: keys do not belong in this file" in shown and LLM_KEY not in shown
+
+
+# A folder of somebody else
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[run]\napi-url = "{URL}"\napi-key-file = "secret"',
+        'providers = "theirs.toml"',
+        'ca-file = "theirs.pem"',
+        '[run]\nconfig = "theirs.yml"',
+        'ray-address = "theirs:6379"',
+        '[resume]\nbenchmark = "theirs.py"',
+        '[run.streamprofile]\nprompt = "theirs.py"',
+        '[run.dailymobility]\nagent = "theirs.PY"',
+    ],
+)
+def test_file_of_the_current_folder_decides_neither_keys_nor_code(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which file holds a key, which certificates are trusted and which code is run is for a file that is named."""
+    path = write(text + "\n")
+    Path("theirs.pem").touch()
+    Path("secret").write_text(LLM_KEY, encoding="utf-8")
+    command = "resume" if "resume" in text else "run dailymobility" if "agent" in text else "run"
+    with pytest.raises(BadInput, match=r"harness\.toml: .*--settings harness\.toml"):
+        parsed(command.split())
+    parsed([*command.split(), "--settings", str(path)])
+
+
+def test_no_key_follows_an_address_of_the_current_folder() -> None:
+    """`LLM_API_KEY` without its own address goes to an address of a named file, and never to one that was found."""
+    write(f'[run]\napi-url = ["{URL}", "http://127.0.0.1:8/v1"]\n')
+    variables = {"LLM_API_KEY": LLM_KEY, "OPENAI_API_KEY": LLM_KEY}
+    found = endpoint("run", variables)
+    assert [one.url for one in found.addresses] == [URL, "http://127.0.0.1:8/v1"]
+    assert found.key_from is None and not any(one.key for one in found.addresses)
+    assert endpoint("run --settings harness.toml", variables).key_from == "LLM_API_KEY"
+
+
+@pytest.mark.parametrize("option", ["--api-key=k", "--api-key-file=secret", "--extra-header=X-Key:k"])
+def test_key_of_the_command_needs_its_address_in_the_command(option: str) -> None:
+    """A key or header on the command line is not sent to an address that was found in the current folder."""
+    write(f'[run]\napi-url = "{URL}"\n')
+    Path("secret").write_text(LLM_KEY, encoding="utf-8")
+    with pytest.raises(BadInput, match="--api-url"):
+        endpoint(f"run {option}", {})
+    assert endpoint(f"run {option} --api-url {RELAY}", {}).shown == RELAY
+    assert endpoint(f"run {option} --settings harness.toml", {}).shown == URL
+
+
+def test_key_file_is_for_the_address_of_the_same_file_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is sent neither to an address of the command nor to one of a variable, and never without an address."""
+    Path("secret").write_text(LLM_KEY, encoding="utf-8")
+    write(f'[run]\napi-url = "{URL}"\napi-key-file = "secret"\n', "own.toml")
+    words = "run --settings own.toml"
+    assert endpoint(words, {}).addresses[0].key == LLM_KEY
+    assert endpoint(f"{words} --api-url {RELAY}", {}).addresses[0].key is None
+    assert endpoint(words, {"LLM_API_BASE": RELAY}).addresses[0].key is None
+    write('[run]\napi-key-file = "secret"\n', "own.toml")
+    with pytest.raises(BadInput, match=r"run\.api-key-file"):
+        parsed(words.split())
+
+
+# What is effective
+
+
+def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flag, variable, file or default; keys are masked."""
+    monkeypatch.setenv("LLM_API_BASE", "https://user:password@relay.example/v1")
+    monkeypatch.setenv("LLM_API_KEY", LLM_KEY)
+    monkeypatch.setenv("NO_COLOR", "1")
+    write(f'timeout = 5\nrpm = 3\nno-html = true\n[run]\nmodel = "a"\napi-url = "{URL}"\n')
+    found = values(parsed(["run", "--rpm", "4", "--extra-header", f"X-Key:{LLM_KEY}"]))
+    assert (found["rpm"].value, found["rpm"].source, found["rpm"].where) == (4, "flag", "--rpm")
+    assert (found["timeout"].value, found["timeout"].source, found["timeout"].where) == (5, "file", "harness.toml")
+    assert (found["no-html"].value, found["no-html"].source) == (True, "file")
+    assert (found["model"].value, found["model"].source) == (["a"], "file")
+    assert (found["concurrency"].value, found["concurrency"].source) == (16, "default")
+    assert found["no-color"].where == "NO_COLOR"
+    assert (found["api-url"].value, found["api-url"].where) == (["https://relay.example/v1"], "LLM_API_BASE")
+    assert (found["api-key"].value, found["api-key"].where) == ("***", "LLM_API_KEY")
+    assert found["extra-header"].value == ["X-Key: ***"]
+
+
+def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What neither flag nor settings file gives comes from the providers file, as for the run itself."""
+    monkeypatch.setenv("OWN_KEY", LLM_KEY)
+    Path("providers.toml").write_text(
+        f'[providers.own]\nbase_url = "{URL}"\nkey_env = "OWN_KEY"\nrpm = 9\ntpm = 9\n', encoding="utf-8"
+    )
+    write("rpm = 3\n")
+    found = values(parsed(["run", "--model", "own:m"]))
+    assert (found["tpm"].value, found["tpm"].where) == (9, "providers.toml")
+    assert (found["rpm"].value, found["rpm"].where) == (3, "harness.toml")
+    assert (found["api-url"].value, found["api-url"].where) == ([URL], "providers.toml")
+    assert (found["api-key"].value, found["api-key"].where) == ("***", "OWN_KEY")
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--json", "run"], ["resume"], ["--json", "status"]])
+def test_config_prints_for_any_command_and_shows_no_key(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LLM_API_KEY", LLM_KEY)
+    monkeypatch.setenv("LLM_API_BASE", f"https://relay.example/v1?key={LLM_KEY}")
+    assert main(["config", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "results-dir" in shown and LLM_KEY not in shown
+
+
+def test_config_refuses_what_is_no_command() -> None:
+    assert main(["config", "rnu"]) == 2
