@@ -13,6 +13,7 @@ from harness.commands.parser import parsed
 from harness.config import address
 from harness.config.address import Found
 from harness.errors import BadInput
+from tests.support import ROOT
 
 URL, RELAY = "http://127.0.0.1:9/v1", "https://relay.example/v1"
 LLM_KEY = "sk-of-the-variable-0123456789"
@@ -275,3 +276,11 @@ def test_config_prints_for_any_command_and_shows_no_key(
 
 def test_config_refuses_what_is_no_command() -> None:
     assert main(["config", "rnu"]) == 2
+
+
+def test_example_of_the_page_can_be_used() -> None:
+    """The file in docs/usage.md is taken as it is printed there."""
+    page = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+    write(page.partition("```toml\n")[2].partition("```")[0])
+    assert given("run dailymobility", "concurrency", "setting agent_seed", "extra_body") == [64, 7, {"top_k": 20}]
+    assert given("resume", "concurrency", "html") == [64, False]
