@@ -29,7 +29,7 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
-WORKERS_MOST = 10_000
+WORKERS_MOST, PORT_MOST = 10_000, 65535
 T = TypeVar("T")
 
 
@@ -183,6 +183,8 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     words = "a Ray cluster that runs already, such as `auto` or HOST:6379 (default: one on this machine alone)"
     add(group, "--ray-address ADDR", words, type=filled)
     add(group, "--workers N", "worker processes (default: one for each free CPU)", type=whole(1, WORKERS_MOST))
+    words = "serve metrics for Prometheus at http://127.0.0.1:N/metrics"
+    add(group, "--metrics-port N", words, type=whole(1, PORT_MOST))
     words = "milliseconds between two exchanges with a worker (default: by the latency)"
     add(group, "--turn MS", words, type=_number(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000"))
 
@@ -193,11 +195,11 @@ def engine(args: argparse.Namespace) -> defaults.Engine:
     if args.engine == defaults.LOCAL:
         if given:
             raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
-        return defaults.Engine()
+        return defaults.Engine(metrics_port=args.metrics_port)
     if find_spec("ray") is None:
         raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
     turn = args.turn and args.turn / 1000.0
-    return defaults.Engine(args.engine, args.ray_address, args.workers, turn)
+    return defaults.Engine(args.engine, args.ray_address, args.workers, turn, args.metrics_port)
 
 
 def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:

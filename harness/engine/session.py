@@ -55,6 +55,7 @@ from harness.report.pages import Source, Wish
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
+from harness.ui import metrics
 from harness.ui.progress import display
 from harness.ui.streams import tell
 from harness.ui.words import plural
@@ -353,7 +354,7 @@ async def _in_this_process(
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
         lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
-        return await _played(sessions, lanes, observe)
+        return await _played(sessions, lanes, observe, engine)
 
 
 async def _on_workers(
@@ -363,19 +364,22 @@ async def _on_workers(
 
     made = openings([(session.plan, session.unfinished) for session in sessions])
     async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe)
+        return await _played(sessions, lanes, observe, engine)
 
 
-async def _played(sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None]) -> Played:
+async def _played(
+    sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None], engine: Engine
+) -> Played:
     session_of = dict(zip(lanes, sessions, strict=True))
 
     async def ended(lane: Lane, schedule: JSON) -> None:
         await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
     seed = sessions[0].plan.selection["sample_seed"]
-    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
-    await engine.run()
-    return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
+    async with metrics.served(engine.metrics_port, observe) as keep:
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=keep, ended=ended)
+        await playing.run()
+    return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:
