@@ -26,8 +26,10 @@ from bench.processes import HARNESS, fast_endpoint
 Row = dict[str, Any]
 
 LATENCY, IN_FLIGHT = 0.25, 128
-SIZES = (150, 600)
+SIZES = (300, 1200)
 """Users of a run: the difference of two sizes leaves out what a run costs once."""
+STEPS = 2.0
+"""The mean of a user; few, since a run ends with its longest chain."""
 TURNS = (10, 50)
 """Milliseconds: two lengths tell the cost of a turn from that of a reply."""
 FEW, MANY = 64, 1024
@@ -270,7 +272,7 @@ def _stream_profile(url: str, work: Workload, concurrency: int, engine: Engine) 
 
 def replies(folder: Path, repeats: int) -> list[Row]:
     """CPU a reply and a turn, of the driver and of a worker; the engines in turn."""
-    works = [Workload(folder, users, 6.0) for users in SIZES]
+    works = [Workload(folder, users, STEPS) for users in SIZES]
     engines = [Engine(), *(Engine(*each) for each in product((1, 2), TURNS))]
     found: list[list[tuple[Engine, Used]]] = []
     for _ in range(repeats):
@@ -314,14 +316,13 @@ def _of(used: Used) -> Row:
 
 def memory(folder: Path) -> list[Row]:
     """Memory of the driver and of the worker for each user in play."""
-    work, rows = Workload(folder, 2 * MANY, 3.0), []
+    work, rows = Workload(folder, 2 * MANY, STEPS), []
     for engine in (Engine(), Engine(1)):
         with fast_endpoint("--latency", "1", "--jitter", "0.5") as url:
             few, many = (_stream_profile(url, work, in_flight, engine) for in_flight in (FEW, MANY))
-        driver, worker = (
-            (getattr(many, name) - getattr(few, name)) / (MANY - FEW) for name in ("peak_mb", "worker_mb")
-        )
-        row = {"table": f"Memory, {FEW} and {MANY} in flight, 1 s", "engine": "ray" if engine.workers else "local"}
+        more = MANY - FEW
+        driver, worker = (many.peak_mb - few.peak_mb) / more, (many.worker_mb - few.worker_mb) / more
+        row: Row = {"table": f"Memory, {FEW} and {MANY} in flight, 1 s", "engine": "ray" if engine.workers else "local"}
         row |= {"driver_mb": few.peak_mb, "driver_mb_many": many.peak_mb, "driver_kb_a_user": 1e3 * driver}
         row |= {"worker_mb": few.worker_mb, "worker_mb_many": many.worker_mb, "worker_kb_a_user": 1e3 * worker}
         rows.append(row | {"cluster_mb": many.cluster_mb})
@@ -340,7 +341,10 @@ def agents(folder: Path, pairs: int) -> list[Row]:
         found.append((a, b))
         print(f"  local {a.play:.1f} s, 2 workers {b.play:.1f} s: {a.play / b.play:.2f}", flush=True)
     ratios = [a.play / b.play for a, b in found]
-    row: Row = {"table": f"An agent with 2 ms of CPU a step, a request every tenth; {RESIDENTS} residents", "pairs": pairs}
+    row: Row = {
+        "table": f"An agent with 2 ms of CPU a step, a request every tenth; {RESIDENTS} residents",
+        "pairs": pairs,
+    }
     row |= {"local_a_second": RESIDENTS / statistics.median(a.play for a, _ in found)}
     row |= {"workers_a_second": RESIDENTS / statistics.median(b.play for _, b in found)}
     row |= {"ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios), "ratios": ratios}
@@ -351,7 +355,7 @@ def agents(folder: Path, pairs: int) -> list[Row]:
 
 def turns(folder: Path, quick: bool) -> list[Row]:
     """Replies a second in play, and the driver's CPU, for lengths of a turn; None is the engine's rule."""
-    work, rows = Workload(folder, SIZES[-1], 6.0), []
+    work, rows = Workload(folder, SIZES[-1], STEPS), []
     for latency in LATENCIES:
         for length in TURN_LENGTHS[1::2] if quick else TURN_LENGTHS:
             with fast_endpoint("--latency", str(latency), "--jitter", "0.5") as url:

@@ -49,5 +49,6 @@ def bottleneck(took: JSON) -> str | None:
         return None
     workers = took.get("workers")
     what = f"The driver of {workers} workers" if workers else "The event loop"
-    remedy = "" if workers else "`--engine ray` uses more cores, or "
-    return f"{what} used {share:.0%} of its core and held the run up: {remedy}`--part` splits the run (docs/scale.md)."
+    remedy = "" if workers else "`--engine ray` uses more cores, "
+    share = f"{100 * share:.0f} % of its core"
+    return f"{what} used {share} and held the run up: {remedy}`--part` splits the run (docs/scale.md)."
