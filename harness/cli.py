@@ -32,6 +32,7 @@ from harness.ui import process_list, streams
 
 COMMANDS = {
     "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
+    "fetch": "download a benchmark's tasks; nothing is downloaded by itself",
     "resume": "continue unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any call",
     "stats": "Excel tables of all runs, one per metric",

@@ -176,7 +176,10 @@ class SavedRun:
         """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not exist."""
         path = self.benchmark_class.file_in(self._folder(folder), self._tasks_file)
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
-            raise BadInput(f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir")
+            raise BadInput(
+                f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir; "
+                f"or {self.benchmark_class.how_to_get()}"
+            )
         return path
 
     # Benchmark

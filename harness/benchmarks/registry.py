@@ -53,6 +53,7 @@ TABLES = ("units", "prompts", "published", "summary")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = ("files", "source", "all_files")
 """Properties that the harness uses, and a field of the same name would hide."""
+DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
 
@@ -160,6 +161,8 @@ def _bad_words(cls: Any) -> Iterator[str]:
             yield f"{field}: expected text, got {shown(value)}"
     if type(cls.title) is not str or not cls.title.isprintable():
         yield f"title: expected text, got {shown(cls.title)}"
+    if type(cls.data_set) is not str or (cls.data_set and not DATA_SET.fullmatch(cls.data_set)):
+        yield f"data_set: expected owner/name of a data set, got {shown(cls.data_set)}"
     if cls.language not in ("en", "zh"):
         yield f"language: expected en or zh, got {shown(cls.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]

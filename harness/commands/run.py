@@ -15,7 +15,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking
-from harness.commands import reeval
+from harness.commands import fetch, reeval
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
     add("--demo", "use the synthetic tasks that ship with the harness", action="store_true")
+    add("--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
     fewer = parser.add_mutually_exclusive_group()
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
     words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
@@ -110,20 +111,26 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in subsets}
-    absent = [str(path) for paths in needed.values() for path in paths if not path.exists()]
-    if absent:
-        missing.append(f"no tasks: missing {', '.join(absent)}; put them there, or use synthetic ones with --demo")
+    if args.fetch and not missing and _absent(cls, subsets, folder):
+        fetch.fetch(cls, subsets, folder, console(no_color=args.no_color))
+    if absent := _absent(cls, subsets, folder):
+        missing.append(f"no tasks: missing {', '.join(absent)}; {cls.how_to_get()}, or use synthetic ones with --demo")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
     models.check_keys(args, [model for model in made if model])
-    tasks = {subset: paths[0] for subset, paths in needed.items()}
+    tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
     asking = Asking(args.structured == "json_object", args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
         _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
         for model in filter(None, made)
     ]
+
+
+def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
+    """Return the files that these subsets need and that do not exist."""
+    names = dict.fromkeys(name for subset in subsets for name in cls.files_needed(subset))
+    return [str(path) for path in (cls.file_in(folder, name) for name in names) if not path.exists()]
 
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:

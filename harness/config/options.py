@@ -186,7 +186,7 @@ def engine(args: argparse.Namespace) -> defaults.Engine:
             raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
         return defaults.Engine()
     if find_spec("ray") is None:
-        raise BadInput("--engine ray needs the package ray: pip install 'behavior-harness[ray]'")
+        raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
     turn = args.turn and args.turn / 1000.0
     return defaults.Engine(args.engine, args.ray_address, args.workers, turn)
 

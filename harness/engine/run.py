@@ -26,12 +26,13 @@ from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
 from harness.model import SubsetProgress
+from harness.store import fetched
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark"}
+NOT_REPORTED |= {"origin", "benchmark", "data_set"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -214,8 +215,18 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
+    if source := _data_set(plan, made, old):
+        made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)
     return made
+
+
+def _data_set(plan: Plan, made: Manifest, old: Manifest | None) -> Any:
+    """Return the data set and the commit that `fetch` got these tasks from; None if it did not."""
+    digest = made.tasks["sha256"]
+    if source := fetched.load(plan.benchmark.folder).source(digest):
+        return {"name": source.data_set, "commit": source.commit}
+    return old.provenance.get("data_set") if old and old.tasks["sha256"] == digest else None
 
 
 def _short(value: Any) -> str:

@@ -69,6 +69,7 @@ class Provenance(TypedDict, total=False):
     key_check: str | None
     ca_file: str | None
     benchmark: Any
+    data_set: Any
     source: str | None
     sources: dict[str, str]
     harness: Any

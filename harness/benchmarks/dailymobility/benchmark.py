@@ -200,6 +200,7 @@ class DailyMobility(Benchmark):
         f"{FOLDER}/beijing.pb",
         *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
     )
+    data_set = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
     metrics = (
         Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
         *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),

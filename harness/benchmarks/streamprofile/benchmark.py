@@ -89,6 +89,7 @@ class StreamProfile(Benchmark):
     parser_version = "2"
     task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
+    data_set = "WaterWang-001/StreamProfileBench"
     metrics = MEANS
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
