@@ -215,6 +215,8 @@ def _used(process: int) -> tuple[str, float, float] | None:
         name = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0].decode()
     except OSError:
         return None
+    if not name:  # it has ended, and waits for its parent to notice
+        return None
     return name, (int(fields[11]) + int(fields[12])) / TICKS, memory_mb("VmHWM", process) or 0.0
 
 
