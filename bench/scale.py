@@ -40,7 +40,8 @@ AGENT = Path(__file__).with_name("agents") / "busy.py"
 RESIDENTS, RESIDENTS_IN_FLIGHT = 60, 32
 BUSY = 0.9
 """The share of a core that a process can be planned for."""
-DAY = 86_400.0
+AGENT_STEP = 0.0021
+"""Seconds of CPU of a step: the agent's own 2 ms, and what agent mode takes (docs/performance.md, "mobility")."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -129,8 +130,11 @@ def workers_to_saturate(costs: Costs, turn: float) -> int:
 
 
 def needed(costs: Costs, steps: float, machines: int, cores: int, latency: float, turn: float) -> list[Row]:
-    """Return what each way of playing needs for so many steps; an endpoint that is never the bottleneck."""
-    workers = machines * cores - 1
+    """Return what each way of playing needs for so many steps, of an endpoint that is never the bottleneck.
+
+    There are no more workers than the driver can keep busy.
+    """
+    workers = min(machines * cores - 1, workers_to_saturate(costs, turn))
     ways = [
         ("local", 1, local_most(costs)),
         (f"ray, {workers} workers", 1, ray_most(costs, workers, turn)),
@@ -147,10 +151,10 @@ def _needs(costs: Costs, steps: float, way: str, drivers: int, rate: float, late
         "way": way,
         "steps": steps,
         "steps_a_second": rate,
-        "days": steps / rate / DAY,
+        "hours": steps / rate / 3600.0,
         "in_flight": round(in_flight),
         "driver_mb_a_second": replies * (costs.wire if remote else 0.0) / 1e6,
-        "disk_gb": steps * costs.disk / 1e9,
+        "disk_gb": steps * costs.replies * costs.disk / 1e9,
         "memory_mb_in_play": in_flight * (costs.driver_user + (costs.worker_user if remote else 0.0)) / drivers / 1e6,
     }
 
@@ -377,8 +381,8 @@ def turns(folder: Path, quick: bool) -> list[Row]:
 def model(costs: Costs, latency: float = 1.0, turn: float = 0.05, cores: int = 32) -> list[Row]:
     """What N steps on M machines need, of replies alone and of agents, as the measured costs say."""
     rows = []
-    for what, each in (("replies", costs), ("agents", replace(costs, own=0.002, replies=0.1))):
-        for steps, machines in product((1e6, 1e8), (1, 4, 16)):
+    for what, each in (("replies", costs), ("agents", replace(costs, own=AGENT_STEP, replies=0.1))):
+        for steps, machines in product((1e6, 1e8), (1, 16)):
             title = f"Model: {what}; {cores} cores a machine, {latency:g} s, turns of {1e3 * turn:g} ms"
             rows += [
                 {"table": title, "machines": machines, **row}

@@ -58,11 +58,12 @@ def test_one_worker_before_saturation_the_workers_limit(costs: Costs) -> None:
 
 
 def test_needs_grow_with_steps_and_parts_share_the_time() -> None:
-    """A hundred times the steps take a hundred times the days and disk; n parts an n-th of one process's days."""
+    """A hundred times the steps take a hundred times the time and disk; n parts an n-th of one process's time."""
     small, large = (needed(COSTS, steps, 1, 4, 1.0, 0.05) for steps in (1e6, 1e8))
     for a, b in zip(small, large, strict=True):
-        assert (b["days"], b["disk_gb"]) == (pytest.approx(100 * a["days"]), pytest.approx(100 * a["disk_gb"]))
+        assert (b["hours"], b["disk_gb"]) == (pytest.approx(100 * a["hours"]), pytest.approx(100 * a["disk_gb"]))
         assert a["memory_mb_in_play"] == b["memory_mb_in_play"]
-    local, _, parts = small
-    assert parts["days"] == pytest.approx(local["days"] / 4)
+    local, ray, parts = small
+    assert ray["steps_a_second"] == pytest.approx(ray_most(COSTS, 3, 0.05))
+    assert parts["hours"] == pytest.approx(local["hours"] / 4)
     assert local["driver_mb_a_second"] == parts["driver_mb_a_second"] == 0.0
