@@ -58,7 +58,7 @@ class Identity(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
-    """What is recorded; nothing relies on those that may be anything."""
+    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name."""
 
     endpoint: Required[Text]
     key_from: Required[str | None]
@@ -81,6 +81,7 @@ class Provenance(TypedDict, total=False):
     quirks: list[str]
     quirks_used: list[str]
     allowed: list[str]
+    reused: dict[str, Count]
     origin: str | None
 
 
