@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-<<<<<<< HEAD
-import time
-=======
 import threading
->>>>>>> main
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 

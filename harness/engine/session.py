@@ -83,12 +83,8 @@ def launch(
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-<<<<<<< HEAD
-        played = _play(unfinished, console, engine) if unfinished else []
+        played = _play(unfinished, console, engine, observe) if unfinished else []
         for session, lane, schedule in played:
-=======
-        for session, lane, schedule in _play(unfinished, console, engine, observe) if unfinished else ():
->>>>>>> main
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
