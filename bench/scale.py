@@ -171,8 +171,8 @@ def share_a_reply(found: Sequence[tuple[Used, int]]) -> list[float]:
 
 
 def worker_a_reply(found: Sequence[tuple[Used, int]]) -> list[float]:
-    """Return a worker's CPU once, a reply and a turn, in seconds."""
-    return solved([((workers, one.replies, one.turns), one.workers_cpu) for one, workers in found])
+    """Return a worker's CPU once, and a reply with its share of turns, in seconds."""
+    return solved([((workers, one.replies), one.workers_cpu) for one, workers in found])
 
 
 # Measured.
@@ -303,7 +303,7 @@ def _costs(found: Sequence[tuple[Engine, Used]]) -> dict[str, float]:
     there = [(used, engine.workers) for engine, used in found if engine.workers]
     _, local = solved([((1.0, used.replies), used.cpu) for used in here])
     _, reply, turn = share_a_reply(there)
-    _, worker, _ = worker_a_reply(there)
+    _, worker = worker_a_reply(there)
     return {
         "local": local,
         "reply": reply,
