@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -112,8 +112,8 @@ class Usage:
     @property
     def data(self) -> JSON:
         """Return the usage as records have it; `untold` only if there is any."""
-        counts = asdict(self)
-        return counts if self.untold else {name: count for name, count in counts.items() if name != "untold"}
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return {**counts, "requests": self.requests, **({"untold": self.untold} if self.untold else {})}
 
 
 @dataclass(frozen=True, slots=True)

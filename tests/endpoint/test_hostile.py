@@ -563,7 +563,7 @@ async def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
             now += seconds
         raise aiohttp.ConnectionTimeoutError("too late")
 
-    monkeypatch.setattr(Client, "_post", runs_out)
+    monkeypatch.setattr(Client, "_connected", runs_out)
     async with Client(
         Address("http://model.example/v1", KEY), timeout=600.0, connections=1, clock=lambda: now
     ) as client:

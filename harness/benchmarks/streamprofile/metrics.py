@@ -114,11 +114,11 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
 
 def chance(truth: Truth, step: GivenStep, rng: Random) -> Values:
     """Return Recall_Novelty and Recall_Stability of as many tags as are asked for, drawn from the pool at random."""
-    pool = list(dict.fromkeys(step.pool))
-    for at in range(min(step.asked, len(pool))):  # only `Random.random` gives the same numbers in every Python
+    pool, asked = list(dict.fromkeys(step.pool)), step.asked
+    for at in range(min(asked, len(pool))):  # only `Random.random` gives the same numbers in every Python
         other = at + int(rng.random() * (len(pool) - at))
         pool[at], pool[other] = pool[other], pool[at]
-    drawn = frozenset(pool[: step.asked])
+    drawn = frozenset(pool[:asked])
     parts = {"Recall_Novelty": frozenset(truth.new), "Recall_Stability": frozenset(truth.kept)}
     return {name: _share(len(drawn & tags), len(tags)) for name, tags in parts.items()}
 
