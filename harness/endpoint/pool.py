@@ -16,14 +16,24 @@ import errno
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 
 KEPT_SECONDS = 15.0
 """For how long an idle connection may serve again; servers close theirs after some time, too."""
+
+
+class _Protocol(ResponseHandler):
+    """aiohttp's, which resumes reading, and parses nothing once more, after every read from a reply."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
 
 
 class Reusing(aiohttp.TCPConnector):
@@ -35,6 +45,7 @@ class Reusing(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self._factory = partial(_Protocol, loop=self._loop)
         self._idle: deque[tuple[Any, float]] = deque()
 
     def idle(self) -> Any:
