@@ -12,7 +12,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
@@ -20,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from msgspec import structs
 from yarl import URL
 
 from harness.defaults import STALL_SECONDS
@@ -245,7 +245,7 @@ class Client:
         if model == completion.model:
             self._served = model
         reason = reason if reason is None or reason in ENDS else hide(reason)
-        return replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
+        return structs.replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
 
     def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
         """Return the harness's error for one of the transport; `unwatched`: this machine stood still meanwhile.

@@ -45,7 +45,7 @@ class Reusing(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = partial(_Protocol, loop=self._loop)
+        self._factory = partial[ResponseHandler](_Protocol, loop=self._loop)
         self._idle: deque[tuple[Any, float]] = deque()
 
     def idle(self) -> Any:
@@ -59,7 +59,7 @@ class Reusing(aiohttp.TCPConnector):
         return None
 
     def keep(self, connection: Any) -> None:
-        """Take back a connection after a reply; close it if it has unread bytes, or if a request waits for its place."""
+        """Take back a connection after a reply; close it if it has unread bytes, or a request waits for its place."""
         protocol = connection.protocol
         if protocol is None or protocol.should_close or self._waiters:
             connection.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.derived import is_measured
@@ -17,8 +17,7 @@ from harness.errors import BenchmarkError, InvalidReply, shown
 from harness.model import JSON, Ask
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Struct, frozen=True):
     """`answer` is None where a reply could not be used; `outcome` says how the play ended."""
 
     answer: Any

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Truth
 
@@ -34,8 +35,7 @@ Values = dict[str, float | None]
 """Metric name -> fraction, or None if undefined."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepMetrics:
+class StepMetrics(Struct, frozen=True):
     """One step's values.
 
     `values` holds every name of `METRICS`; empty where G is empty, for such a step is not scored.
