@@ -45,7 +45,7 @@ class Reusing(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._factory = partial[ResponseHandler](_Protocol, loop=self._loop)
+        self._factory: Any = partial(_Protocol, loop=self._loop)
         self._idle: deque[tuple[Any, float]] = deque()
 
     def idle(self) -> Any:
