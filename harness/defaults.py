@@ -15,7 +15,7 @@ INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.ht
 OWN_ENDINGS = re.compile(r"\.(?:(?:new|lock|torn)\Z|before-)")
 """Endings of files that are about to replace another, or were replaced; the results folder's own files have them,
 too."""
-SAMPLE_FOLDER = Path(__file__).resolve().parent.parent / "tasks" / "sample"
+SAMPLE_FOLDER = Path(__file__).resolve().parent / "sample"
 """The synthetic tasks that ship with a checkout."""
 
 BENCHMARK = "streamprofile"
@@ -45,6 +45,8 @@ BYTES_PER_STEP = 6 * 1024
 """Approximate disk space of a step: responses and results together."""
 
 BASELINE_PREFIX = "baseline/"
+LOCAL, RAY = "local", "ray"
+"""Engines."""
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
 
@@ -113,3 +115,14 @@ class Tuning:
             both = getattr(self, limit), getattr(other, limit)
             least[limit] = min((number for number in both if number is not None), default=None)
         return replace(self, **least)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What plays users: this process (`local`), or `workers` processes of Ray, at the `address` of a cluster or on this
+    machine. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one."""
+
+    name: str = LOCAL
+    address: str | None = None
+    workers: int | None = None
+    turn: float | None = None

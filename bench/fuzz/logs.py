@@ -68,8 +68,8 @@ def _read(letter: str) -> None:
         case "r":
             list(STORE.records())
         case "p":
-            for key in KEYS:
-                STORE.responses_of(key)
+            for position in range(len(INDEX)):
+                STORE.responses_of(position)
         case _:
             STORE.failed_users(INDEX, ~STORE.done)
 

@@ -9,17 +9,17 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 import numpy as np
 
-from harness.benchmark import Task
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import HEDGED, Caller
 from harness.engine.commit import GroupCommit
-from harness.engine.play import play, recorded
+from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Conversation
 from harness.engine.run import Run
@@ -35,8 +35,9 @@ from harness.errors import (
     MachineError,
     Rejected,
     TransportFault,
+    WorkersStopped,
 )
-from harness.model import JSON, Failure, Reply, Snapshot
+from harness.model import JSON, Completion, Failure, Snapshot
 from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
@@ -51,22 +52,25 @@ class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
-    that all have ended and that their results are in the files. `where` names the address that a user's request is at.
+    that all have ended and that their results are in the files. `where` names the address that a user's request is at;
+    `player` plays a user, by default in this process.
     """
 
     def __init__(
         self,
         name: str,
         findings: Findings,
-        caller: Caller,
+        caller: Caller[Any],
         *,
         seed: int,
         requested: int | None,
         power: bool,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
+        player: Player | None = None,
     ) -> None:
         self.caller = caller
+        self._player = player or play_here
         self.runs = findings.runs
         self.ending: HarnessError | None = None
         self.in_play = 0
@@ -162,8 +166,25 @@ class Lane:
             await work()
         except MachineError as error:
             self.stop(error, grace=0.0)
-        except (BadInput, BenchmarkError, EndpointStopped) as error:
+        except (BadInput, BenchmarkError, EndpointStopped, WorkersStopped) as error:
             self.stop(error, grace=GRACE_SECONDS)
+
+    def note(self, what: str, detail: str) -> None:
+        """Show a finding, and log it."""
+        try:
+            self._findings.note(what, detail)
+        except MachineError as error:
+            self.stop(error, grace=0.0)
+
+    def learned(self, quirk: str, words: str) -> bool:
+        """Save a quirk that a worker has learned; return whether it is new."""
+        new = any(quirk not in run.manifest.provenance["quirks"] for run in self.runs)
+        try:
+            if new:
+                self._findings.learned(quirk, words)
+        except MachineError as error:
+            self.stop(error, grace=0.0)
+        return new
 
     async def _user(self, number: int) -> None:
         run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
@@ -177,37 +198,33 @@ class Lane:
     async def _play(self, number: int, run: Run, position: int) -> None:
         """Play one user, from its line to its record or failure."""
         steps = self._steps_left[number] = int(self._steps[number])
-        user = _User(self, run, number, run.task(position), steps, run.index.repeat(position))
-        saved = run.store.responses_of(user.task.key, user.repeat)
-        conversation = Conversation(run.sampling_at(position), saved, user.task.steps, user.call, user.save)
-        played = None
+        user, ended = User(self, run, number, position, steps, run.index.repeat(position)), None
         try:
-            played = await play(run.benchmark, user.task, conversation.ask, user.repeat)
-            made = recorded(run.benchmark, user.task, played)
-            if run.index.repeats > 1 and "repeat" in made:
-                raise BenchmarkError(
-                    f"benchmark {run.benchmark.name}, record: a run with repeats needs the name repeat"
-                )
-        except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
-            if played is not None and not self._completed:
-                raise  # a benchmark that cannot measure its first user stops before others are paid for
-            self._fail(user, position, error)
-            self.advance(run, steps - user.counted)
-        else:
-            self._completed += 1
-            record = run.store.save_record(made, run.index, position)
-            await self.commit.saved()
-            run.scores.add(record)
-            self.advance(run, steps - user.counted)
-            if conversation.unused:
-                run.diverged += 1
-                run.store.event("asked_otherwise", **user.about, unused_responses=conversation.unused)
+            ended = await self._player(user)
+            if error := ended.error or _overwritten(run, ended):
+                if ended.played and not self._completed:
+                    raise error  # a benchmark that cannot measure its first user stops before others are paid for
+                self._fail(user, error)
+            else:
+                await self._complete(user, ended)
         finally:
             self._take_warnings(run)
-            self.progress.replayed += conversation.replayed
-            self.progress.user_ended(user.busy, conversation.requests - conversation.replayed, steps)
+            self.progress.replayed += ended.replayed if ended else 0
+            self.progress.user_ended(user.busy, user.settled, steps)
 
-    def step_done(self, user: _User) -> None:
+    async def _complete(self, user: User, ended: Ended) -> None:
+        run = user.run
+        assert ended.record is not None
+        self._completed += 1
+        record = run.store.save_record(ended.record, run.index, user.position)
+        await self.commit.saved()
+        run.scores.add(record)
+        self.advance(run, user.steps - user.counted)
+        if ended.unused:
+            run.diverged += 1
+            run.store.event("asked_otherwise", **user.about, unused_responses=ended.unused)
+
+    def step_done(self, user: User) -> None:
         """Count a new reply as one of the steps that its user had left, if any."""
         if user.counted < user.steps:
             user.counted += 1
@@ -219,14 +236,15 @@ class Lane:
         run.steps_done += steps
         self.schedule.done(steps)
 
-    def _fail(self, user: _User, position: int, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
+    def _fail(self, user: User, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
         """Record a failed user; refusals before any success mean that no other user will succeed."""
         tries = error.tries if isinstance(error, GaveUp) else 1
         run, boundary = user.run, BOUNDARIES.get(type(error), "endpoint")
-        failure = Failure(user.task.key, boundary, error.kind, error.detail, tries, user.repeat)
-        run.store.save_failure(failure, run.index.digest(position))
+        failure = Failure(user.key, boundary, error.kind, error.detail, tries, user.repeat)
+        run.store.save_failure(failure, run.index.digest(user.position))
         run.failed += 1
         self.progress.user_failed(user.name, error.kind, str(error))
+        self.advance(run, user.steps - user.counted)
         if isinstance(error, Rejected):
             self._rejected += 1
             if self._rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
@@ -249,39 +267,46 @@ class Lane:
 
 
 @dataclass(slots=True, eq=False)
-class _User:
-    """A user in play. `number` is its place in the schedule, `steps` what it had left at the start, `repeat` which of
-    its repeats is played, `counted` the steps that are counted as done, and `busy` the seconds in flight of its
-    requests."""
+class User:
+    """A user in play. `number` is its place in the schedule, `position` that in the tasks file, `steps` what it had
+    left at the start, `repeat` which of its repeats is played. `key` is known once its task is parsed. `counted` are
+    the steps that are counted as done, `settled` the requests that the endpoint answered, and `busy` their seconds in
+    flight.
+    """
 
     lane: Lane
     run: Run
     number: int
-    task: Task
+    position: int
     steps: int
     repeat: int
+    key: str = ""
     counted: int = 0
+    settled: int = 0
     busy: float = 0.0
 
     @property
     def name(self) -> str:
-        """Return what tells this play from the user's other repeats, which may be in flight too."""
-        return self.task.key if self.repeat == 1 else f"{self.task.key} (repeat {self.repeat})"
+        return name_of(self.key, self.repeat)
 
     @property
     def about(self) -> JSON:
-        return about(self.task.key, self.repeat)
+        return about(self.key, self.repeat)
 
-    def call(self, body: bytes, rank: int) -> Awaitable[Reply]:
-        return self.lane.caller.complete(body, rank, self.name, self._warn)
-
-    def save(self, request: str, nth: int, reply: Reply) -> Awaitable[None] | None:
-        """Append a new reply; return what to wait for until it is as durable as the run requires, if anything."""
-        lane = self.lane
-        self.run.store.save_response(self.task.key, request, nth, reply, self.repeat)
-        self.busy += reply.seconds
+    async def settle(self, body: Sized, rank: int, request: str, nth: int) -> Completion:
+        """Return the reply to a new request, once it is as durable as the run requires; arguments as for `Settle`."""
+        lane, reusable = self.lane, self.run.reusable
+        if reply := reusable.reply(request, nth) if reusable else None:
+            lane.progress.replayed += 1
+        else:
+            reply = await lane.caller.complete(body, rank, self.name, self._warn)
+            self.busy += reply.seconds
+            self.settled += 1
+        self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
         lane.step_done(self)
-        return lane.commit.saved() if lane.commit.power else None
+        if lane.commit.power:
+            await lane.commit.saved()
+        return reply.completion
 
     def _warn(self, fault: TransportFault, number: int) -> None:
         run = self.run
@@ -291,3 +316,24 @@ class _User:
             return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
         run.store.event("retry", **self.about, kind=fault.kind, detail=fault.detail, try_number=number)
         self.lane.progress.try_failed(fault.kind, fault.detail)
+
+
+Player = Callable[[User], Awaitable[Ended]]
+"""Plays a user whose requests are settled by `User.settle`, and sets its key."""
+
+
+async def play_here(user: User) -> Ended:
+    """Play a user in this process."""
+    run, position = user.run, user.position
+    task = run.task(position)
+    user.key = task.key
+    saved = run.store.responses_of(position)
+    conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle)
+    return await play_user(run.benchmark, task, conversation, user.repeat)
+
+
+def _overwritten(run: Run, ended: Ended) -> BenchmarkError | None:
+    """Return the error of a record with a member that the harness itself sets."""
+    if run.index.repeats == 1 or "repeat" not in (ended.record or ()):
+        return None
+    return BenchmarkError(f"benchmark {run.benchmark.name}, record: a run with repeats needs the name repeat")

@@ -13,7 +13,8 @@ from harness.benchmarks.derived import is_measured
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
 from harness.chat import Chat
-from harness.errors import BenchmarkError, InvalidReply, shown
+from harness.engine.replay import Conversation
+from harness.errors import AgentFailed, BenchmarkError, GaveUp, InvalidReply, Rejected, shown
 from harness.model import JSON, Ask
 
 
@@ -23,6 +24,38 @@ class Played(Struct, frozen=True):
     answer: Any
     outcome: str
     chat: Chat
+
+
+def name_of(key: str, repeat: int) -> str:
+    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
+    return key if repeat == 1 else f"{key} (repeat {repeat})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure.
+
+    `played` means that the error came from measuring or recording the answer. `replayed` counts the saved responses
+    that were used, `unused` those that were not: the play went another way than before.
+    """
+
+    key: str
+    record: JSON | None
+    error: GaveUp | Rejected | AgentFailed | BenchmarkError | None
+    played: bool
+    replayed: int
+    unused: int
+
+
+async def play_user(benchmark: Benchmark, task: Task, conversation: Conversation, repeat: int) -> Ended:
+    """Play, measure and record one user. Raise the errors after which no user can go on."""
+    played = made = failure = None
+    try:
+        played = await play(benchmark, task, conversation.ask, repeat)
+        made = recorded(benchmark, task, played)
+    except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
+        failure = error
+    return Ended(task.key, made, failure, played is not None, conversation.replayed, conversation.unused)
 
 
 async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1) -> Played:

@@ -1,4 +1,4 @@
-"""A benchmark's `ask`: return the saved response, or else make a call and save its reply before it is returned.
+"""A benchmark's `ask`: return the saved response, or else one that is settled, which includes that it is saved.
 
 The state of a play is in its variables alone, so playing a user again from its saved responses arrives exactly where it
 was interrupted (docs/design.md, section 2).
@@ -11,16 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
 from harness.endpoint.request_body import Sampling, digest
-from harness.model import Completion, Reply, Request
+from harness.model import Completion, Request
 
 Saved = Mapping[tuple[str, int], Completion]
 """Completions by digest of the request and how often that request was made before in this play."""
 
-Call = Callable[[bytes, int], Awaitable[Reply]]
-"""Settle a request body; the number is the steps that the user has left."""
-
-Save = Callable[[str, int, Reply], Awaitable[None] | None]
-"""Make a reply durable: digest, how often the request was made before, reply. Return what to wait for, if anything."""
+Settle = Callable[[bytes, int, str, int], Awaitable[Completion]]
+"""Return the reply to a request body once it is saved; also given the steps that the user has left, the digest of the
+body, and how often it was sent before in this play."""
 
 
 class ReplayMiss(Exception):
@@ -30,14 +28,13 @@ class ReplayMiss(Exception):
 class Conversation:
     """One user's requests. `steps` is the expected length of its chain."""
 
-    def __init__(self, sampling: Sampling, saved: Saved, steps: int, call: Call, save: Save) -> None:
+    def __init__(self, sampling: Sampling, saved: Saved, steps: int, settle: Settle) -> None:
         self.replayed = 0
         self.requests = 0
         self._sampling = sampling
         self._saved = saved
         self._steps = steps
-        self._call = call
-        self._save = save
+        self._settle = settle
         self._times: Counter[str] = Counter()
 
     @property
@@ -54,18 +51,14 @@ class Conversation:
         if completion is not None:
             self.replayed += 1
         else:
-            reply = await self._call(body, max(1, self._steps - self.requests))
-            pending = self._save(key, nth, reply)
-            if pending is not None:
-                await pending
-            completion = reply.completion
+            completion = await self._settle(body, max(1, self._steps - self.requests), key, nth)
         self.requests += 1
         return completion
 
 
 def replaying(sampling: Sampling, saved: Saved) -> Conversation:
     """Return a conversation from saved responses only, which raises `ReplayMiss` where one is missing."""
-    return Conversation(sampling, saved, 1, _miss, _miss)
+    return Conversation(sampling, saved, 1, _miss)
 
 
 async def _miss(*_: object) -> NoReturn:

@@ -188,14 +188,14 @@ class AppendLog:
         self._lost: OSError | None = None  # why a sync is not tried again: it may succeed without what this one lost
         try:
             self._fd = disk.open(path, APPEND)
-            self._size = os.fstat(self._fd).st_size
+            self.size = os.fstat(self._fd).st_size
         except OSError as error:
             raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
-        self.dirty = self._size > 0  # by a process that died before it could sync
+        self.dirty = self.size > 0  # by a process that died before it could sync
 
     def append(self, data: JSON) -> int:
         """Append the line of an object; return its offset in bytes. Nobody else writes to the file meanwhile."""
-        line, offset, start = seal(data), self._size, perf_counter()
+        line, offset, start = seal(data), self.size, perf_counter()
         if len(line) > LINE_MOST:
             what = f"a line of more than {LINE_MOST >> 20} MB is never read again"
             raise MachineError(f"cannot write {self.path}: {what}")
@@ -208,11 +208,11 @@ class AppendLog:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
         if written != len(line):
             try:  # cut the part off, so that what is appended before the process ends does not run into it
-                self._disk.truncate(self._fd, self._size)
+                self._disk.truncate(self._fd, self.size)
             except OSError as error:  # it would, and the next start would set both aside
                 self._stuck = error
             raise MachineError(f"cannot write {self.path}: the disk took only a part; everything saved is intact")
-        self._size += written
+        self.size += written
         self.dirty = True
         return offset
 

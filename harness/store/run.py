@@ -6,6 +6,7 @@ Guarantees are those of `log`, `atomic` and `backup`.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -43,12 +44,14 @@ class RunStore:
             make_folder(folder, disk)
         self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
-        self._saved: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._saved: dict[int, list[tuple[int, int]]] = {}
         self._records = 0
         self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
+        self.reused: Counter[str] = Counter()
+        """How many of the saved replies are another run's, by its name."""
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -132,9 +135,9 @@ class RunStore:
         """Return the number of records of users or contents that the tasks file no longer has, and superseded ones."""
         return self._records - int(self.done.sum())
 
-    def responses_of(self, key: str, repeat: int = 1) -> dict[tuple[str, int], Completion]:
-        """Return the saved responses of a user by request digest, and how often that request was sent before."""
-        found, places = {}, self._saved.get((key, repeat))
+    def responses_of(self, position: int) -> dict[tuple[str, int], Completion]:
+        """Return the saved responses of a task by request digest, and how often that request was sent before."""
+        found, places = {}, self._saved.get(position)
         if not places:
             return {}
         try:
@@ -148,9 +151,9 @@ class RunStore:
             raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
         return found
 
-    def saved_counts(self) -> dict[tuple[str, int], int]:
-        """Return how many responses are saved of each user and repeat that is not done."""
-        return {one: len(places) for one, places in self._saved.items()}
+    def saved_counts(self) -> dict[int, int]:
+        """Return how many responses are saved of each task that is not done."""
+        return {position: len(places) for position, places in self._saved.items()}
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -163,8 +166,9 @@ class RunStore:
         failed[[position for position in found if position is not None]] = True
         return index.users(failed & expected & ~self.done)
 
-    def save_response(self, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
-        """Append a user's reply to the request with this digest; `nth` is how often it was sent before."""
+    def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
+        """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
+        again (`responses_of`) until the user has its record."""
         line: JSON = {
             **about(key, repeat),
             "request": request,
@@ -177,7 +181,11 @@ class RunStore:
         }
         if reply.first_token is not None:
             line["first_token"] = round(reply.first_token, 4)
-        self._responses.append(line)
+        if reply.reused is not None:
+            line["reused"] = reply.reused
+            self.reused[reply.reused] += 1
+        offset = self._responses.append(line)
+        self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
@@ -188,7 +196,7 @@ class RunStore:
         self._records += 1
         self._appended_users += 1
         self._unsynced_line()
-        self._saved.pop((record.key, repeat), None)
+        self._saved.pop(position, None)
         return record
 
     def save_failure(self, failure: Failure, digest: str) -> None:
@@ -280,17 +288,17 @@ class RunStore:
                 found[position] = line.offset
         return found
 
-    def _find_responses(
-        self, index: TaskIndex, done: NDArray[np.bool_]
-    ) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Return the offsets and sizes of the saved responses of users and repeats that are not done."""
-        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
+        """Return the offsets and sizes of the saved responses of tasks that are not done."""
+        places: dict[int, list[tuple[int, int]]] = {}
+        self.reused.clear()
         for line, data in log.objects(self.files.responses):
             self.beat()
+            if "reused" in data:
+                self.reused[str(data["reused"])] += 1
             position = index.of(data)
             if position is not None and not done[position]:
-                one = str(data.get("user_id")), index.repeat(position)
-                places.setdefault(one, []).append((line.offset, line.size))
+                places.setdefault(position, []).append((line.offset, line.size))
         return places
 
 

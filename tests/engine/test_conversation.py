@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
-from harness.endpoint.caller import Reply
 from harness.endpoint.request_body import Sampling, digest
 from harness.engine.replay import Conversation, ReplayMiss, Saved, replaying
-from harness.errors import GaveUp, MachineError
+from harness.errors import MachineError
 from harness.model import Completion, Message, Request
 
 SAMPLING = Sampling("模型", temperature=0.5, seed=7)
@@ -23,24 +21,19 @@ def key(text: str, sampling: Sampling = SAMPLING) -> str:
 
 
 class Endpoint:
-    """Answers with a counter, and remembers what it was asked, what was saved, and the order of both."""
+    """Answers with a counter, and remembers what it was asked and what was saved."""
 
     def __init__(self) -> None:
         self.ranks: list[int] = []
         self.saved: list[tuple[str, int, str]] = []
-        self.happened: list[str] = []
 
-    async def call(self, body: bytes, rank: int) -> Reply:
+    async def settle(self, body: bytes, rank: int, key: str, nth: int) -> Completion:
         self.ranks.append(rank)
-        self.happened.append("call")
-        return Reply(Completion(f"reply {len(self.ranks)}"), 0.1, 1, "here")
-
-    async def save(self, key: str, nth: int, reply: Reply) -> None:
-        self.saved.append((key, nth, reply.completion.text))
-        self.happened.append("save")
+        self.saved.append((key, nth, f"reply {len(self.ranks)}"))
+        return Completion(f"reply {len(self.ranks)}")
 
     def conversation(self, saved: Saved, steps: int = 3) -> Conversation:
-        return Conversation(SAMPLING, saved, steps, self.call, self.save)
+        return Conversation(SAMPLING, saved, steps, self.settle)
 
 
 @pytest.mark.anyio
@@ -74,55 +67,16 @@ async def test_response_to_other_sampling_is_not_taken() -> None:
 
 
 @pytest.mark.anyio
-async def test_reply_is_saved_before_ask_returns() -> None:
-    """As long as saving takes, the benchmark does not see the reply."""
-    endpoint = Endpoint()
-    began, may_end, returned = anyio.Event(), anyio.Event(), anyio.Event()
+async def test_error_of_a_request_reaches_the_play() -> None:
+    """What could not be settled, or saved, is no reply."""
 
-    async def slow_save(key: str, nth: int, reply: Reply) -> None:
-        began.set()
-        await may_end.wait()
-        await endpoint.save(key, nth, reply)
-
-    conversation = Conversation(SAMPLING, {}, 1, endpoint.call, slow_save)
-
-    async def play() -> None:
-        await conversation.ask(request("一"))
-        endpoint.happened.append("returned")
-        returned.set()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(play)
-        await began.wait()
-        await anyio.wait_all_tasks_blocked()
-        assert not returned.is_set()
-        may_end.set()
-    assert endpoint.happened == ["call", "save", "returned"]
-
-
-@pytest.mark.anyio
-async def test_reply_that_cannot_be_saved_is_not_returned() -> None:
-    """An error in saving reaches the play in the reply's place."""
-    endpoint = Endpoint()
-
-    async def full(key: str, nth: int, reply: Reply) -> None:
+    async def full(*_: object) -> Completion:
         raise MachineError("full")
 
+    conversation = Conversation(SAMPLING, {}, 1, full)
     with pytest.raises(MachineError, match="full"):
-        await Conversation(SAMPLING, {}, 1, endpoint.call, full).ask(request("一"))
-
-
-@pytest.mark.anyio
-async def test_failed_call_saves_nothing() -> None:
-    """What the endpoint did not answer leaves no response."""
-    endpoint = Endpoint()
-
-    async def gave_up(body: bytes, rank: int) -> Reply:
-        raise GaveUp("persistent_error", "x", 9)
-
-    with pytest.raises(GaveUp):
-        await Conversation(SAMPLING, {}, 1, gave_up, endpoint.save).ask(request("一"))
-    assert endpoint.saved == []
+        await conversation.ask(request("一"))
+    assert conversation.requests == 0
 
 
 @pytest.mark.anyio

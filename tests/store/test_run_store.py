@@ -187,41 +187,41 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
     full = Completion('{"猫": 1}', "length", 12, 3, "served", "不行")
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r1", 0, Reply(full, 0.12345, 2, "http://x"))
-    store.save_response("乙", "r1", 0, Reply(Completion("乙"), 0.1, 1, "http://x"))
-    store.save_response("甲", "r1", 1, Reply(Completion("again"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r1", 0, Reply(full, 0.12345, 2, "http://x"))
+    store.save_response(1, "乙", "r1", 0, Reply(Completion("乙"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r1", 1, Reply(Completion("again"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
-    assert store.responses_of("甲") == {("r1", 0): full, ("r1", 1): Completion("again")}
-    assert store.responses_of("乙") == {("r1", 0): Completion("乙")}
-    assert store.responses_of("丙") == {}
-    assert store.saved_counts() == {("甲", 1): 2, ("乙", 1): 1}
+    assert store.responses_of(0) == {("r1", 0): full, ("r1", 1): Completion("again")}
+    assert store.responses_of(1) == {("r1", 0): Completion("乙")}
+    assert store.responses_of(2) == {}
+    assert store.saved_counts() == {0: 2, 1: 1}
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:
     """A done user is not played, so its responses take no memory, unless it is to be played again."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r1", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     save(store, index, "甲")
     store = opened()
     store.open_logs(index)
-    assert store.responses_of("甲") == {}
+    assert store.responses_of(0) == {}
     store.load_responses(index)
-    assert store.responses_of("甲") == {("r1", 0): Completion("x")}
+    assert store.responses_of(0) == {("r1", 0): Completion("x")}
 
 
 def test_torn_response_does_not_hide_the_others(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
     """A response damaged in the middle of the file is owed; those around it are found where they now stand."""
     store = opened()
     store.open_logs(index)
-    for key in KEYS[:3]:
-        store.save_response(key, "r", 0, Reply(Completion(key), 0.1, 1, "http://x"))
+    for position, key in enumerate(KEYS[:3]):
+        store.save_response(position, key, "r", 0, Reply(Completion(key), 0.1, 1, "http://x"))
     lines = files.responses.read_bytes().splitlines(keepends=True)
     files.responses.write_bytes(lines[0] + lines[1].replace(b'"tries":1', b'"tries":9') + lines[2])
     store = opened()
     store.open_logs(index)
-    assert [store.responses_of(key) for key in KEYS[:3]] == [
+    assert [store.responses_of(position) for position in range(3)] == [
         {("r", 0): Completion("甲")},
         {},
         {("r", 0): Completion("丙")},
@@ -234,12 +234,12 @@ def test_responses_that_cannot_be_read_are_an_error_of_the_machine(
     """A file that was taken away under the run ends it with the file's name."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     files.responses.unlink()
     with pytest.raises(MachineError, match=r"cannot read .*responses_weibo\.jsonl"):
-        store.responses_of("甲")
+        store.responses_of(0)
 
 
 def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
@@ -248,12 +248,12 @@ def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
     """A line that is no longer the one that was found is not taken for a reply."""
     store = opened()
     store.open_logs(index)
-    store.save_response("甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
+    store.save_response(0, "甲", "r", 0, Reply(Completion("x"), 0.1, 1, "http://x"))
     store = opened()
     store.open_logs(index)
     files.responses.write_bytes(files.responses.read_bytes().replace(b'"tries":1', b'"tries":2'))
     with pytest.raises(MachineError, match=r"responses_weibo\.jsonl was changed by another program"):
-        store.responses_of("甲")
+        store.responses_of(0)
 
 
 # Failures
@@ -415,7 +415,7 @@ def test_restart_deletes_nothing(opened: Opened, index: TaskIndex, files: RunFil
         store = opened("s")
         store.open_logs(index)
         save(store, index, *KEYS[: 1 + len(contents)])
-        store.save_response("甲", "r", len(contents), Reply(Completion("x"), 0.1, 1, "http://x"))
+        store.save_response(0, "甲", "r", len(contents), Reply(Completion("x"), 0.1, 1, "http://x"))
         store.save_failure(Failure("丁", "endpoint", "k", "d", len(contents)), index.digest(3))
         store.event("retry", number=len(contents))
         replace(MADE, counts={"n": len(contents)}).save(files.manifest)
