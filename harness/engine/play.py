@@ -31,8 +31,7 @@ def name_of(key: str, repeat: int) -> str:
     return key if repeat == 1 else f"{key} (repeat {repeat})"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure.
 
     `played` means that the error came from measuring or recording the answer. `replayed` counts the saved responses
