@@ -1,8 +1,8 @@
 """Connections that serve one request after another, and an exchange over one, below aiohttp's session.
 
 A session, its request and its response take a fifth of a request's CPU. Here aiohttp makes connections and parses
-replies. Idle connections are kept here, and the head of a request is made once. This depends on what aiohttp does not promise: its version has an
-upper bound, and tests/endpoint/test_pool.py fails where a version differs.
+replies. Idle connections are kept here, and the head of a request is made once. This depends on what aiohttp does not
+promise: its version has an upper bound, and tests/endpoint/test_pool.py fails where a version differs.
 
 A server may close an idle connection at any moment, and the next request may be on its way just then. Neither endpoint
 nor request is at fault, so that is no failed try, and the request may be sent once more, over a new connection. And a
