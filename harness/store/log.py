@@ -20,7 +20,7 @@ from typing import BinaryIO
 from zlib import crc32
 
 import orjson
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.errors import BadInput, MachineError
@@ -33,7 +33,7 @@ TAIL = len(b',"crc":"00000000"}')
 
 def seal(data: JSON) -> bytes:
     """Return the line for an object of at least one member, with its checksum and line end."""
-    payload = orjson.dumps(data, default=structs.asdict)[:-1]
+    payload = orjson.dumps(data)[:-1]
     return b'%b,"crc":"%08x"}\n' % (payload, crc32(payload))
 
 
