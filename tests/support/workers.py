@@ -168,7 +168,7 @@ class Yard:
     def _started(self, number: int) -> Fake:
         loop, connect = VirtualLoop(), partial(_scripted, self.endpoint)
         with another_loop():
-            made = Player(self._parts, self._contents, (1, 1), loop, connect)
+            made = Player(self._parts, self._contents, (1, 1), loop, connect, cpu=lambda: 0.0)
         loss = self.losses[number] if number < len(self.losses) else None
         rng = None if self.seed is None else random.Random(f"{self.seed} {number}")
         self.workers.append(Fake(f"{number}", made, loop, loss, rng))
