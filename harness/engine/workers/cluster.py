@@ -7,6 +7,7 @@ not in those of its constructor, which Ray keeps to start it again, and not in t
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -25,10 +26,12 @@ import anyio.to_thread
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
+from ray._private import utils, worker
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
 from harness.benchmark import Benchmark
+from harness.config.secrets import VARIABLE
 from harness.defaults import Engine
 from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
@@ -172,14 +175,33 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
 
 def _init(address: str | None, options: dict[str, Any]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logging.getLogger("ray").addHandler(logging.NullHandler())  # Python shows warnings that have no handler
+    worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
-        ray.init(**options, log_to_driver=False, configure_logging=False)
+        with _secrets_hidden():
+            ray.init(**options, log_to_driver=False, configure_logging=False)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
         raise MachineError(f"{where}: {_sentence(error)}") from None
     finally:
         for number, handler in handlers.items():  # Ray sets its own
             signal.signal(number, handler)
+
+
+@contextmanager
+def _secrets_hidden() -> Iterator[None]:
+    """Keep keys from Ray: its processes inherit the environment, and the cluster lists the driver's command line."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name)}
+    listed, utils.get_entrypoint_name = utils.get_entrypoint_name, lambda: "harness"
+    try:
+        yield
+    finally:
+        utils.get_entrypoint_name = listed
+        os.environ.update(hidden)
+
+
+def _is_secret(variable: str) -> bool:
+    return VARIABLE.search(variable) is not None and not variable.startswith("RAY_")
 
 
 @asynccontextmanager
