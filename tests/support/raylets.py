@@ -1,6 +1,6 @@
 """A cluster of Ray with several raylets on this machine, as processes whose ids are known.
 
-Ray itself is imported by a process of its own: it sets signal handlers, and leaves threads behind.
+A process of its own starts it: Ray sets signal handlers, and leaves threads behind.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import orjson
 
@@ -22,40 +22,41 @@ STORE_BYTES = 80_000_000
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """`gcs` and `raylets` are process ids; `folder` has the logs of all."""
+    """`head` and `raylets` are process ids; `folder` has the logs of all."""
 
     address: str
-    gcs: int
+    head: int
     raylets: tuple[int, ...]
-    folder: str
+    folder: Path
 
 
 @contextmanager
-def cluster(cpus: list[int]) -> Iterator[Raylets]:
+def cluster(*cpus: int) -> Iterator[Raylets]:
     """Start a raylet for each number of CPUs; the first is with the head."""
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "tests.support.raylets", folder, *map(str, cpus)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
-            found = orjson.loads(process.stdout.readline())
-            yield Raylets(found["address"], found["gcs"], tuple(found["raylets"]), folder)
-            process.stdin.close()
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin and process.stdout
+            try:
+                found = orjson.loads(process.stdout.readline())
+                yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder))
+            finally:
+                process.stdin.close()
 
 
 def _serve(folder: str, cpus: list[int]) -> None:
     """Start the cluster, print what it is, and end it with the standard input."""
-    from ray._private import ray_constants
+    from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET
     from ray.cluster_utils import Cluster
 
-    shown, sys.stdout = sys.stdout, sys.stderr
     own = Cluster()
     for number, count in enumerate(cpus):
-        head = {"include_dashboard": False, "temp_dir": folder} if number == 0 else {}
-        own.add_node(num_cpus=count, object_store_memory=STORE_BYTES, **head)
+        first = {"include_dashboard": False, "temp_dir": folder} if number == 0 else {}
+        own.add_node(num_cpus=count, object_store_memory=STORE_BYTES, **first)
     nodes = own.list_all_nodes()
-    pids = [node.all_processes[ray_constants.PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]
-    gcs = nodes[0].all_processes[ray_constants.PROCESS_TYPE_GCS_SERVER][0].process.pid
-    print(orjson.dumps({"address": own.address, "gcs": gcs, "raylets": pids}).decode(), file=shown, flush=True)
+    raylets = [node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]
+    head = nodes[0].all_processes[PROCESS_TYPE_GCS_SERVER][0].process.pid
+    print(orjson.dumps({"address": own.address, "head": head, "raylets": raylets}).decode(), flush=True)
     sys.stdin.read()
     own.shutdown()
 
