@@ -23,7 +23,7 @@ import pytest
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
 from harness.store.log import sound_lines
 from tests.support import ROOT
-from tests.support.processes import wait_for_responses
+from tests.support.processes import children, wait_for, wait_for_responses, words_of
 from tests.support.raylets import Raylets, cluster
 
 pytest.importorskip("ray")
@@ -112,17 +112,9 @@ def prove(kind: Kind, folder: Path, url: str, wanted: bytes, kills: int = 0, lim
     return seen
 
 
-def actors(process: subprocess.Popen[str], raylets: Raylets) -> list[int]:
-    """Return the ids of the worker processes that play now."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"ray::Actor" in (path / "cmdline").read_bytes():
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                found += [int(path.name)] if parent in raylets.raylets else []
-        except OSError:
-            continue
-    return found
+def actors(*raylets: int) -> list[int]:
+    """Return the ids of the workers that play now, on these raylets."""
+    return [process for raylet in raylets for process in children(raylet) if b"ray::Actor" in words_of(process)]
 
 
 @pytest.mark.parametrize(
@@ -150,3 +142,105 @@ def test_cluster_gives_the_bytes_of_one_process(
         quick = ("--timeout", "2") if faults else ()
         assert command(kind, url, tasks, tmp_path, *on(raylets, workers), *options, *quick).wait() == 0
         prove(kind, tmp_path / "run", url, wanted(kind))
+
+
+def test_lost_workers_cost_only_what_was_in_flight(
+    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+) -> None:
+    """SIGKILL of a worker, and of the one that replaces it."""
+    with endpoint(*SLOW) as url:
+        process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        first = actors(*raylets.raylets)
+        os.kill(first[0], signal.SIGKILL)
+        replacement = wait_for(lambda: set(actors(*raylets.raylets)) - set(first))
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 40)
+        os.kill(replacement.pop(), signal.SIGKILL)
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=2)
+
+
+def test_lost_driver_is_resumed_by_either_engine(
+    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+) -> None:
+    """Local, then SIGINT; on the cluster, then SIGKILL; local again, to the end."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        process = command(CHAINS, url, tasks, tmp_path)
+        wait_for_responses(CHAINS.responses(folder), 20)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
+        wait_for_responses(CHAINS.responses(folder), 60)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not actors(*raylets.raylets))
+        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS), kills=1)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_all_processes_saves_what_is_answered(
+    number: signal.Signals,
+    code: int,
+    tasks: Path,
+    wanted: Callable[[Kind], bytes],
+    tmp_path: Path,
+) -> None:
+    """A terminal sends a signal to the whole process group, which holds the processes of an own cluster too."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        own = ("--engine", "ray", "--workers", "2")
+        process = command(CHAINS, url, tasks, tmp_path, *own, start_new_session=True)
+        wait_for_responses(CHAINS.responses(folder), 20)
+        os.killpg(process.pid, number)
+        assert process.wait() == code
+        seen = stats(url)
+        assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS))
+
+
+def test_silent_worker_is_given_up_and_its_slots_kept(
+    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+) -> None:
+    """SIGSTOP for longer than a turn may take; it is never continued."""
+    with endpoint(*SLOW) as url:
+        hurried = (*HURRIED, "crew.SILENT_SECONDS=2", "--")
+        process = command(CHAINS, url, tasks, tmp_path, *on(raylets), start=hurried)
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        os.kill(actors(*raylets.raylets)[0], signal.SIGSTOP)
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
+    wait_for(lambda: not actors(*raylets.raylets))
+
+
+def test_lost_raylet_keeps_its_slots_until_its_workers_end(
+    tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
+) -> None:
+    """SIGKILL of a raylet leaves its workers alive, with requests in flight."""
+    with endpoint(*SLOW) as url, cluster(1, 1, 1) as raylets:
+        process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        hit = next(raylet for raylet in raylets.raylets if actors(raylet))
+        os.kill(hit, signal.SIGKILL)
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
+
+
+def test_cluster_that_loses_its_head_ends_the_run(
+    tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
+) -> None:
+    """Exit code 4 before Ray itself ends this process, and everything answered is on file."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        with cluster(2) as raylets:
+            hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "--")
+            process = command(CHAINS, url, tasks, tmp_path, *on(raylets), start=hurried)
+            wait_for_responses(CHAINS.responses(folder), 10)
+            os.kill(raylets.head, signal.SIGKILL)
+            assert process.wait() == 4
+        seen = stats(url)
+        assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS))
