@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 STORE_BYTES = 80_000_000
 """Of an object store: about the least that Ray accepts."""
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,12 @@ class Raylets:
 
 
 @contextmanager
-def cluster(*cpus: int) -> Iterator[Raylets]:
-    """Start a raylet for each number of CPUs; the first is with the head."""
+def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
+    """Start a raylet for each number of CPUs; the first is with the head. `settings` are variables of the environment."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "tests.support.raylets", folder, *map(str, cpus)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command, env={**os.environ, **QUIET, **settings}, **pipes) as process:
             assert process.stdin and process.stdout
             try:
                 found = orjson.loads(process.stdout.readline())
@@ -66,5 +70,4 @@ def _serve(folder: str, cpus: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     _serve(sys.argv[1], [int(word) for word in sys.argv[2:]])

@@ -163,6 +163,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
 
     Call it in the main thread. Raise `MachineError`.
     """
+    _check(address)
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
         own |= {"include_dashboard": False, "_temp_dir": folder}
@@ -173,9 +174,18 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
             ray.shutdown()
 
 
+def _check(address: str | None) -> None:
+    """Raise `MachineError` for an address at which there is nobody; Ray tries one for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if "//" in host:
+        raise MachineError(f"--ray-address {address}: run on a machine of the cluster, and give its head as HOST:PORT")
+    if port.isdigit() and not _answers(host, int(port)):
+        raise MachineError(f"no Ray cluster answers at {address}: start one with `ray start --head`")
+
+
 def _init(address: str | None, options: dict[str, Any]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    logging.getLogger("ray").addHandler(logging.NullHandler())  # Python shows warnings that have no handler
+    logging.getLogger("ray").handlers = [logging.NullHandler()]
     worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
         with _secrets_hidden():
@@ -230,8 +240,12 @@ def plays_code(benchmark: Benchmark) -> bool:
 def head_answers() -> bool:
     """Return whether the head of the cluster takes connections; without it Ray ends this process after a minute."""
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return _answers(host, int(port))
+
+
+def _answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), port), timeout=5).close()
     except OSError:
         return False
     return True

@@ -219,7 +219,7 @@ def test_lost_raylet_keeps_its_slots_until_its_workers_end(
     tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
 ) -> None:
     """SIGKILL of a raylet leaves its workers alive, with requests in flight."""
-    with endpoint(*SLOW) as url, cluster(1, 1, 1) as raylets:
+    with endpoint(*SLOW) as url, cluster(1, 1, 1, RAY_health_check_period_ms="500") as raylets:
         process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
         wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
         hit = next(raylet for raylet in raylets.raylets if actors(raylet))
