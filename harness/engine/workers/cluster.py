@@ -185,7 +185,7 @@ def _check(address: str | None) -> None:
 
 def _init(address: str | None, options: dict[str, Any]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    logging.getLogger("ray").handlers = [logging.NullHandler()]
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
     worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
         with _secrets_hidden():

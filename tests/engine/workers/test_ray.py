@@ -244,3 +244,64 @@ def test_cluster_that_loses_its_head_ends_the_run(
         assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
         assert command(CHAINS, url, tasks, tmp_path).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
+
+
+def test_models_share_one_limit_on_replicas_with_quirks(
+    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+) -> None:
+    """Two models at two addresses that refuse a parameter, which one worker learns for all."""
+    quirky = ("--latency", "0.02", "--imitate", "openai")
+    models = ("--model", "gpt-5", "--model", "gpt-5-mini")
+    with endpoint(*quirky) as first, endpoint(*quirky) as second:
+        for results, options in ((tmp_path / "local", ()), (tmp_path / "ray", on(raylets))):
+            whole = run_command(first, tasks, results, "--api-url", second, *CHAINS.words, *models[2:], model=models[1])
+            limited = ("--concurrency", str(LIMIT), "--no-html", "--temperature", "0.5", *options)
+            subprocess.run([*whole, *limited], check=True, stdout=subprocess.DEVNULL)
+        for model in models[1::2]:
+            assert CHAINS.results(tmp_path / "ray" / model) == CHAINS.results(tmp_path / "local" / model)
+            found = orjson.loads((tmp_path / "ray" / model / "run_weibo.json").read_bytes())
+            assert found["provenance"]["quirks"]
+        assert max(stats(url)["most_in_flight"] for url in (first, second)) <= LIMIT
+
+
+def test_rate_holds_over_all_workers(
+    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+) -> None:
+    """600 requests a minute by the endpoint's own clock: 100 of them take 9.9 seconds, within 2 %."""
+    with endpoint("--latency", "0.02") as url:
+        assert command(CHAINS, url, tasks, tmp_path, *on(raylets), "--rpm", "600").wait() == 0
+        seen = prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
+    assert seen["seconds"] == pytest.approx((seen["requests"] - 1) / 10.0, rel=0.02)
+
+
+BLOCKED = """
+import agentsociety_benchmark.benchmarks as benchmarks
+class Own(benchmarks.DailyMobilityAgent):
+    async def forward(self):
+        while self.id % 12 == 1:
+            pass
+"""
+
+
+def test_agent_that_blocks_is_broken_off_in_its_worker(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
+    """An endless loop in some residents: they fail, and the others go on, as in one process."""
+    (tmp_path / "agent.py").write_text(BLOCKED)
+    blocked = Kind((*DAYS.words, "--agent", str(tmp_path / "agent.py")), DAYS.subset, DAYS.model)
+    with endpoint() as url:
+        for results, options in ((tmp_path / "local", ()), (tmp_path / "ray", on(raylets))):
+            assert command(blocked, url, tasks, results, *options).wait() == 1
+    kept = [sorted(blocked.results(tmp_path / name / "run").splitlines()) for name in ("local", "ray")]
+    failures = tmp_path / "ray" / "run" / "failures_beijing.jsonl"
+    assert kept[0] == kept[1] != []
+    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked"}
+
+
+def test_what_cannot_start_ends_with_a_sentence(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
+    """No free CPU, and nobody at the address: exit code 4, and one line on what to do."""
+    nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
+    hurried = (*HURRIED, "cluster.START_SECONDS=3", "--")
+    for options in (nobody, on(raylets, 9)):
+        process = command(CHAINS, "http://127.0.0.1:1/v1", tasks, tmp_path, *options, start=hurried, stderr=subprocess.PIPE)
+        _, complaint = process.communicate()
+        assert process.returncode == 4
+        assert complaint.startswith("harness: ") and complaint.count("\n") == 1
