@@ -34,9 +34,23 @@ def children(process: int) -> list[int]:
     return found
 
 
+def descendants(process: int) -> list[int]:
+    """Return the ids of all processes below a process."""
+    return [one for child in children(process) for one in (child, *descendants(child))]
+
+
 def words_of(process: int) -> bytes:
     """Return the command line of a process, empty if it has ended."""
+    return _entry(process, "cmdline")
+
+
+def environment_of(process: int) -> bytes:
+    """Return the environment that a process began with, empty if it has ended."""
+    return _entry(process, "environ")
+
+
+def _entry(process: int, name: str) -> bytes:
     try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
+        return Path(f"/proc/{process}/{name}").read_bytes()
     except OSError:
         return b""

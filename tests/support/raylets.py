@@ -48,6 +48,14 @@ def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
                 process.stdin.close()
 
 
+JOBS = "import sys; from ray._raylet import GcsClient; print(GcsClient(address=sys.argv[1]).get_all_job_info())"
+
+
+def jobs(raylets: Raylets) -> bytes:
+    """Return what the cluster's head keeps of its jobs, as text."""
+    return subprocess.run([sys.executable, "-c", JOBS, raylets.address], check=True, capture_output=True).stdout
+
+
 def _serve(folder: str, cpus: list[int]) -> None:
     """Start the cluster, print what it is, and end it with the standard input."""
     from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET

@@ -23,8 +23,8 @@ import pytest
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
 from harness.store.log import sound_lines
 from tests.support import ROOT
-from tests.support.processes import children, wait_for, wait_for_responses, words_of
-from tests.support.raylets import Raylets, cluster
+from tests.support.processes import children, descendants, environment_of, wait_for, wait_for_responses, words_of
+from tests.support.raylets import Raylets, cluster, jobs
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 LIMIT = 8
 SLOW = ("--latency", "0.3", "--jitter", "0.3")
 AGENT = ROOT / "examples" / "commuting_agent.py"
+KEY = "sk-kept-from-the-cluster"
 HURRIED = (sys.executable, "-m", "tests.support.hurried")
 
 
@@ -179,26 +180,45 @@ def test_lost_driver_is_resumed_by_either_engine(
         prove(CHAINS, folder, url, wanted(CHAINS), kills=1)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_to_all_processes_saves_what_is_answered(
-    number: signal.Signals,
-    code: int,
-    tasks: Path,
-    wanted: Callable[[Kind], bytes],
-    tmp_path: Path,
+def test_interrupt_of_a_terminal_saves_what_is_answered(
+    tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
 ) -> None:
-    """A terminal sends a signal to the whole process group, which holds the processes of an own cluster too."""
+    """SIGINT goes to the whole process group, which an own cluster is part of; none of its processes has the key."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
-        own = ("--engine", "ray", "--workers", "2")
-        process = command(CHAINS, url, tasks, tmp_path, *own, start_new_session=True)
+        options = ("--engine", "ray", "--workers", "2", "--api-key", KEY)
+        environment = {**os.environ, "LLM_API_KEY": KEY, "LLM_API_BASE": url}
+        process = command(CHAINS, url, tasks, tmp_path, *options, start_new_session=True, env=environment)
         wait_for_responses(CHAINS.responses(folder), 20)
-        os.killpg(process.pid, number)
-        assert process.wait() == code
+        below = descendants(process.pid)
+        assert any(b"ray::Actor" in words_of(one) for one in below)
+        assert not [one for one in below if KEY.encode() in words_of(one) + environment_of(one)]
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() == 130
         seen = stats(url)
         assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
         assert command(CHAINS, url, tasks, tmp_path).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
+
+
+def test_termination_saves_what_is_answered_and_leaves_no_key(
+    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+) -> None:
+    """SIGTERM to a driver on a cluster, whose logs and list of jobs do not have the key."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = command(CHAINS, url, tasks, tmp_path, *on(raylets), "--api-key", KEY, **pipes)
+        wait_for_responses(CHAINS.responses(folder), 20)
+        process.send_signal(signal.SIGTERM)
+        shown, _ = process.communicate()
+        assert process.returncode == 143
+        assert "(raylet)" not in shown and "Ray cluster." not in shown
+        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS))
+    logs = [path.read_bytes() for path in raylets.folder.rglob("*") if path.is_file()]
+    assert len(logs) > 10
+    assert not [text for text in [*logs, jobs(raylets)] if KEY.encode() in text]
 
 
 def test_silent_worker_is_given_up_and_its_slots_kept(
