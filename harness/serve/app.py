@@ -156,7 +156,8 @@ class _Endpoint:
         between the first and the last request.
         """
         first, last = self._arrivals
-        counts = {**self._counts, "seconds": round(last - first, 3), "distinct_bodies": len(self._tries), "faults": self._faults}
+        counts = {**self._counts, "seconds": round(last - first, 3)}
+        counts |= {"distinct_bodies": len(self._tries), "faults": self._faults}
         return wire.respond(HttpReply(200, orjson.dumps(counts)))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:

@@ -6,16 +6,19 @@ A process of its own starts it: Ray sets signal handlers, and leaves threads beh
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+
+from tests.support.processes import descendants
 
 STORE_BYTES = 80_000_000
 """Of an object store: about the least that Ray accepts."""
@@ -35,7 +38,7 @@ class Raylets:
 
 @contextmanager
 def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
-    """Start a raylet for each number of CPUs; the first is with the head. `settings` are variables of the environment."""
+    """Start a raylet for each number of CPUs; the first is with the head. `settings` are environment variables."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "tests.support.raylets", folder, *map(str, cpus)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -70,11 +73,9 @@ def _serve(folder: str, cpus: list[int]) -> None:
     head = nodes[0].all_processes[PROCESS_TYPE_GCS_SERVER][0].process.pid
     print(orjson.dumps({"address": own.address, "head": head, "raylets": raylets}).decode(), flush=True)
     sys.stdin.read()
-    for node in nodes:
-        for started in node.all_processes.values():
-            for one in started:
-                one.process.terminate()  # a raylet ends its workers; `Cluster.shutdown` waits minutes for a lost head
-    os._exit(0)
+    for process in descendants(os.getpid()):  # `Cluster.shutdown` would wait minutes for a head that is lost
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 if __name__ == "__main__":

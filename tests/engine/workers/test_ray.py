@@ -10,9 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +54,8 @@ DAYS = Kind(("dailymobility",), "beijing", "baseline/commuter")
 AGENTS = Kind((*DAYS.words, "--agent", str(AGENT)), DAYS.subset, DAYS.model)
 KINDS = {"chains": CHAINS, "days": DAYS, "agents": AGENTS}
 
+Wanted = Callable[[Kind], bytes]
+
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -66,7 +66,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wanted(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], bytes]:
+def wanted(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Wanted:
     """The results of runs in one process, each made once."""
     found: dict[Kind, bytes] = {}
 
@@ -74,7 +74,7 @@ def wanted(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[K
         if kind not in found:
             results = tmp_path_factory.mktemp("local")
             with endpoint() as url:
-                assert command(kind, url, tasks, results).wait() == 0
+                assert Commands(tasks, results)(kind, url).wait() == 0
             found[kind] = kind.results(results / "run")
         return found[kind]
 
@@ -87,13 +87,35 @@ def raylets() -> Iterator[Raylets]:
         yield found
 
 
-def command(
-    kind: Kind, url: str, tasks: Path, results: Path, *options: str, start: tuple[str, ...] = HARNESS, **more: Any
-) -> subprocess.Popen[str]:
-    words = ("--concurrency", str(LIMIT), "--name", "run", "--no-html", *options)
-    whole = run_command(url, tasks, results, *kind.words, *words, model=kind.model)
-    more = {"stdout": subprocess.DEVNULL, **more}
-    return subprocess.Popen([*start, *whole[len(HARNESS) :]], text=True, **more)
+class Commands:
+    """Runs in the test's folder; `end` those that still go on."""
+
+    def __init__(self, tasks: Path, results: Path) -> None:
+        self._tasks = tasks
+        self._results = results
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __call__(
+        self, kind: Kind, url: str, *options: str, start: tuple[str, ...] = HARNESS, name: str = "run", **more: Any
+    ) -> subprocess.Popen[str]:
+        words = ("--concurrency", str(LIMIT), "--name", name, "--no-html", *options)
+        whole = run_command(url, self._tasks, self._results, *kind.words, *words, model=kind.model)
+        more = {"stdout": subprocess.DEVNULL, **more}
+        self._started.append(process := subprocess.Popen([*start, *whole[len(HARNESS) :]], text=True, **more))
+        return process
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def play(tasks: Path, tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tasks, tmp_path)
+    yield commands
+    commands.end()
 
 
 def on(raylets: Raylets, workers: int = 2) -> tuple[str, ...]:
@@ -132,8 +154,8 @@ def test_cluster_gives_the_bytes_of_one_process(
     workers: int,
     faults: tuple[str, ...],
     options: tuple[str, ...],
-    tasks: Path,
-    wanted: Callable[[Kind], bytes],
+    play: Commands,
+    wanted: Wanted,
     raylets: Raylets,
     tmp_path: Path,
 ) -> None:
@@ -141,16 +163,16 @@ def test_cluster_gives_the_bytes_of_one_process(
     kind = KINDS[name]
     with endpoint("--latency", "0.02", *faults) as url:
         quick = ("--timeout", "2") if faults else ()
-        assert command(kind, url, tasks, tmp_path, *on(raylets, workers), *options, *quick).wait() == 0
+        assert play(kind, url, *on(raylets, workers), *options, *quick).wait() == 0
         prove(kind, tmp_path / "run", url, wanted(kind))
 
 
 def test_lost_workers_cost_only_what_was_in_flight(
-    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
 ) -> None:
     """SIGKILL of a worker, and of the one that replaces it."""
     with endpoint(*SLOW) as url:
-        process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
+        process = play(CHAINS, url, *on(raylets))
         wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
         first = actors(*raylets.raylets)
         os.kill(first[0], signal.SIGKILL)
@@ -162,33 +184,31 @@ def test_lost_workers_cost_only_what_was_in_flight(
 
 
 def test_lost_driver_is_resumed_by_either_engine(
-    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
 ) -> None:
     """Local, then SIGINT; on the cluster, then SIGKILL; local again, to the end."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
-        process = command(CHAINS, url, tasks, tmp_path)
+        process = play(CHAINS, url)
         wait_for_responses(CHAINS.responses(folder), 20)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
-        process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
+        process = play(CHAINS, url, *on(raylets))
         wait_for_responses(CHAINS.responses(folder), 60)
         process.kill()
         process.wait()
         wait_for(lambda: not actors(*raylets.raylets))
-        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        assert play(CHAINS, url).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS), kills=1)
 
 
-def test_interrupt_of_a_terminal_saves_what_is_answered(
-    tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
-) -> None:
+def test_interrupt_of_a_terminal_saves_what_is_answered(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
     """SIGINT goes to the whole process group, which an own cluster is part of; none of its processes has the key."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
         options = ("--engine", "ray", "--workers", "2", "--api-key", KEY)
         environment = {**os.environ, "LLM_API_KEY": KEY, "LLM_API_BASE": url}
-        process = command(CHAINS, url, tasks, tmp_path, *options, start_new_session=True, env=environment)
+        process = play(CHAINS, url, *options, start_new_session=True, env=environment)
         wait_for_responses(CHAINS.responses(folder), 20)
         below = descendants(process.pid)
         assert any(b"ray::Actor" in words_of(one) for one in below)
@@ -197,24 +217,24 @@ def test_interrupt_of_a_terminal_saves_what_is_answered(
         assert process.wait() == 130
         seen = stats(url)
         assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
-        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        assert play(CHAINS, url).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
 
 
 def test_termination_saves_what_is_answered_and_leaves_no_key(
-    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
 ) -> None:
     """SIGTERM to a driver on a cluster, whose logs and list of jobs do not have the key."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = command(CHAINS, url, tasks, tmp_path, *on(raylets), "--api-key", KEY, **pipes)
+        process = play(CHAINS, url, *on(raylets), "--api-key", KEY, **pipes)
         wait_for_responses(CHAINS.responses(folder), 20)
         process.send_signal(signal.SIGTERM)
         shown, _ = process.communicate()
         assert process.returncode == 143
         assert "(raylet)" not in shown and "Ray cluster." not in shown
-        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        assert play(CHAINS, url).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
     logs = [path.read_bytes() for path in raylets.folder.rglob("*") if path.is_file()]
     assert len(logs) > 10
@@ -222,12 +242,12 @@ def test_termination_saves_what_is_answered_and_leaves_no_key(
 
 
 def test_silent_worker_is_given_up_and_its_slots_kept(
-    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
 ) -> None:
     """SIGSTOP for longer than a turn may take; it is never continued."""
     with endpoint(*SLOW) as url:
         hurried = (*HURRIED, "crew.SILENT_SECONDS=2", "--")
-        process = command(CHAINS, url, tasks, tmp_path, *on(raylets), start=hurried)
+        process = play(CHAINS, url, *on(raylets), start=hurried)
         wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
         os.kill(actors(*raylets.raylets)[0], signal.SIGSTOP)
         assert process.wait() == 0
@@ -235,12 +255,10 @@ def test_silent_worker_is_given_up_and_its_slots_kept(
     wait_for(lambda: not actors(*raylets.raylets))
 
 
-def test_lost_raylet_keeps_its_slots_until_its_workers_end(
-    tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
-) -> None:
+def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
     """SIGKILL of a raylet leaves its workers alive, with requests in flight."""
     with endpoint(*SLOW) as url, cluster(1, 1, 1, RAY_health_check_period_ms="500") as raylets:
-        process = command(CHAINS, url, tasks, tmp_path, *on(raylets))
+        process = play(CHAINS, url, *on(raylets))
         wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
         hit = next(raylet for raylet in raylets.raylets if actors(raylet))
         os.kill(hit, signal.SIGKILL)
@@ -248,27 +266,23 @@ def test_lost_raylet_keeps_its_slots_until_its_workers_end(
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
 
 
-def test_cluster_that_loses_its_head_ends_the_run(
-    tasks: Path, wanted: Callable[[Kind], bytes], tmp_path: Path
-) -> None:
+def test_cluster_that_loses_its_head_ends_the_run(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
     """Exit code 4 before Ray itself ends this process, and everything answered is on file."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
         with cluster(2) as raylets:
             hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "--")
-            process = command(CHAINS, url, tasks, tmp_path, *on(raylets), start=hurried)
+            process = play(CHAINS, url, *on(raylets), start=hurried)
             wait_for_responses(CHAINS.responses(folder), 10)
             os.kill(raylets.head, signal.SIGKILL)
             assert process.wait() == 4
         seen = stats(url)
         assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
-        assert command(CHAINS, url, tasks, tmp_path).wait() == 0
+        assert play(CHAINS, url).wait() == 0
         prove(CHAINS, folder, url, wanted(CHAINS))
 
 
-def test_models_share_one_limit_on_replicas_with_quirks(
-    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
-) -> None:
+def test_models_share_one_limit_on_replicas_with_quirks(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
     """Two models at two addresses that refuse a parameter, which one worker learns for all."""
     quirky = ("--latency", "0.02", "--imitate", "openai")
     models = ("--model", "gpt-5", "--model", "gpt-5-mini")
@@ -284,12 +298,10 @@ def test_models_share_one_limit_on_replicas_with_quirks(
         assert max(stats(url)["most_in_flight"] for url in (first, second)) <= LIMIT
 
 
-def test_rate_holds_over_all_workers(
-    tasks: Path, wanted: Callable[[Kind], bytes], raylets: Raylets, tmp_path: Path
-) -> None:
+def test_rate_holds_over_all_workers(play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path) -> None:
     """600 requests a minute by the endpoint's own clock: 100 of them take 9.9 seconds, within 2 %."""
     with endpoint("--latency", "0.02") as url:
-        assert command(CHAINS, url, tasks, tmp_path, *on(raylets), "--rpm", "600").wait() == 0
+        assert play(CHAINS, url, *on(raylets), "--rpm", "600").wait() == 0
         seen = prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
     assert seen["seconds"] == pytest.approx((seen["requests"] - 1) / 10.0, rel=0.02)
 
@@ -303,25 +315,25 @@ class Own(benchmarks.DailyMobilityAgent):
 """
 
 
-def test_agent_that_blocks_is_broken_off_in_its_worker(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
+def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
     """An endless loop in some residents: they fail, and the others go on, as in one process."""
     (tmp_path / "agent.py").write_text(BLOCKED)
     blocked = Kind((*DAYS.words, "--agent", str(tmp_path / "agent.py")), DAYS.subset, DAYS.model)
     with endpoint() as url:
-        for results, options in ((tmp_path / "local", ()), (tmp_path / "ray", on(raylets))):
-            assert command(blocked, url, tasks, results, *options).wait() == 1
-    kept = [sorted(blocked.results(tmp_path / name / "run").splitlines()) for name in ("local", "ray")]
-    failures = tmp_path / "ray" / "run" / "failures_beijing.jsonl"
+        for name, options in (("local", ()), ("ray", on(raylets))):
+            assert play(blocked, url, *options, name=name).wait() == 1
+    kept = [sorted(blocked.results(tmp_path / name).splitlines()) for name in ("local", "ray")]
+    failures = tmp_path / "ray" / "failures_beijing.jsonl"
     assert kept[0] == kept[1] != []
     assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked"}
 
 
-def test_what_cannot_start_ends_with_a_sentence(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
+def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
     """No free CPU, and nobody at the address: exit code 4, and one line on what to do."""
     nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
     hurried = (*HURRIED, "cluster.START_SECONDS=3", "--")
     for options in (nobody, on(raylets, 9)):
-        process = command(CHAINS, "http://127.0.0.1:1/v1", tasks, tmp_path, *options, start=hurried, stderr=subprocess.PIPE)
+        process = play(CHAINS, "http://127.0.0.1:1/v1", *options, start=hurried, stderr=subprocess.PIPE)
         _, complaint = process.communicate()
         assert process.returncode == 4
         assert complaint.startswith("harness: ") and complaint.count("\n") == 1
