@@ -156,7 +156,7 @@ class _Endpoint:
         between the first and the last request.
         """
         first, last = self._arrivals
-        counts = {**self._counts, "seconds": round(last - first, 3)}
+        counts: dict[str, Any] = {**self._counts, "seconds": round(last - first, 3)}
         counts |= {"distinct_bodies": len(self._tries), "faults": self._faults}
         return wire.respond(HttpReply(200, orjson.dumps(counts)))
 

@@ -13,21 +13,21 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
-from ray._private import utils, worker
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray._private import worker
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
 from harness.benchmark import Benchmark
@@ -40,6 +40,8 @@ from harness.engine.workers.messages import Raised, packed, unpacked
 from harness.engine.workers.player import LEASE_SECONDS, LanePart, Lease, Player
 from harness.engine.workers.shipping import packed as pack
 from harness.errors import BadInput, HarnessError, MachineError
+
+T = TypeVar("T")
 
 START_SECONDS = 60.0
 """The longest wait for workers to start."""
@@ -104,9 +106,9 @@ class RayWorker:
         try:
             answer: bytes = await self.handle.turn.remote(sent, seconds)
         except RayActorError as error:
-            alive = await anyio.to_thread.run_sync(_is_alive, self.node)
+            alive = await _aside(lambda: _is_alive(self.node))
             why = "its process ended" if alive else "its machine is gone"
-            raise WorkerGone(why, certain=alive) from error
+            raise WorkerGone(why, certain=alive and isinstance(error, ActorDiedError)) from error
         return answer
 
     def kill(self) -> None:
@@ -125,7 +127,7 @@ class Cluster:
 
     async def start(self, count: int) -> list[RayWorker]:
         """Return so many new workers that are ready. Raise `HarnessError`."""
-        return await anyio.to_thread.run_sync(self.started, count, abandon_on_cancel=True)
+        return await _aside(lambda: self.started(count))
 
     def started(self, count: int) -> list[RayWorker]:
         actor = ray.remote(Actor).options(
@@ -200,13 +202,11 @@ def _init(address: str | None, options: dict[str, Any]) -> None:
 
 @contextmanager
 def _secrets_hidden() -> Iterator[None]:
-    """Keep keys from Ray: its processes inherit the environment, and the cluster lists the driver's command line."""
+    """Keep keys from the processes of an own cluster, which inherit the environment."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name)}
-    listed, utils.get_entrypoint_name = utils.get_entrypoint_name, lambda: "harness"
     try:
         yield
     finally:
-        utils.get_entrypoint_name = listed
         os.environ.update(hidden)
 
 
@@ -258,6 +258,22 @@ def code_version() -> str:
     for path in sorted(root.rglob("*.py")):
         found.update(path.read_bytes())
     return f"{__version__} {found.hexdigest()[:12]}"
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Return what a call of Ray returns, from a thread that this process does not wait for at its end: once the head
+    is gone, such calls go on until Ray ends the process."""
+    loop, outcome = asyncio.get_running_loop(), Future[T]()
+    outcome.set_running_or_notify_cancel()  # a result that nobody waits for any more is no error
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(outcome, loop=loop)
 
 
 def _is_alive(node: str) -> bool:

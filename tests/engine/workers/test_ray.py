@@ -266,20 +266,25 @@ def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wante
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
 
 
-def test_cluster_that_loses_its_head_ends_the_run(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
-    """Exit code 4 before Ray itself ends this process, and everything answered is on file."""
+@pytest.mark.parametrize("machine", [False, True])
+def test_cluster_that_loses_its_head_ends_the_run(
+    machine: bool, play: Commands, wanted: Wanted, tmp_path: Path
+) -> None:
+    """Exit code 4 before Ray itself ends this process, also if raylet and workers of the machine are lost with it."""
     folder = tmp_path / "run"
     with endpoint(*SLOW) as url:
         with cluster(2) as raylets:
-            hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "--")
-            process = play(CHAINS, url, *on(raylets), start=hurried)
+            process = play(CHAINS, url, *on(raylets), start=(*HURRIED, "crew.HEAD_SECONDS=1", "--"))
             wait_for_responses(CHAINS.responses(folder), 10)
-            os.kill(raylets.head, signal.SIGKILL)
+            others = [*raylets.raylets, *actors(*raylets.raylets)] if machine else []
+            for one in (raylets.head, *others):
+                os.kill(one, signal.SIGKILL)
             assert process.wait() == 4
-        seen = stats(url)
-        assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        if not machine:
+            seen = stats(url)
+            assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
         assert play(CHAINS, url).wait() == 0
-        prove(CHAINS, folder, url, wanted(CHAINS))
+        prove(CHAINS, folder, url, wanted(CHAINS), kills=int(machine))
 
 
 def test_models_share_one_limit_on_replicas_with_quirks(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
@@ -328,12 +333,13 @@ def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: 
     assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked"}
 
 
-def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
-    """No free CPU, and nobody at the address: exit code 4, and one line on what to do."""
+def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets) -> None:
+    """No free CPU, nobody at the address, other code on the workers: one line on what to do, and its exit code."""
     nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
-    hurried = (*HURRIED, "cluster.START_SECONDS=3", "--")
-    for options in (nobody, on(raylets, 9)):
-        process = play(CHAINS, "http://127.0.0.1:1/v1", *options, start=hurried, stderr=subprocess.PIPE)
+    cases = ((nobody, "crew.LOSSES_MOST=5", 4), (on(raylets, 9), "cluster.START_SECONDS=3", 4))
+    for options, other, code in (*cases, (on(raylets, 1), "cluster.__version__=0", 2)):
+        start = (*HURRIED, other, "--")
+        process = play(CHAINS, "http://127.0.0.1:1/v1", *options, start=start, stderr=subprocess.PIPE)
         _, complaint = process.communicate()
-        assert process.returncode == 4
+        assert process.returncode == code
         assert complaint.startswith("harness: ") and complaint.count("\n") == 1
