@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from harness.benchmarks.records import count
+from harness.cost import Cost, each, plain, shown
 from harness.model import JSON
 
 USAGE = ("prompt_tokens", "completion_tokens", "requests", "untold")
@@ -26,6 +27,30 @@ def tokens(usage: Mapping[str, int]) -> str:
     return f"{counts}, without those of {missing} requests whose usage was not reported." if missing else f"{counts}."
 
 
+def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
+    """Yield the tokens of all saved replies in words, and what they cost; `users` are scored, and called `user`."""
+    yield (
+        f"All saved replies, of {user}s that are not scored too: {cost.requests} requests, {cost.prompt_tokens} prompt "
+        f"tokens ({cost.cached_tokens} cached), {cost.completion_tokens} completion tokens ({cost.reasoning_tokens} "
+        "reasoning)."
+    )
+    if cost.requests_without_usage:
+        yield (
+            f"The endpoint reported no usage for {cost.requests_without_usage} requests: about "
+            f"{cost.estimated_prompt_tokens} more prompt tokens and {cost.estimated_completion_tokens} more completion "
+            "tokens, by the ratio of tokens to bytes of the other replies."
+        )
+    if cost.money is None or cost.price is None:
+        yield "No price is known for this model."
+        return
+    about = "about " if cost.money.about else ""
+    of_each = f", {shown(each([cost.money], users))} a {user}" if users else ""
+    yield (
+        f"Cost: {about}{plain(cost.money.amount)} {cost.money.currency}{of_each}. Price: {cost.price.described}. Tries "
+        "that failed, and replies that were not saved, may have been billed in addition."
+    )
+
+
 def session(took: JSON | None, user: str) -> str | None:
     """Return how close the last session came to its bound (docs/design.md, section 4); None if nothing was played.
 
@@ -35,8 +60,20 @@ def session(took: JSON | None, user: str) -> str | None:
         return None
     others = took.get("runs", 1) - 1  # several models at one account share its slots, and so one bound
     shared = f", with those of {others} more at the same account" if others else ""
+    held_up = f" {words}" if (words := bottleneck(took)) else ""
     return (
         f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
         f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
-        f"and the longest {user}'s chain{shared})."
+        f"and the longest {user}'s chain{shared}).{held_up}"
     )
+
+
+def bottleneck(took: JSON) -> str | None:
+    """Return that the event loop held the last session up, and what to do about it; None if it did not."""
+    if (share := took.get("event_loop")) is None:
+        return None
+    workers = took.get("workers")
+    what = f"The driver of {workers} workers" if workers else "The event loop"
+    remedy = "" if workers else "`--engine ray` uses more cores, "
+    share = f"{100 * share:.0f} % of its core"
+    return f"{what} used {share} and held the run up: {remedy}`--part` splits the run (docs/scale.md)."

@@ -13,8 +13,9 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.config import address, models, options, origin, providers
+from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
+from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.engine.session import launch
 from harness.errors import BadInput
@@ -47,7 +48,11 @@ def execute(args: argparse.Namespace) -> int:
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    return max(skipped, failed, launch(plans, screen, options.engine(args), html=args.html) if plans else 0)
+    return max(
+        skipped,
+        failed,
+        launch(plans, screen, options.engine(args), html=args.html, observe=args.progress) if plans else 0,
+    )
 
 
 def _together(run: SavedRun) -> bytes:
@@ -102,7 +107,14 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
+        price=manifest.price or _price(found, manifest.identity["model"], args),
+        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
+
+
+def _price(found: address.Found | None, model: str, args: argparse.Namespace) -> Price | None:
+    """Return the price of today, for a run that has none."""
+    return prices.price_of(found, model, providers.read(args.providers, os.environ)) if found else None
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:

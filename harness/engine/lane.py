@@ -270,7 +270,8 @@ class Lane:
 class User:
     """A user in play. `number` is its place in the schedule, `position` that in the tasks file, `steps` what it had
     left at the start, `repeat` which of its repeats is played. `key` is known once its task is parsed. `counted` are
-    the steps that are counted as done, `settled` its new replies, and `busy` the seconds in flight of their requests.
+    the steps that are counted as done, `settled` the requests that the endpoint answered, and `busy` their seconds in
+    flight.
     """
 
     lane: Lane
@@ -294,11 +295,14 @@ class User:
 
     async def settle(self, body: Sized, rank: int, request: str, nth: int) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires; arguments as for `Settle`."""
-        lane = self.lane
-        reply = await lane.caller.complete(body, rank, self.name, self._warn)
+        lane, reusable = self.lane, self.run.reusable
+        if reply := reusable.reply(request, nth) if reusable else None:
+            lane.progress.replayed += 1
+        else:
+            reply = await lane.caller.complete(body, rank, self.name, self._warn)
+            self.busy += reply.seconds
+            self.settled += 1
         self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
-        self.busy += reply.seconds
-        self.settled += 1
         lane.step_done(self)
         if lane.commit.power:
             await lane.commit.saved()

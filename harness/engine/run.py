@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -19,19 +20,22 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
-from harness.endpoint.quirks import QUIRKS
+from harness.cost import Cost, Price, cost_of
+from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import SubsetProgress
-from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
+from harness.model import JSON, RunUsage, SubsetProgress
+from harness.store import fetched
+from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, differences, load
+from harness.store.reuse import SavedReplies
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark"}
+NOT_REPORTED |= {"origin", "benchmark", "price", "data_set", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -49,8 +53,8 @@ class Run:
     """One run of one subset: its tasks, its open files, and how far it is.
 
     `expected` and `done` are masks over the tasks, or over all users' repeats; those expected and not done remain. A
-    user is done once all its expected repeats are. `label` is the run's name in
-    messages. `changed` means that tasks or ground truth differ from those that the files were finished with.
+    user is done once all its expected repeats are. `label` is the run's name in messages. `changed` means that tasks or
+    ground truth differ from those that the files were finished with. `reusable` are the replies of another run.
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
@@ -67,6 +71,7 @@ class Run:
     changed: bool = False
     failed: int = 0
     diverged: int = 0
+    reusable: SavedReplies | None = None
     warnings: list[str] = field(default_factory=list)
     steps_done: int = 0
 
@@ -98,6 +103,11 @@ class Run:
     @cached_property
     def _samplings(self) -> dict[int, Sampling]:
         return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
+
+    @property
+    def cost(self) -> Cost | None:
+        """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
+        return counted_cost(self.manifest, self.store.usage)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
@@ -140,7 +150,42 @@ class Run:
         )
 
 
-def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> Run:
+def replies_to_reuse(plan: Plan, subset: str) -> SavedReplies | None:
+    """Return the replies that `--reuse` names, None without it. Raise `BadInput` if they are not what this run's own
+    requests would get: of another model, of other sampling, or samples."""
+    if plan.reuse is None:
+        return None
+    files, asked, about = RunFiles(plan.reuse, subset), plan.identity(), f"--reuse {plan.reuse}"
+    if plan.folder.exists() and plan.folder.samefile(plan.reuse):
+        raise BadInput(f"{about}: it is this very run, which takes up its own replies without that")
+    made = load(files.manifest)
+    if made is None:
+        raise BadInput(f"{about}: it has no run of {subset}")
+    temperature = {**asked["sampling"], **plan.sampling.extra_body}["temperature"]
+    if temperature != 0:
+        raise BadInput(
+            f"{about}: only at temperature 0 is one reply as good as another, and this run's is {temperature}"
+        )
+    for name, (theirs, ours) in differences(_requested(made.identity), _requested(asked)).items():
+        raise BadInput(f"{about}: {name} is {shown(theirs)} there, and {shown(ours)} in this run")
+    used = {*made.provenance.get("quirks_used", ())}
+    if spoiled := used & {"no_temperature", *_unwanted(plan)}:
+        raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
+    return SavedReplies(files.responses, plan.reuse.resolve().name, used & QUIRKS.keys())
+
+
+def _unwanted(plan: Plan) -> frozenset[str]:
+    """Return the quirks that a run's requests must not have."""
+    return WITHOUT_SCHEMA if plan.benchmark.asking.needs_schema else frozenset()
+
+
+def _requested(identity: Identity) -> JSON:
+    return {"model": identity["model"], "sampling": identity["sampling"]}
+
+
+def open_run(
+    plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console, reusable: SavedReplies | None = None
+) -> Run:
     """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
     files, old, provenance = store.files, store.manifest(), plan.provenance()
     if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
@@ -148,7 +193,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         old = None
     if old is not None:
         for name, (before, after) in differences(old.provenance, provenance).items():
-            if name not in NOT_REPORTED:
+            if name.partition(".")[0] not in NOT_REPORTED:
                 console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
     elif files.results.exists() and files.results.stat().st_size:
         raise BadInput(
@@ -161,16 +206,18 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     if not selected.any():
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
+    if reusable is not None:
+        manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *reusable.quirks})
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
-    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
+    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label, reusable=reusable)
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
         or store.outside() > 0
     )
-    for words in _state(run, old, index.users(done & ~selected)):
+    for words in _state(run, old, plan.price, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
@@ -180,6 +227,18 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         store.keep_files(plan.benchmark.all_files)
         manifest.save(files.manifest)
     return run
+
+
+def counted_cost(manifest: Manifest, usage: RunUsage) -> Cost | None:
+    """Return what a run's saved replies cost, None for a baseline.
+
+    Without any, as in a folder that came without its responses, it is what the manifest has.
+    """
+    if manifest.provenance["endpoint"] == defaults.EMBEDDED:
+        return None
+    if usage.requests or manifest.cost is None:
+        return cost_of(usage, manifest.price)
+    return msgspec.convert(manifest.cost, Cost).at(manifest.price)
 
 
 def is_bare(files: RunFiles) -> bool:
@@ -192,6 +251,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
+    known -= _unwanted(plan)
     used = old.provenance.get("quirks_used", ()) if old else ()
     truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
     made = Manifest(
@@ -214,8 +274,20 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
+        made.cost = old.cost
+        made.provenance["price"] = old.provenance.get("price") or provenance.get("price")
+    if source := _data_set(plan, made, old):
+        made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)
     return made
+
+
+def _data_set(plan: Plan, made: Manifest, old: Manifest | None) -> Any:
+    """Return the data set and the commit that `fetch` got these tasks from; None if it did not."""
+    digest = made.tasks["sha256"]
+    if source := fetched.load(plan.benchmark.folder).source(digest):
+        return {"name": source.data_set, "commit": source.commit}
+    return old.provenance.get("data_set") if old and old.tasks["sha256"] == digest else None
 
 
 def _short(value: Any) -> str:
@@ -223,14 +295,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
 
-def _state(run: Run, old: Manifest | None, extra: int) -> Iterator[str]:
-    """Yield what a user should know about the files as they were found; `extra` users are outside the share."""
+def _state(run: Run, old: Manifest | None, price: Price | None, extra: int) -> Iterator[str]:
+    """Yield what a user should know about the files as they were found; `extra` users are outside the share, and
+    `price` is today's."""
     if run.store.torn:
         yield f"{run.store.torn} torn lines were moved to *.torn; their users or replies will be requested again"
     if outside := run.store.outside():
         yield f"{outside} records are of users whose task has changed or gone; they are not counted"
     if extra:
         yield f"{extra} users of this run are outside the requested share; they stay in the run"
+    if price and (kept := run.manifest.price) and kept != price:
+        yield (
+            f"note: the price is now {price.described}; the run's cost stays at the price that the run began with "
+            "(`reeval --new-prices` takes the new one)"
+        )
     if old is not None and len(run.remaining) and run.users_done:
         yield f"resuming: {run.users_done} of {run.users} users are done"
 

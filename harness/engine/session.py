@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -21,10 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
+from harness.benchmarks import usage
 from harness.benchmarks.overview import covered, headline
+from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
+from harness.cost import shown as shown_cost
 from harness.defaults import LOCAL, Engine
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import AdaptiveControl
@@ -34,7 +38,7 @@ from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
-from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
+from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run, replies_to_reuse
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -62,16 +66,27 @@ WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
-def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: bool) -> int:
-    """Run all plans at once and finish them; return the worst exit code. Pages are made last."""
+def launch(
+    plans: Sequence[Plan],
+    console: Console,
+    engine: Engine,
+    *,
+    html: bool,
+    observe: Callable[[Snapshots], None] | None = None,
+) -> int:
+    """Run all plans at once and finish them; return the worst exit code. Pages are made last.
+
+    `observe` gets snapshots instead of the display.
+    """
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
-        indexes = _open_indexes(plans, held)
+        indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for session, lane, schedule in _play(unfinished, console, engine) if unfinished else ():
+        played = _play(unfinished, console, engine, observe) if unfinished else []
+        for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -79,6 +94,8 @@ def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: boo
                 session.finish()
         if len(plans) > 1:
             _print_ends(sessions, console)
+        if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
+            console.print(held_up, **PLAIN)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
         return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
@@ -90,13 +107,18 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
     for name in ENDS:
         table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
     for session in sessions:
-        figures = {source.files.subset: headline(source.report) for source in session.sources}
+        figures = {source.files.subset: headline(source.report) + _money(source.report) for source in session.sources}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     console.print(table, highlight=False, markup=False)
     if left := [session.plan for session in sessions if any(len(run.remaining) for run in session.runs)]:
         console.print(f"resume with: {_resume_command(left)}", **PLAIN)
+
+
+def _money(report: Report) -> str:
+    """Return what a run cost, as the end of a sentence; empty if that is not known."""
+    return f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
 
 
 def _notices(plan: Plan) -> Iterator[str]:
@@ -120,6 +142,9 @@ def _notices(plan: Plan) -> Iterator[str]:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
+    elif plan.price is None and not (provider and not provider.key_required):
+        model = plan.sampling.model
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one: docs/providers.md, Prices)"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 
@@ -129,18 +154,18 @@ _Indexes = dict[_IndexKey, TaskIndex]
 """By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
 
 
-def _open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
+def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
     """Open every tasks file, and validate it to its last line before anything else."""
     found: _Indexes = {}
     for plan in plans:
         for subset, path in plan.tasks.items():
-            if (key := _index_key(plan, subset)) not in found:
+            if (key := index_key(plan, subset)) not in found:
                 found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
                 held.callback(found[key].close)
     return found
 
 
-def _index_key(plan: Plan, subset: str) -> _IndexKey:
+def index_key(plan: Plan, subset: str) -> _IndexKey:
     return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset], plan.repeats
 
 
@@ -179,6 +204,9 @@ class Session:
         self._console = console
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
+        reusable = {subset: replies_to_reuse(plan, subset) for subset in plan.tasks}
+        for replies in filter(None, reusable.values()):
+            held.callback(replies.close)
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
@@ -190,7 +218,12 @@ class Session:
                 store.set_aside_everything()
         self.runs = [
             open_run(
-                plan, indexes[_index_key(plan, subset)], store, subset if alone else f"{plan.name}, {subset}", console
+                plan,
+                indexes[index_key(plan, subset)],
+                store,
+                subset if alone else f"{plan.name}, {subset}",
+                console,
+                reusable[subset],
             )
             for subset, store in stores.items()
         ]
@@ -246,7 +279,8 @@ class Session:
             return
         incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
         self._say(
-            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}; report: {files.report('txt')}"
+            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}{_money(report)}; "
+            f"report: {files.report('txt')}"
         )
         plan = self.plan
         self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
@@ -285,16 +319,19 @@ Played = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
 
 
-def _play(sessions: Sequence[Session], console: Console, engine: Engine) -> Played:
+def _play(
+    sessions: Sequence[Session], console: Console, engine: Engine, observe: Callable[[Snapshots], None] | None
+) -> Played:
     """Play all at once, with one limit for each account; return each session's lane and schedule."""
     work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    handlers = {number: signal.getsignal(number) for number in heeded()}
+    in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
+    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
     try:
         with ExitStack() as held:
             workers = _connected(engine, console, held)
-            observe = held.enter_context(display(console))
+            observe = observe or held.enter_context(display(console))
             return anyio.run(work, sessions, observe, engine, workers, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
@@ -320,7 +357,7 @@ async def _in_this_process(
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
         lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
-        return await _played(sessions, lanes, observe)
+        return await _played(sessions, lanes, observe, workers)
 
 
 async def _on_workers(
@@ -330,17 +367,19 @@ async def _on_workers(
 
     made = openings([(session.plan, session.unfinished) for session in sessions])
     async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe)
+        return await _played(sessions, lanes, observe, workers)
 
 
-async def _played(sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None]) -> Played:
+async def _played(
+    sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None], workers: int
+) -> Played:
     session_of = dict(zip(lanes, sessions, strict=True))
 
     async def ended(lane: Lane, schedule: JSON) -> None:
         await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
     seed = sessions[0].plan.selection["sample_seed"]
-    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
     await engine.run()
     return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
 
@@ -369,9 +408,10 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
+    reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *headers])
 
 
 def _this_python() -> str:
