@@ -132,6 +132,7 @@ class _Endpoint:
         self._tries: Counter[bytes] = Counter()
         self._faults: Counter[str] = Counter()
         self._in_flight = 0
+        self._arrivals = 0.0, 0.0
         self._counts = dict.fromkeys(("requests", "most_in_flight", "completed", "streamed", "foreign_keys"), 0)
 
     async def models(self, request: web.Request) -> web.Response:
@@ -151,12 +152,17 @@ class _Endpoint:
 
     async def stats(self, request: web.Request) -> web.Response:
         """Return the counts. `requests` are all for completions, including refused and malformed ones; `completed` got
-        their completion, `streamed` got it as a stream; `foreign_keys` came without the key.
+        their completion, `streamed` got it as a stream; `foreign_keys` came without the key. `seconds` are those
+        between the first and the last request.
         """
-        counts = {**self._counts, "distinct_bodies": len(self._tries), "faults": self._faults}
+        first, last = self._arrivals
+        counts: dict[str, Any] = {**self._counts, "seconds": round(last - first, 3)}
+        counts |= {"distinct_bodies": len(self._tries), "faults": self._faults}
         return wire.respond(HttpReply(200, orjson.dumps(counts)))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
+        now = time.monotonic()
+        self._arrivals = self._arrivals[0] or now, now
         self._counts["requests"] += 1
         body = await request.read()
         if (refusal := self._foreign(request)) is not None:
