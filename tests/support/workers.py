@@ -102,7 +102,7 @@ class Fake:
         with another_loop():
             heard = self.player.turn(m.encode(arrived), seconds)
         await self._delayed(seconds)
-        self.outbox += m.to_driver(heard)
+        self.outbox += [message for message in m.to_driver(heard) if not isinstance(message, m.Worked)]
         most = len(self.outbox) if self.loss is None else self.loss.after - self.heard
         given = self._cut(self.outbox, most)
         self.heard += len(given)
