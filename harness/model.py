@@ -325,6 +325,17 @@ class AtRisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a run is that goes by batches: the `number` of the last wave, from 1, and what is at the provider: so many
+    `batches` with so many `requests`, of which the provider has `completed` some."""
+
+    number: int
+    batches: int
+    requests: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
@@ -339,7 +350,7 @@ class Snapshot:
     times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
     failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the last ones,
-    the newest first. `over` is whether the run has ended, in any way.
+    the newest first. `over` is whether the run has ended, in any way. `wave` is None for a run without batches.
     """
 
     name: str
@@ -377,6 +388,7 @@ class Snapshot:
     awaited: float = 0.0
     at_most: bool = False
     hedged: int = 0
+    wave: Wave | None = None
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -14,6 +14,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
 from harness.endpoint.address import Address
+from harness.endpoint.batches import BatchApi
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.client import Client
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
@@ -21,7 +22,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.rates import Rates
 from harness.endpoint.replicas import Replicas
-from harness.endpoint.transport import Transport
+from harness.engine.batches import Batches
 from harness.engine.lane import Lane
 from harness.engine.progress import Findings
 from harness.engine.run import Run
@@ -132,11 +133,10 @@ async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
 
 
 async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpoints, held: AsyncExitStack) -> Lane:
-    tuning, limiter, findings = plan.tuning, Limiter(account.slots), Findings(runs, time.monotonic)
+    tuning, findings = plan.tuning, Findings(runs, time.monotonic)
+    limiter = Limiter(_slots_for_all(runs) if tuning.batch else account.slots)
     addresses = plan.found.addresses if plan.found else embedded[type(plan.benchmark)]
-    clients: list[tuple[str, Transport]] = [
-        (address.shown, await account.client(address, plan, limiter, held)) for address in addresses
-    ]
+    clients = [(address.shown, await account.client(address, plan, limiter, held)) for address in addresses]
     several = Replicas(clients, time.monotonic, findings.replica) if len(clients) > 1 else None
     known = {name for run in runs for name in run.manifest.provenance["quirks"]}
     caller = Caller(
@@ -145,6 +145,10 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
         Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge),
         clock=time.monotonic,
     )
+    batches = None
+    if tuning.batch:
+        api, given = BatchApi(clients[0][1]), plan.sampling.extra_body
+        batches = Batches(api, caller, findings, known=known, given=given, clock=time.monotonic)
     where = several.where if several else lambda user: plan.endpoint
     return Lane(
         plan.name,
@@ -155,4 +159,10 @@ async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpo
         power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
+        batches=batches,
     )
+
+
+def _slots_for_all(runs: Sequence[Run]) -> Slots:
+    """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
+    return Slots(FixedControl(sum([len(run.remaining) for run in runs])), time.monotonic)

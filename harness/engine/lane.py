@@ -11,12 +11,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import numpy as np
 
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import HEDGED, Caller
+from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
 from harness.engine.play import Ended, play_user
 from harness.engine.progress import Findings, Progress
@@ -35,7 +37,7 @@ from harness.errors import (
     Rejected,
     TransportFault,
 )
-from harness.model import JSON, Completion, Failure, Snapshot
+from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
@@ -51,6 +53,7 @@ class Lane:
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at.
+    `batches` settle the requests instead of the caller, which then has the counts alone.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class Lane:
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
         player: Player | None = None,
+        batches: Batches | None = None,
     ) -> None:
         self.caller = caller
+        self.batches = batches
         self._player = player or play_here
         self.runs = findings.runs
         self.ending: HarnessError | None = None
@@ -91,6 +96,8 @@ class Lane:
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self.commit.serve)
+                if self.batches:
+                    background.start_soon(self.guarded, partial(self.batches.serve, self._all_wait, self.commit.saved))
                 await self._all_started.wait()
             background.cancel_scope.cancel()
         if not isinstance(self.ending, MachineError):
@@ -101,6 +108,11 @@ class Lane:
     def has_more(self) -> bool:
         """Return whether users wait to be started; a stopping lane starts none."""
         return bool(self.schedule) and self.ending is None
+
+    def _all_wait(self) -> bool:
+        """Return whether every user has started, and each that has not ended waits for a batch."""
+        assert self.batches is not None
+        return not self.schedule and self.batches.users_waiting >= self.in_play
 
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
@@ -155,7 +167,8 @@ class Lane:
     def snapshot(self) -> Snapshot:
         longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
-        return self.progress.snapshot(self.schedule.remaining_steps, longest, stopping, self.over)
+        wave = self.batches.wave if self.batches else None
+        return self.progress.snapshot(self.schedule.remaining_steps, longest, stopping, self.over, wave)
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do some work; an error after which no user can go on ends the lane, or all lanes."""
@@ -276,16 +289,24 @@ class User:
     async def settle(self, body: bytes, rank: int, request: str, nth: int) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires; arguments as for `Settle`."""
         lane = self.lane
-        reply = await lane.caller.complete(body, rank, self.name, self._warn)
+        if lane.batches is not None:
+            completion = await lane.batches.settle(self, body, request, nth)
+        else:
+            reply = await lane.caller.complete(body, rank, self.name, self.warn)
+            self.keep(request, nth, reply)
+            completion = reply.completion
+        if lane.commit.power:
+            await lane.commit.saved()
+        return completion
+
+    def keep(self, request: str, nth: int, reply: Reply) -> None:
+        """Save a new reply to a request."""
         self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
         self.busy += reply.seconds
         self.settled += 1
-        lane.step_done(self)
-        if lane.commit.power:
-            await lane.commit.saved()
-        return reply.completion
+        self.lane.step_done(self)
 
-    def _warn(self, fault: TransportFault, number: int) -> None:
+    def warn(self, fault: TransportFault, number: int) -> None:
         run = self.run
         if fault.kind == HEDGED:
             tuning = run.manifest.tuning

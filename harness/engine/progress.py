@@ -9,7 +9,7 @@ from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
 from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
-from harness.model import JSON, AtRisk, Snapshot, Warned
+from harness.model import JSON, AtRisk, Snapshot, Warned, Wave
 from harness.ui.streams import tell
 
 STRAGGLERS_NAMED = 3
@@ -179,7 +179,9 @@ class Progress:
             "runs": 1 + len(others),
         }
 
-    def snapshot(self, steps: int, longest: int, stopping: str | None, over: bool) -> Snapshot:
+    def snapshot(
+        self, steps: int, longest: int, stopping: str | None, over: bool, wave: Wave | None = None
+    ) -> Snapshot:
         """Return the state of now. `steps` remain of all users, `longest` of the user with the longest chain;
         `stopping` is why the lane ends early, if it does; `over` means that it has ended."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
@@ -228,6 +230,7 @@ class Progress:
             over=over,
             awaited=self._caller.wait_left if outage else 0.0,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
+            wave=wave,
         )
 
     def _counts(self) -> Counts:

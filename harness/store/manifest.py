@@ -104,6 +104,7 @@ class Tuning(TypedDict, total=False):
     hedge: Annotated[float, Meta(ge=0)]
     hedged: Count
     durability: Durability
+    batch: bool
     learned_limit: Slots
 
 
