@@ -326,8 +326,8 @@ class AtRisk:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """How far a run is that goes by batches: the `number` of the last wave, from 1, and what is at the provider: so many
-    `batches` with so many `requests`, of which the provider has `completed` some."""
+    """How far a run is that goes by batches: the `number` of its last wave, from 1, and what is at the provider: so
+    many `batches`, of so many `requests`, of which it has `completed` some."""
 
     number: int
     batches: int

@@ -19,17 +19,21 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.usage import USAGE
 from harness.config import options
 from harness.errors import BadInput
-from harness.model import JSON, Usage
+from harness.model import JSON, Usage, Wave
+from harness.store.batches import submissions
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import completion_of
 from harness.ui.console import console
 from harness.ui.streams import show_json
+from harness.ui.words import plural
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
-COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
+COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "waves", "updated")
+OPTIONAL = ("repeats", "waves")
+"""Columns that a table has where a run has such a value."""
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
@@ -66,13 +70,14 @@ def _percent(row: JSON) -> int | None:
 def _print(rows: list[JSON]) -> None:
     """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
-    columns = [name for name in COLUMNS if name != "repeats" or any("repeats" in row for row in rows)]
+    columns = [name for name in COLUMNS if name not in OPTIONAL or any(name in row for row in rows)]
     for name in columns:
         table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         more = "+" if row["requests_without_usage"] else ""
         shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
         shown |= {name: f"{row[name]}{more}" for name in TOKENS if row[name] is not None}
+        shown |= {"waves": _waves_words(row["waves"])} if "waves" in row else {}
         table.add_row(*("" if shown.get(name) is None else str(shown[name]) for name in columns))
     screen = console()
     if not screen.is_terminal:
@@ -99,7 +104,23 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
+        **_waves(run),
     }
+
+
+def _waves(run: SavedRun) -> JSON:
+    """Return how far a run by batches was when its process last looked; nothing for one without batches."""
+    if not (found := submissions(run.files.batches)):
+        return {}
+    left = [one for one in found if one.ended is None]
+    requests, completed = sum([len(one.places) for one in left]), sum([one.completed for one in left])
+    wave = Wave(max([one.wave for one in found]), len(left), requests, completed)
+    return {"waves": asdict(wave)}
+
+
+def _waves_words(wave: JSON) -> str:
+    left = f" ({plural(wave['batches'], 'batch', 'batches')}, {wave['completed']}/{wave['requests']})"
+    return f"{wave['number']}{left if wave['batches'] else ''}"
 
 
 def _usage(run: SavedRun) -> JSON:

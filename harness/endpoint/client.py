@@ -217,7 +217,7 @@ class Client:
             ):
                 if into is not None and response.status == 200:
                     async for block in response.content.iter_any():
-                        into.write(block)
+                        _write(into, block)
                     return {}
                 content = await _whole(response.content)
         except self._errors as error:
@@ -393,6 +393,13 @@ async def _whole(content: aiohttp.StreamReader) -> bytes:
             raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
         blocks.append(block)
     return b"".join(blocks)
+
+
+def _write(into: BinaryIO, block: bytes) -> None:
+    try:
+        into.write(block)
+    except OSError as error:  # else it would be taken for one of the connection
+        raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
 
 
 def _behind_socks(error: Exception) -> Exception:

@@ -25,6 +25,7 @@ from typing import BinaryIO, Protocol, TypeVar
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import orjson
 
 from harness.endpoint.batches import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, Batch, BatchApi
@@ -164,7 +165,8 @@ class Batches:
             self._new[asked.key] = asked
         self._caller.limiter.slots.wake()
         try:
-            return await future
+            received: Received = await future
+            return received
         finally:
             if asked.future is future:  # cancelled
                 self._released(asked)
@@ -268,9 +270,8 @@ class Batches:
             if error.kind in NO_BATCH_API and not self._accepted:
                 one.doubtful = False
                 endpoint = self._findings.runs[0].manifest.provenance["endpoint"]
-                raise EndpointStopped(
-                    f"{endpoint} has no Batch API ({error.kind.removeprefix('http_')} for /files): go on with --no-batch"
-                ) from None
+                status = error.kind.removeprefix("http_")
+                raise EndpointStopped(f"{endpoint} has no Batch API ({status} for /files): use --no-batch") from None
             one.doubtful = isinstance(error, TransportFault)
             raise
         except EndpointStopped:
@@ -317,8 +318,8 @@ class Batches:
         except TransportFault as fault:
             if fault.kind == "http_404":
                 raise EndpointStopped(
-                    f"the endpoint does not know the batch {batch} of this run: resume with the address and key that it "
-                    "was submitted with"
+                    f"the endpoint does not know the batch {batch} of this run: resume with the address and key that "
+                    "it was submitted with"
                 ) from None
             raise
 
@@ -326,10 +327,7 @@ class Batches:
         """Save and settle what a batch answered; what it did not answer goes again with the next wave."""
         try:
             with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
-                for result, least in ((batch.output_file_id, batch.counts.completed), (batch.error_file_id, 0)):
-                    if result is not None:
-                        await self._call(partial(self._downloaded, result, file, file.tell(), least))
-                file.seek(0)
+                await self._call(partial(self._downloaded, batch, file))
                 await self._settle_lines(run, one, file)
         except OSError as error:
             raise MachineError(f"cannot keep the results of a batch in {run.store.files.folder}: {error}") from error
@@ -341,21 +339,16 @@ class Batches:
         for asked in left:
             self._answer(asked, TransportFault(f"batch_{batch.status}", why))
 
-    async def _downloaded(self, result: str, file: BinaryIO, start: int, least: int) -> None:
-        """Download results to the file from `start` on. Raise `TransportFault` if they are not whole."""
-        file.seek(start)
+    async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
+        """Download a batch's results and errors to an empty file. Raise `TransportFault` if they are not whole."""
+        file.seek(0)
         file.truncate()
-        await self._api.download(result, file)
-        file.seek(start)
-        lines, last = 0, b"{}"
-        for last in file:
-            lines += 1
-        try:
-            orjson.loads(last)
-        except ValueError:
-            lines = -1
-        if lines < least:
+        for results in filter(None, (batch.output_file_id, batch.error_file_id)):
+            await self._api.download(results, file)
+        file.seek(0)
+        if not _is_whole(file, batch.counts.completed):
             raise TransportFault("truncated", "a file of results broke off")
+        file.seek(0)
 
     async def _settle_lines(self, run: Run, one: Submission, file: BinaryIO) -> None:
         for number, line in enumerate(file):
@@ -363,7 +356,7 @@ class Batches:
             if asked is not None:
                 self._settle(asked, data)
             if number % LINES_AT_ONCE == 0:
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
 
     def _asked_by(self, run: Run, one: Submission, line: bytes) -> tuple[_Request | None, JSON]:
         """Return the request that a line of results is for, None if nobody waits for it any more, and the line."""
@@ -465,3 +458,15 @@ class Batches:
 def _line(number: int, body: bytes) -> bytes:
     """Return a line of an input file, for the request at this place in its batch."""
     return b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n' % (number, PATH.encode(), body)
+
+
+def _is_whole(file: BinaryIO, least: int) -> bool:
+    """Return whether a file of results has so many lines, and a last one that is not torn."""
+    lines, last = 0, b"{}"
+    for lines, line in enumerate(filter(bytes.strip, file), 1):  # noqa: B007
+        last = line
+    try:
+        orjson.loads(last)
+    except ValueError:
+        return False
+    return lines >= least

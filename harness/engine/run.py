@@ -26,9 +26,11 @@ from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
 from harness.model import SubsetProgress
+from harness.store.batches import outstanding
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
+from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark"}
@@ -173,6 +175,10 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     for words in _state(run, old, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
+        if (left := outstanding(files)) and not plan.tuning.batch:
+            raise BadInput(
+                f"{label}: {plural(len(left), 'batch', 'batches')} of it may be at the provider: use --batch"
+            )
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
         manifest.state, manifest.results_sha256 = RUNNING, None
         manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users

@@ -20,8 +20,8 @@ from harness.errors import MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
-from harness.store.batches import BatchJournal
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
+from harness.store.batches import BatchJournal
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
