@@ -112,7 +112,7 @@ def _waves(run: SavedRun) -> JSON:
     """Return how far a run by batches was when its process last looked; nothing for one without batches."""
     if not (found := submissions(run.files.batches)):
         return {}
-    left = [one for one in found if one.ended is None]
+    left = [one for one in found if one.ended is None and run.manifest.state != COMPLETE]
     requests, completed = sum([len(one.places) for one in left]), sum([one.completed for one in left])
     wave = Wave(max([one.wave for one in found]), len(left), requests, completed)
     return {"waves": asdict(wave)}

@@ -127,6 +127,7 @@ class Batches:
         self._sent = {(run, place) for run, one in left for place in one.places}
         self._users: Counter[Asking] = Counter()
         self._watched: dict[str, _Watched] = {}
+        self._settled: dict[str, tuple[Run, Submission, str]] = {}
         self._accepted = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
@@ -193,6 +194,11 @@ class Batches:
                 if all_wait() and one.label in self._watched:
                     await self._look(one, saved)
             await self._caller.limiter.slots.changed()
+
+    def finish(self) -> None:
+        """Note the end of batches whose replies were being saved when the last user ended; all are saved by now."""
+        for run, one, status in list(self._settled.values()):
+            self._end(run, one, status)
 
     @property
     def wave(self) -> Wave:
@@ -328,9 +334,11 @@ class Batches:
         try:
             with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
                 await self._call(partial(self._downloaded, batch, file))
-                await self._settle_lines(run, one, file)
+                with anyio.CancelScope(shield=True):
+                    await self._settle_lines(run, one, file)
         except OSError as error:
             raise MachineError(f"cannot keep the results of a batch in {run.store.files.folder}: {error}") from error
+        self._settled[one.label] = run, one, batch.status
         await saved()
         why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
         left = [asked for place in one.places if (asked := self._requests.get((run, place))) and asked.future]
@@ -402,6 +410,7 @@ class Batches:
         places = one.places
         self._journals[run].end(one, status)
         self._watched.pop(one.label, None)
+        self._settled.pop(one.label, None)
         for key in [(run, place) for place in places]:
             self._sent.discard(key)
             if (asked := self._requests.get(key)) is not None and asked.future is not None:

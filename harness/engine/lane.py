@@ -101,13 +101,19 @@ class Lane:
                 await self._all_started.wait()
             background.cancel_scope.cancel()
         if not isinstance(self.ending, MachineError):
-            await self.guarded(self.commit.flush)
+            await self.guarded(self._flush)
         self.over = True
 
     @property
     def has_more(self) -> bool:
         """Return whether users wait to be started; a stopping lane starts none."""
         return bool(self.schedule) and self.ending is None
+
+    async def _flush(self) -> None:
+        """Sync what nobody waits for any more."""
+        await self.commit.flush()
+        if self.batches:
+            self.batches.finish()
 
     def _all_wait(self) -> bool:
         """Return whether every user has started, and each that has not ended waits for a batch."""
