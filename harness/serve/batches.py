@@ -97,7 +97,7 @@ class _Batch:
 class Batches:
     """`answer` answers one line's body. `seconds` is how long a batch takes, a tenth of it for each tenth of the lines.
 
-    `counts` are of `files` that were uploaded, `batches`, and `batch_inputs`, the different files among theirs.
+    `counts` are of `files` that were uploaded, `batches`, and `batch_inputs`, the different names of their input files.
     """
 
     def __init__(self, answer: Callable[[bytes], HttpReply], seconds: float, plan: FaultPlan | None) -> None:
@@ -112,7 +112,7 @@ class Batches:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        inputs = {batch.input.content for batch in self._batches.values()}
+        inputs = {batch.input.name for batch in self._batches.values()}
         uploaded = sum(file.purpose == "batch" for file in self._files.values())
         return {"files": uploaded, "batches": len(self._batches), "batch_inputs": len(inputs)}
 
