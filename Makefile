@@ -58,7 +58,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help run resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help ray run resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -105,6 +105,8 @@ check-benchmark: .venv/run.made ## prove that a benchmark keeps its contract: BE
 
 serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
 	$(HARNESS) serve $(MORE)
+
+ray: .venv/ray.made ## install Ray, for ARGS="--engine ray" (docs/scale.md)
 
 test: .venv/dev.made ## the tests, without the slow ones
 	$(PY) -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(MORE)
@@ -158,6 +160,11 @@ endef
 	$(call venv,.venv)
 	$(call install,requirements/dev.txt)
 	@touch .venv/run.made $@
+
+.venv/ray.made: requirements/ray.txt .venv/run.made
+	@echo 'Installing $< into .venv (once) ...'
+	@$(PY) -m pip install -q --require-hashes -r $<
+	@touch $@
 
 .bench/%/made: requirements/peer-%.txt
 	@mkdir -p .bench

@@ -8,6 +8,8 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 │   └── ConfigurationRefused its model or parameters: resuming it could not help
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
+├── WorkersStopped      4    the processes that play and send are gone
+├── WorkerLost               one of them is, with a request; for the engine only
 └── OfKind                   with the `kind` that files and displays have
     ├── AgentFailed          a user's file (an agent) failed for one user, who becomes a failure
     └── CallError            one request, for the engine only
@@ -22,7 +24,6 @@ import reprlib
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 class _Short(reprlib.Repr):
@@ -42,16 +43,6 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 
 class HarnessError(Exception):
     exit_code = 1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it as it is: constructors take other arguments than the message."""
-        return _remade, (type(self), self.args, self.__dict__)
-
-
-def _remade(kind: type[HarnessError], args: tuple[Any, ...], state: dict[str, Any]) -> HarnessError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
 
 
 class BadInput(HarnessError):
@@ -88,6 +79,16 @@ class RunStopped(HarnessError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("stopped by a signal")
         self.exit_code = exit_code
+
+
+class WorkersStopped(HarnessError):
+    """No worker process is left, or nobody who could start another."""
+
+    exit_code = 4
+
+
+class WorkerLost(HarnessError):
+    """The process that sent a request is gone. No fault of the endpoint: the user is played again elsewhere."""
 
 
 class OfKind(HarnessError):

@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    return max(skipped, failed, launch(plans, screen, html=args.html) if plans else 0)
+    return max(skipped, failed, launch(plans, screen, options.engine(args), html=args.html) if plans else 0)
 
 
 def _together(run: SavedRun) -> bytes:

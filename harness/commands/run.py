@@ -83,7 +83,7 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
-    return launch(_plans(args), console(no_color=args.no_color), html=args.html)
+    return launch(_plans(args), console(no_color=args.no_color), options.engine(args), html=args.html)
 
 
 def _reeval(args: argparse.Namespace) -> int:

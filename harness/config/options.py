@@ -10,6 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
+WORKERS_MOST = 10_000
 T = TypeVar("T")
 
 
@@ -114,6 +116,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
     )
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
+    _add_engine(parser.add_argument_group("engine (docs/scale.md; free to change on resume)"))
     add_page(parser)
     add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
     words = "accept that this field of an earlier run differs; may be repeated"
@@ -165,6 +168,29 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
+
+
+def _add_engine(group: argparse._ArgumentGroup) -> None:
+    engines = (defaults.LOCAL, defaults.RAY)
+    add(group, "--engine", "what plays users (default: local, this process)", choices=engines, default=engines[0])
+    words = "a Ray cluster that runs already, such as `auto` or HOST:6379 (default: one on this machine alone)"
+    add(group, "--ray-address ADDR", words, type=filled)
+    add(group, "--workers N", "worker processes (default: one for each free CPU)", type=whole(1, WORKERS_MOST))
+    words = "milliseconds between two exchanges with a worker (default: by the latency)"
+    add(group, "--turn MS", words, type=_number(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000"))
+
+
+def engine(args: argparse.Namespace) -> defaults.Engine:
+    """Return the engine of a command. Raise `BadInput` if it is not installed, or for options of another one."""
+    given = [flag for flag in ("ray_address", "workers", "turn") if getattr(args, flag) is not None]
+    if args.engine == defaults.LOCAL:
+        if given:
+            raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
+        return defaults.Engine()
+    if find_spec("ray") is None:
+        raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
+    turn = args.turn and args.turn / 1000.0
+    return defaults.Engine(args.engine, args.ray_address, args.workers, turn)
 
 
 def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:

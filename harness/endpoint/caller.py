@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NoReturn
+from typing import Any, Generic, NoReturn
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -20,8 +20,8 @@ from harness.endpoint.latency import Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
-from harness.endpoint.transport import Received, Transport
-from harness.errors import EndpointStopped, GaveUp, TransportFault
+from harness.endpoint.transport import Body, Received, Transport
+from harness.errors import EndpointStopped, GaveUp, TransportFault, WorkerLost
 from harness.model import Completion, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
@@ -83,12 +83,12 @@ class Limits:
     hedge: float = 0.0
 
 
-class Caller:
+class Caller(Generic[Body]):
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait."""
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Transport[Body],
         limiter: Limiter,
         limits: Limits,
         *,
@@ -112,7 +112,7 @@ class Caller:
         self._in_flight: dict[int, tuple[float, str]] = {}
         """When each request was sent, oldest first, and whose it is; by its number."""
 
-    async def complete(self, body: bytes, rank: int, user: str, warn: Warn) -> Reply:
+    async def complete(self, body: Body, rank: int, user: str, warn: Warn) -> Reply:
         """Return the settled reply to one of a user's requests.
 
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
@@ -125,7 +125,7 @@ class Caller:
         except TransportFault as fault:
             return await self._retry(body, rank, user, fault, warn)
 
-    async def _try(self, body: bytes, rank: int, user: str, number: int, race: _Race | None = None) -> Reply:
+    async def _try(self, body: Body, rank: int, user: str, number: int, race: _Race | None = None) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
@@ -146,7 +146,7 @@ class Caller:
         except EndpointStopped:
             limiter.close()  # before another request gets the slot
             raise
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, WorkerLost):
             fault = ABANDONED
             raise
         finally:
@@ -164,7 +164,7 @@ class Caller:
         self._succeeded(received.completion, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token)
 
-    async def _hedged(self, body: bytes, rank: int, user: str, number: int, warn: Warn) -> Reply:
+    async def _hedged(self, body: Body, rank: int, user: str, number: int, warn: Warn) -> Reply:
         """Try once; send what takes `hedge` times the 99th percentile a second time, to whichever replica has room.
 
         The first whole reply wins, and the other try is cancelled. Each takes a slot, and counts towards the rates. A
@@ -206,7 +206,7 @@ class Caller:
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
         return [(place, user, now - start) for place, (start, user) in old if user]
 
-    async def _retry(self, body: bytes, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
+    async def _retry(self, body: Body, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
         """Make the tries after a failed first one, which is the first attempt so that the pauses count right."""
         record, number = _Failures(self, user), 0
         tries = AsyncRetrying(retry=RETRY, stop=record.exhausted, wait=record.wait, sleep=record.pause, reraise=True)
@@ -317,7 +317,7 @@ class Caller:
 class _Failures:
     """The failed tries of one request: their `times`, and how many of them count."""
 
-    def __init__(self, caller: Caller, user: str) -> None:
+    def __init__(self, caller: Caller[Any], user: str) -> None:
         self.times: list[float] = []
         self._user = user
         self._caller = caller

@@ -204,7 +204,7 @@ class Adapted:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Transport[bytes],
         known: Iterable[str] = (),
         stream: str = "auto",
         on_learned: Callable[[str, str], None] = lambda name, words: None,

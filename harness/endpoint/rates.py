@@ -7,6 +7,8 @@ debt is paid (docs/design.md, section 4).
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 BURST_SECONDS, REQUESTS_BURST_SECONDS = 1.0, 0.1
 """Seconds of the rate that may go at once: tokens come in lumps; few requests, so that no minute has more than its
 number and one."""
@@ -49,7 +51,7 @@ class Rates:
         self._tokens = TokenBucket(tpm, now) if tpm else None
         self._completion, self._replies = FIRST_GUESS, 0
 
-    def estimate(self, body: bytes) -> float:
+    def estimate(self, body: Sized) -> float:
         """Return the tokens that a request will use, prompt and completion."""
         return len(body) / BYTES_PER_TOKEN + self._completion
 

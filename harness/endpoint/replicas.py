@@ -43,7 +43,7 @@ class _Replica:
     """
 
     name: str
-    transport: Transport
+    transport: Transport[bytes]
     in_flight: int = 0
     seconds: float = 0.0
     faults: int = 0
@@ -68,7 +68,10 @@ class Replicas:
     """
 
     def __init__(
-        self, replicas: Sequence[tuple[str, Transport]], clock: Callable[[], float], on_change: Callable[[str], None]
+        self,
+        replicas: Sequence[tuple[str, Transport[bytes]]],
+        clock: Callable[[], float],
+        on_change: Callable[[str], None],
     ) -> None:
         self._replicas = [_Replica(name, transport) for name, transport in replicas]
         self._serving = list(self._replicas)

@@ -6,26 +6,24 @@ import functools
 import operator
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from harness import defaults
-from harness.benchmark import Benchmark
 from harness.config.plan import Plan
-from harness.endpoint.address import Address
 from harness.endpoint.batches import BatchApi
 from harness.endpoint.caller import Caller, Limits
-from harness.endpoint.client import Client
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.quirks import Adapted
 from harness.endpoint.rates import Rates
-from harness.endpoint.replicas import Replicas
+from harness.endpoint.transport import Transport
 from harness.engine.batches import Batches
-from harness.engine.lane import Lane
+from harness.engine.lane import Lane, Player, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
+from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.errors import MachineError
 
 
@@ -44,12 +42,12 @@ def _tuning(plans: Sequence[Plan]) -> defaults.Tuning:
     return functools.reduce(defaults.Tuning.combined, [plan.limits for plan in plans])
 
 
-def check_sockets(plans: Sequence[Plan]) -> None:
-    """Make room for the connections of all accounts. Raise `MachineError` if this machine allows too few."""
+def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
+    """Return the connections of all accounts, and the largest concurrency of one: arguments of `admit_sockets`."""
     grouped = [[plans[place] for place in places] for places in group(plans)]
     most = [_tuning(one).most for one in grouped]
     servers = [len({host for plan in one for host in plan.hosts}) for one in grouped]
-    admit_sockets(sum(map(operator.mul, most, servers)), max(most))
+    return sum(map(operator.mul, most, servers)), max(most)
 
 
 def admit_sockets(connections: int, most: int) -> None:
@@ -73,15 +71,14 @@ def admit_sockets(connections: int, most: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """One limit and its connections. `tuning` applies to all runs on it; `clients` are the first to each address, whose
-    connections later ones share."""
+    """One limit; `tuning` applies to all runs on it."""
 
+    number: int
     slots: Slots
     tuning: defaults.Tuning
-    clients: dict[Address, Client] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plans: Sequence[Plan]) -> _Account:
+    def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
         tuning = _tuning(plans)
         control: Control = (
             AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
@@ -89,76 +86,93 @@ class _Account:
             else FixedControl(tuning.concurrency)
         )
         rates = Rates(tuning.rpm, tuning.tpm, time.monotonic()) if tuning.rpm or tuning.tpm else None
-        return cls(Slots(control, time.monotonic, rates), tuning)
+        return cls(number, Slots(control, time.monotonic, rates), tuning)
 
-    async def client(self, address: Address, plan: Plan, limiter: Limiter, held: AsyncExitStack) -> Client:
-        made = Client(
-            address,
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the lane of one plan is made of."""
+
+    plan: Plan
+    runs: list[Run]
+    account: _Account
+
+    @property
+    def route(self) -> Route:
+        plan = self.plan
+        return Route(
+            addresses=plan.found.addresses if plan.found else (),
+            account=self.account.number,
+            connections=self.account.tuning.most,
             timeout=plan.tuning.timeout,
             stall=plan.tuning.stall,
-            connections=self.tuning.most,
-            shares_with=self.clients.get(address),
-            on_exhausted=limiter.pause,
+            stream=plan.tuning.stream,
+            known=frozenset(name for run in self.runs for name in run.manifest.provenance["quirks"]),
+            given=frozenset(plan.sampling.extra_body),
         )
-        await held.enter_async_context(made)
-        self.clients.setdefault(address, made)
-        return made
 
 
-async def open_lanes(plans: Sequence[tuple[Plan, list[Run]]], held: AsyncExitStack) -> list[Lane]:
-    """Return a lane for each plan and its unfinished runs; open what they need, for as long as `held` is open."""
-    embedded = await _embedded([plan for plan, _ in plans], held)
+def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
+    """Return the openings of plans and their unfinished runs; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
-    for places in group([plan for plan, _ in plans]):
-        accounts |= dict.fromkeys(places, _Account.of([plans[place][0] for place in places]))
-    return [await _lane(plan, runs, accounts[place], embedded, held) for place, (plan, runs) in enumerate(plans)]
+    for number, places in enumerate(group([plan for plan, _ in plans])):
+        accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
+    return [Opening(plan, runs, accounts[place]) for place, (plan, runs) in enumerate(plans)]
 
 
-_Endpoints = dict[type[Benchmark], tuple[Address, ...]]
+async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
+    """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open."""
+    endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
+    clients, lanes = Clients(), []
+    for one in openings:
+        batch = one.plan.tuning.batch
+        limiter = Limiter(_slots_for_all(one.runs) if batch else one.account.slots)
+        findings = Findings(one.runs, time.monotonic)
+        listener = Listener(findings.learned, findings.replica, limiter.pause)
+        addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
+        transport, where = await open_transport(one.route, addresses, clients, listener, held)
+        api = BatchApi(clients[one.account.number, addresses[0]]) if batch else None
+        lanes.append(_lane(one, findings, limiter, transport, where, play_here, api))
+    return lanes
 
 
-async def _embedded(plans: Sequence[Plan], held: AsyncExitStack) -> _Endpoints:
-    """Start the endpoints for baselines: one per benchmark, with its own baselines too."""
-    if not (classes := dict.fromkeys(type(plan.benchmark) for plan in plans if plan.found is None)):
-        return {}
-    from harness.serve.app import Options, start  # a web server takes a while to load, and most runs need none
+def remote_lanes(
+    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Player]
+) -> list[Lane]:
+    """Return a lane for each opening, whose users are played elsewhere: by `players` of its place."""
 
-    found: _Endpoints = {}
-    for cls in classes:
-        own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
-        endpoint = await start(Options(baselines=own, strict=False))
-        held.push_async_callback(endpoint.close)
-        found[cls] = (Address(endpoint.url, called=defaults.EMBEDDED),)
-    return found
+    def opened(place: int, one: Opening) -> Lane:
+        limiter, findings = Limiter(one.account.slots), Findings(one.runs, time.monotonic)
+        return _lane(one, findings, limiter, transport, lambda user: one.plan.endpoint, players(place))
+
+    return [opened(place, one) for place, one in enumerate(openings)]
 
 
-async def _lane(plan: Plan, runs: list[Run], account: _Account, embedded: _Endpoints, held: AsyncExitStack) -> Lane:
-    tuning, findings = plan.tuning, Findings(runs, time.monotonic)
-    limiter = Limiter(_slots_for_all(runs) if tuning.batch else account.slots)
-    addresses = plan.found.addresses if plan.found else embedded[type(plan.benchmark)]
-    clients = [(address.shown, await account.client(address, plan, limiter, held)) for address in addresses]
-    several = Replicas(clients, time.monotonic, findings.replica) if len(clients) > 1 else None
-    known = {name for run in runs for name in run.manifest.provenance["quirks"]}
-    caller = Caller(
-        Adapted(several or clients[0][1], known, tuning.stream, findings.learned, plan.sampling.extra_body),
-        limiter,
-        Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge),
-        clock=time.monotonic,
-    )
-    batches = None
-    if tuning.batch:
-        api, given = BatchApi(clients[0][1]), plan.sampling.extra_body
-        batches = Batches(api, caller, findings, known=known, given=given, clock=time.monotonic)
-    where = several.where if several else lambda user: plan.endpoint
+def _lane(
+    one: Opening,
+    findings: Findings,
+    limiter: Limiter,
+    transport: Transport[Any],
+    where: Callable[[str], str],
+    player: Player,
+    api: BatchApi | None = None,
+) -> Lane:
+    """Return the lane of an opening, which goes by batches where there is an `api` for them."""
+    plan, tuning, route = one.plan, one.plan.tuning, one.route
+    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
+    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic), None
+    if api is not None:
+        batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
     return Lane(
         plan.name,
         findings,
         caller,
         seed=plan.selection["sample_seed"],
-        requested=account.tuning.concurrency,
+        requested=one.account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
+        player=player,
         batches=batches,
     )
 

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -97,7 +97,7 @@ class Batches:
     def __init__(
         self,
         api: BatchApi,
-        caller: Caller,
+        caller: Caller[Any],
         findings: Findings,
         *,
         known: Collection[str] = (),

@@ -9,9 +9,10 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import anyio
 import numpy as np
@@ -20,7 +21,7 @@ from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import HEDGED, Caller
 from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
-from harness.engine.play import Ended, play_user
+from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Conversation
 from harness.engine.run import Run
@@ -36,6 +37,7 @@ from harness.errors import (
     MachineError,
     Rejected,
     TransportFault,
+    WorkersStopped,
 )
 from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
@@ -52,15 +54,16 @@ class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
-    that all have ended and that their results are in the files. `where` names the address that a user's request is at.
-    `batches` settle the requests instead of the caller, which then has the counts alone.
+    that all have ended and that their results are in the files. `where` names the address that a user's request is at;
+    `player` plays a user, by default in this process. `batches` settle the requests instead of the caller, which then
+    has the counts alone.
     """
 
     def __init__(
         self,
         name: str,
         findings: Findings,
-        caller: Caller,
+        caller: Caller[Any],
         *,
         seed: int,
         requested: int | None,
@@ -182,8 +185,25 @@ class Lane:
             await work()
         except MachineError as error:
             self.stop(error, grace=0.0)
-        except (BadInput, BenchmarkError, EndpointStopped) as error:
+        except (BadInput, BenchmarkError, EndpointStopped, WorkersStopped) as error:
             self.stop(error, grace=GRACE_SECONDS)
+
+    def note(self, what: str, detail: str) -> None:
+        """Show a finding, and log it."""
+        try:
+            self._findings.note(what, detail)
+        except MachineError as error:
+            self.stop(error, grace=0.0)
+
+    def learned(self, quirk: str, words: str) -> bool:
+        """Save a quirk that a worker has learned; return whether it is new."""
+        new = any(quirk not in run.manifest.provenance["quirks"] for run in self.runs)
+        try:
+            if new:
+                self._findings.learned(quirk, words)
+        except MachineError as error:
+            self.stop(error, grace=0.0)
+        return new
 
     async def _user(self, number: int) -> None:
         run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
@@ -285,17 +305,17 @@ class User:
 
     @property
     def name(self) -> str:
-        """Return what tells this play from the user's other repeats, which may be in flight too."""
-        return self.key if self.repeat == 1 else f"{self.key} (repeat {self.repeat})"
+        return name_of(self.key, self.repeat)
 
     @property
     def about(self) -> JSON:
         return about(self.key, self.repeat)
 
-    async def settle(self, body: bytes, rank: int, request: str, nth: int) -> Completion:
+    async def settle(self, body: Sized, rank: int, request: str, nth: int) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires; arguments as for `Settle`."""
         lane = self.lane
         if lane.batches is not None:
+            assert isinstance(body, bytes)  # users are played in this process
             completion = await lane.batches.settle(self, body, request, nth)
         else:
             reply = await lane.caller.complete(body, rank, self.name, self.warn)

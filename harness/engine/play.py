@@ -27,6 +27,11 @@ class Played:
     chat: Chat
 
 
+def name_of(key: str, repeat: int) -> str:
+    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
+    return key if repeat == 1 else f"{key} (repeat {repeat})"
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
@@ -65,7 +66,7 @@ class Progress:
         self,
         name: str,
         findings: Findings,
-        caller: Caller,
+        caller: Caller[Any],
         requested: int | None,
         clock: Callable[[], float],
         power: bool = False,

@@ -25,10 +25,11 @@ from harness.benchmarks.overview import covered, headline
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
+from harness.defaults import LOCAL, Engine
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.replies import REFUSED, Denied
-from harness.engine.accounts import check_sockets, open_lanes
+from harness.engine.accounts import admit_sockets, open_lanes, openings, sockets
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
@@ -62,8 +63,10 @@ WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
-def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
+def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: bool) -> int:
     """Run all plans at once and finish them; return the worst exit code. Pages are made last."""
+    if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
+        raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
@@ -71,7 +74,7 @@ def launch(plans: Sequence[Plan], console: Console, *, html: bool) -> int:
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for session, lane, schedule in _play(unfinished, console) if unfinished else ():
+        for session, lane, schedule in _play(unfinished, console, engine) if unfinished else ():
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -285,36 +288,68 @@ class Session:
         self._console.print(words, **PLAIN)
 
 
-def _play(sessions: Sequence[Session], console: Console) -> list[tuple[Session, Lane, JSON]]:
+Played = list[tuple["Session", Lane, JSON]]
+"""Sessions, their lanes and schedules, once all users are played."""
+
+
+def _play(sessions: Sequence[Session], console: Console, engine: Engine) -> Played:
     """Play all at once, with one limit for each account; return each session's lane and schedule."""
-    check_sockets([session.plan for session in sessions])
+    work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     handlers = {number: signal.getsignal(number) for number in heeded()}
     gc.freeze()
     try:
-        with display(console) as observe:
-            return anyio.run(_played, sessions, observe, backend_options={"use_uvloop": uvloop})
+        with ExitStack() as held:
+            workers = _connected(engine, console, held)
+            observe = held.enter_context(display(console))
+            return anyio.run(work, sessions, observe, engine, workers, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
 
 
-async def _played(
-    sessions: Sequence[Session], observe: Callable[[Snapshots], None]
-) -> list[tuple[Session, Lane, JSON]]:
-    """Open endpoints, clients and the engine, for as long as the runs last."""
+def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
+    """Connect to the workers' cluster, if there is one, for as long as `held`; return the number of workers."""
+    if engine.name == LOCAL:
+        return 0
+    from harness.engine.workers import cluster  # an extra package
+
+    where = f"to the Ray cluster at {engine.address}" if engine.address else "Ray on this machine"
+    console.print(f"{'connecting' if engine.address else 'starting'} {where} ...", **PLAIN)
+    return held.enter_context(cluster.connected(engine.address, engine.workers))
+
+
+async def _in_this_process(
+    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int
+) -> Played:
+    plans = [session.plan for session in sessions]
+    admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
-        lanes = await open_lanes([(session.plan, session.unfinished) for session in sessions], held)
-        session_of = dict(zip(lanes, sessions, strict=True))
+        lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
+        return await _played(sessions, lanes, observe)
 
-        async def ended(lane: Lane, schedule: JSON) -> None:
-            await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
-        seed = sessions[0].plan.selection["sample_seed"]
-        engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
-        await engine.run()
-        return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
+async def _on_workers(
+    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int
+) -> Played:
+    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
+
+    made = openings([(session.plan, session.unfinished) for session in sessions])
+    async with on_workers(made, engine, workers) as lanes:
+        return await _played(sessions, lanes, observe)
+
+
+async def _played(sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None]) -> Played:
+    session_of = dict(zip(lanes, sessions, strict=True))
+
+    async def ended(lane: Lane, schedule: JSON) -> None:
+        await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
+
+    seed = sessions[0].plan.selection["sample_seed"]
+    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+    await engine.run()
+    return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:

@@ -1,0 +1,88 @@
+"""What sends a plan's requests: connections, replicas and the endpoint's quirks, made of plain data.
+
+In one process the engine sends itself; otherwise each worker does, and has all of this of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from harness import defaults
+from harness.benchmark import Benchmark
+from harness.endpoint.address import Address
+from harness.endpoint.client import Client
+from harness.endpoint.quirks import Adapted
+from harness.endpoint.replicas import Replicas
+from harness.endpoint.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a plan's requests go; no `addresses` for the embedded endpoint of baselines. Times in seconds.
+
+    Plans of one `account` share the connections to an address, `connections` of them at most. `known` are quirks
+    learned before, `given` the members of a body that the user set.
+    """
+
+    addresses: tuple[Address, ...]
+    account: int
+    connections: int
+    timeout: float
+    stall: float
+    stream: str
+    known: frozenset[str]
+    given: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What is called when a quirk is learned, when a replica is set aside or is back, when a quota is used up."""
+
+    learned: Callable[[str, str], None]
+    replica: Callable[[str], None]
+    exhausted: Callable[[float], None]
+
+
+Clients = dict[tuple[int, Address], Client]
+"""The first client of each account to an address, whose connections later ones share."""
+Endpoints = Mapping[type[Benchmark], tuple[Address, ...]]
+
+
+async def embedded(classes: Iterable[type[Benchmark]], held: AsyncExitStack) -> Endpoints:
+    """Start the endpoints for baselines: one for each class of benchmarks, with its own baselines too."""
+    if not (needed := dict.fromkeys(classes)):
+        return {}
+    from harness.serve.app import Options, start  # a web server takes a while to load, and most runs need none
+
+    found: dict[type[Benchmark], tuple[Address, ...]] = {}
+    for cls in needed:
+        own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
+        endpoint = await start(Options(baselines=own, strict=False))
+        held.push_async_callback(endpoint.close)
+        found[cls] = (Address(endpoint.url, called=defaults.EMBEDDED),)
+    return found
+
+
+async def open_transport(
+    route: Route, addresses: tuple[Address, ...], clients: Clients, listener: Listener, held: AsyncExitStack
+) -> tuple[Adapted, Callable[[str], str]]:
+    """Return the transport of a route, open as long as `held`, and what names the address of a user's request."""
+    opened: list[tuple[str, Transport[bytes]]] = []
+    for address in addresses:
+        client = Client(
+            address,
+            timeout=route.timeout,
+            stall=route.stall,
+            connections=route.connections,
+            shares_with=clients.get((route.account, address)),
+            on_exhausted=listener.exhausted,
+        )
+        await held.enter_async_context(client)
+        clients.setdefault((route.account, address), client)
+        opened.append((address.shown, client))
+    several = Replicas(opened, time.monotonic, listener.replica) if len(opened) > 1 else None
+    transport = Adapted(several or opened[0][1], route.known, route.stream, listener.learned, route.given)
+    return transport, several.where if several else lambda user: opened[0][0]

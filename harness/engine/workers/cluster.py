@@ -1,0 +1,260 @@
+"""Worker processes as actors of Ray, on a cluster that runs already or on one of this process alone.
+
+The only file that imports Ray; it is an extra package. The key goes to a worker in the arguments of one of its methods:
+not in those of its constructor, which Ray keeps to start it again, and not in the environment, which Ray logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from harness import __version__
+from harness.benchmark import Benchmark
+from harness.defaults import Engine
+from harness.engine.accounts import Opening, remote_lanes, sockets
+from harness.engine.lane import Lane
+from harness.engine.workers.crew import Crew, WorkerGone
+from harness.engine.workers.messages import Raised, packed, unpacked
+from harness.engine.workers.player import LEASE_SECONDS, LanePart, Lease, Player
+from harness.engine.workers.shipping import packed as pack
+from harness.errors import BadInput, HarnessError, MachineError
+
+START_SECONDS = 60.0
+"""The longest wait for workers to start."""
+BLOCKED_SECONDS = 6.0
+"""How long the code of one user may block its worker; an agent's is broken off after 5."""
+STORE_BYTES = 2**27
+"""Of an own cluster's object store: maps and prompts go through it, and nothing else."""
+
+
+class Actor:
+    """A worker process. No `async def` here: a single one would move all methods off the main thread, where alarms
+    that break off an agent's code do not exist."""
+
+    def __init__(self) -> None:
+        self._lease = Lease(time.monotonic)
+        self._player: Player | None = None
+
+    def open(
+        self,
+        version: str,
+        parts: Sequence[LanePart],
+        sockets: tuple[int, int],
+        digests: Sequence[str],
+        *contents: bytes,
+    ) -> Raised | str:
+        """Get ready to play; return the error, or the name of this process."""
+        try:
+            if version != (own := code_version()):
+                raise BadInput(f"{_here()} has another version of the harness ({own}, expected {version})")
+            loop = _new_loop()
+            asyncio.set_event_loop(loop)
+            self._player = Player(parts, dict(zip(digests, contents, strict=True)), sockets, loop)
+        except HarnessError as error:
+            return packed(error)
+        threading.Thread(target=self._watch, daemon=True).start()
+        return _here()
+
+    def turn(self, sent: bytes, seconds: float) -> bytes:
+        assert self._player is not None
+        with self._lease.turn():
+            return self._player.turn(sent, seconds)
+
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def _watch(self) -> None:
+        """End this process, and so its requests, once the driver has given it no turn for too long."""
+        while not self._lease.is_over:
+            time.sleep(LEASE_SECONDS / 20)
+        os._exit(0)
+
+
+@dataclass(eq=False)
+class RayWorker:
+    """An actor; see `Worker`."""
+
+    name: str
+    handle: Any
+    node: str
+
+    async def turn(self, sent: bytes, seconds: float) -> bytes:
+        try:
+            answer: bytes = await self.handle.turn.remote(sent, seconds)
+        except RayActorError as error:
+            alive = await anyio.to_thread.run_sync(_is_alive, self.node)
+            why = "its process ended" if alive else "its machine is gone"
+            raise WorkerGone(why, certain=alive) from error
+        return answer
+
+    def kill(self) -> None:
+        with suppress(RayError, ValueError):
+            ray.kill(self.handle)
+
+
+class Cluster:
+    """Starts workers. `contents` are the bytes of files by SHA-256; Ray keeps them once for each machine."""
+
+    def __init__(self, parts: Sequence[LanePart], contents: Mapping[str, bytes], sockets: tuple[int, int]) -> None:
+        self._parts = parts
+        self._sockets = sockets
+        self._digests = list(contents)
+        self._contents = [ray.put(data) for data in contents.values()]
+
+    async def start(self, count: int) -> list[RayWorker]:
+        """Return so many new workers that are ready. Raise `HarnessError`."""
+        return await anyio.to_thread.run_sync(self.started, count, abandon_on_cancel=True)
+
+    def started(self, count: int) -> list[RayWorker]:
+        actor = ray.remote(Actor).options(
+            num_cpus=1,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random")}},
+        )
+        handles = [actor.remote() for _ in range(count)]
+        version = code_version()
+        opened = [
+            handle.open.remote(version, self._parts, self._sockets, self._digests, *self._contents)
+            for handle in handles
+        ]
+        try:
+            answers = ray.get(opened, timeout=START_SECONDS)
+            nodes = ray.get([handle.node.remote() for handle in handles], timeout=START_SECONDS)
+        except GetTimeoutError:
+            _end(handles)
+            raise MachineError(_no_room(count)) from None
+        except RayError as error:
+            _end(handles)
+            raise MachineError(f"a worker could not be started: {_sentence(error)}") from None
+        for answer in answers:
+            if isinstance(answer, Raised):
+                _end(handles)
+                raise unpacked(answer)
+        return [RayWorker(name, handle, node) for name, handle, node in zip(answers, handles, nodes, strict=True)]
+
+
+@contextmanager
+def connected(address: str | None, workers: int | None) -> Iterator[int]:
+    """Connect to the cluster at an address, or start one of so many cores on this machine; yield the number of workers.
+
+    Call it in the main thread. Raise `MachineError`.
+    """
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
+        own |= {"include_dashboard": False, "_temp_dir": folder}
+        _init(address, {"address": address} if address else own)
+        try:
+            yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
+        finally:
+            ray.shutdown()
+
+
+def _init(address: str | None, options: dict[str, Any]) -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ray.init(**options, log_to_driver=False, configure_logging=False)
+    except (RayError, OSError, RuntimeError, ValueError) as error:
+        where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
+        raise MachineError(f"{where}: {_sentence(error)}") from None
+    finally:
+        for number, handler in handlers.items():  # Ray sets its own
+            signal.signal(number, handler)
+
+
+@asynccontextmanager
+async def open_lanes(openings: Sequence[Opening], engine: Engine, workers: int) -> AsyncIterator[list[Lane]]:
+    """Start workers, and return a lane for each opening, whose users they play."""
+    contents: dict[str, bytes] = {}
+    plans = [one.plan for one in openings]
+    shipped = [pack(plan.benchmark, contents) for plan in plans]
+    parts = [LanePart(of, one.plan.sampling, one.route) for of, one in zip(shipped, openings, strict=True)]
+    cluster = Cluster(parts, contents, sockets(plans))
+    slack = BLOCKED_SECONDS if any(plays_code(plan.benchmark) for plan in plans) else 0.0
+    crew = Crew(await cluster.start(workers), cluster.start, engine.turn, slack)
+    lanes = remote_lanes(openings, crew.transport, crew.player)
+    async with anyio.create_task_group() as serving:
+        serving.start_soon(crew.serve, lanes)
+        serving.start_soon(crew.watch, head_answers)
+        yield lanes
+        serving.cancel_scope.cancel()
+
+
+def plays_code(benchmark: Benchmark) -> bool:
+    """Return whether playing runs code that does not ship with the harness, and so may block."""
+    return benchmark.origin is not None or benchmark.runs_code(benchmark.identity())
+
+
+def head_answers() -> bool:
+    """Return whether the head of the cluster takes connections; without it Ray ends this process after a minute."""
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def code_version() -> str:
+    """Return the version of the harness, with a hash of its code."""
+    root = Path(__file__).parents[2]
+    found = sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(path.read_bytes())
+    return f"{__version__} {found.hexdigest()[:12]}"
+
+
+def _is_alive(node: str) -> bool:
+    """Return whether a machine is still part of the cluster: it knows then that a process of its own has ended."""
+    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+
+
+def _no_room(count: int) -> str:
+    free, whole = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+    return (
+        f"{count} workers did not start within {START_SECONDS:.0f} s: each takes one CPU, and {free:g} of the "
+        f"cluster's {whole:g} are free: take fewer --workers"
+    )
+
+
+def _end(handles: Sequence[Any]) -> None:
+    for handle in handles:
+        with suppress(RayError, ValueError):
+            ray.kill(handle)
+
+
+def _here() -> str:
+    return f"{os.getpid()} on {socket.gethostname()}"
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # it is not to be had on every system
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _sentence(error: BaseException) -> str:
+    """Return the first line of a foreign error that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,210 @@
+"""The messages between driver and workers: lists in msgpack, one in each direction per turn.
+
+Numbers of users and tries are the driver's, those of requests the worker's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from harness.endpoint.replies import Denied
+from harness.errors import (
+    AgentFailed,
+    BadInput,
+    BenchmarkError,
+    ConfigurationRefused,
+    EndpointStopped,
+    GaveUp,
+    HarnessError,
+    MachineError,
+    Rejected,
+    TransportFault,
+)
+from harness.model import Completion
+
+
+class Raised(Struct, frozen=True, array_like=True):
+    """An error of the harness: the name of its class, and what it holds."""
+
+    name: str
+    sentences: list[Any]
+    state: dict[str, Any]
+
+
+ERRORS: dict[str, type[HarnessError]] = {
+    kind.__name__: kind
+    for kind in (
+        AgentFailed,
+        BadInput,
+        BenchmarkError,
+        ConfigurationRefused,
+        Denied,
+        EndpointStopped,
+        GaveUp,
+        HarnessError,
+        MachineError,
+        Rejected,
+        TransportFault,
+    )
+}
+
+
+def packed(error: HarnessError) -> Raised:
+    """Return an error as a message has it; one of an unlisted class as its nearest listed base."""
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS)
+    return Raised(name, [str(sentence) for sentence in error.args], vars(error))
+
+
+def unpacked(raised: Raised) -> HarnessError:
+    kind = ERRORS[raised.name]
+    error = kind.__new__(kind, *raised.sentences)
+    vars(error).update(raised.state)
+    return error
+
+
+class _Message(Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+# From the driver
+
+
+class Play(_Message, frozen=True):
+    """Play a user: a line of a tasks file, with the saved responses as (digest, nth, completion)."""
+
+    user: int
+    lane: int
+    subset: str
+    file: str
+    number: int
+    line: bytes
+    repeat: int
+    saved: list[tuple[str, int, Completion]]
+
+
+class Send(_Message, frozen=True):
+    """Send a request that was announced by `Ask`, once."""
+
+    attempt: int
+    request: int
+
+
+class Drop(_Message, frozen=True):
+    """Cancel a try; the worker answers with `Dropped` unless the try has ended."""
+
+    attempt: int
+
+
+class Settled(_Message, frozen=True):
+    """The reply is saved: the play goes on, with the reply that came last if there is no `completion`."""
+
+    request: int
+    completion: Completion | None
+
+
+class Refused(_Message, frozen=True):
+    """There will be no reply: the play gets this error."""
+
+    request: int
+    error: Raised
+
+
+class Cancel(_Message, frozen=True):
+    user: int
+
+
+class Adopt(_Message, frozen=True):
+    """Apply a quirk of the endpoint that another worker has learned."""
+
+    lane: int
+    quirk: str
+
+
+# From a worker
+
+
+class Ask(_Message, frozen=True):
+    """A play needs a reply: `size` of its body in bytes, `rank`, digest and `nth` as for `Settle`."""
+
+    user: int
+    request: int
+    key: str
+    size: int
+    rank: int
+    digest: str
+    nth: int
+
+
+class Received(_Message, frozen=True):
+    attempt: int
+    completion: Completion
+    endpoint: str
+    first_token: float | None
+
+
+class Failed(_Message, frozen=True):
+    attempt: int
+    error: Raised
+
+
+class Dropped(_Message, frozen=True):
+    attempt: int
+
+
+class PlayEnded(_Message, frozen=True):
+    """The end of a play, as `Ended`; the record is JSON."""
+
+    user: int
+    key: str
+    record: bytes | None
+    error: Raised | None
+    played: bool
+    replayed: int
+    unused: int
+
+
+class Stopped(_Message, frozen=True):
+    """An error after which the whole run cannot go on; `defect` is the traceback of one that nobody foresaw."""
+
+    user: int
+    error: Raised | None
+    defect: str = ""
+
+
+class Learned(_Message, frozen=True):
+    lane: int
+    quirk: str
+    words: str
+
+
+class Exhausted(_Message, frozen=True):
+    """A quota is used up for so many seconds."""
+
+    lane: int
+    seconds: float
+
+
+class Noted(_Message, frozen=True):
+    """A replica was set aside, or is back."""
+
+    lane: int
+    detail: str
+
+
+class Logged(_Message, frozen=True):
+    """Lines and warnings of a benchmark."""
+
+    lane: int
+    lines: list[str]
+    warnings: list[str]
+
+
+ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Adopt
+ToDriver = Ask | Received | Failed | Dropped | PlayEnded | Stopped | Learned | Exhausted | Noted | Logged
+
+encode = msgspec.msgpack.Encoder().encode
+to_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode
+to_driver = msgspec.msgpack.Decoder(list[ToDriver]).decode

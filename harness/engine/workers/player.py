@@ -1,0 +1,231 @@
+"""A worker: play users and send their requests, as the driver's messages say.
+
+All of it runs in one thread, in turns. Between two turns nothing runs, so a worker without a driver sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import orjson
+
+from harness.benchmarks import tasks
+from harness.defaults import GC_THRESHOLD
+from harness.endpoint.quirks import Adapted
+from harness.endpoint.request_body import Sampling
+from harness.engine.accounts import admit_sockets
+from harness.engine.play import name_of, play_user
+from harness.engine.replay import Conversation
+from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
+from harness.engine.workers import messages as m
+from harness.engine.workers.shipping import Shipped, unpacked
+from harness.errors import HarnessError
+from harness.model import Completion, Where
+
+LEASE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class LanePart:
+    """What a worker needs of a lane. `route` has the key."""
+
+    shipped: Shipped
+    sampling: Sampling
+    route: Route
+
+
+@dataclass(eq=False)
+class _Request:
+    """A request of a play until it is settled; `user` is for the transport, `last` the reply that came last."""
+
+    play: m.Play
+    body: bytes
+    user: str
+    settled: asyncio.Future[Completion]
+    last: Completion | None = None
+
+
+class Lease:
+    """How long a worker lives without a driver, who may be gone: until `LEASE_SECONDS` after its last turn."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._busy = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self._busy = True
+        try:
+            yield
+        finally:
+            self._since, self._busy = self._clock(), False
+
+    @property
+    def is_over(self) -> bool:
+        return not self._busy and self._clock() - self._since > LEASE_SECONDS
+
+
+class Player:
+    """Plays the users of several lanes. Call everything in one thread: `turn` until the end, then `close`."""
+
+    def __init__(
+        self,
+        parts: Sequence[LanePart],
+        contents: Mapping[str, bytes],
+        sockets: tuple[int, int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Load benchmarks, their files from `contents` by SHA-256, and open connections. Raise `HarnessError`.
+
+        `sockets` are the arguments of `admit_sockets`.
+        """
+        admit_sockets(*sockets)
+        self._loop = loop
+        self._held = AsyncExitStack()
+        self._folder = TemporaryDirectory(prefix="behavior-harness-")
+        self._out: list[m.ToDriver] = []
+        self._requests: dict[int, _Request] = {}
+        self._attempts: dict[int, asyncio.Task[None]] = {}
+        self._plays: dict[int, asyncio.Task[None]] = {}
+        self._numbers = count()
+        self._samplings = [part.sampling for part in parts]
+        self._benchmarks = [
+            unpacked(part.shipped, contents, Path(self._folder.name, str(lane))) for lane, part in enumerate(parts)
+        ]
+        self._transports = loop.run_until_complete(self._opened([part.route for part in parts]))
+        gc.set_threshold(*GC_THRESHOLD)
+        gc.collect()
+        gc.freeze()
+
+    async def _opened(self, routes: Sequence[Route]) -> list[Adapted]:
+        classes = [type(benchmark) for benchmark in self._benchmarks]
+        served = [cls for cls, route in zip(classes, routes, strict=True) if not route.addresses]
+        endpoints, clients, made = await embedded(served, self._held), Clients(), []
+        for lane, route in enumerate(routes):
+            addresses = route.addresses or endpoints[classes[lane]]
+            transport, _ = await open_transport(route, addresses, clients, self._listener(lane), self._held)
+            made.append(transport)
+        return made
+
+    def _listener(self, lane: int) -> Listener:
+        return Listener(
+            learned=lambda quirk, words: self._out.append(m.Learned(lane, quirk, words)),
+            replica=lambda detail: self._out.append(m.Noted(lane, detail)),
+            exhausted=lambda seconds: self._out.append(m.Exhausted(lane, seconds)),
+        )
+
+    def turn(self, sent: bytes, seconds: float) -> bytes:
+        """Take the driver's messages, work for so many seconds, and return the messages for the driver."""
+        for message in m.to_worker(sent):
+            self._take(message)
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+        for lane, benchmark in enumerate(self._benchmarks):
+            if benchmark.logged or benchmark.warnings:
+                self._out.append(m.Logged(lane, benchmark.logged, benchmark.warnings))
+                benchmark.logged, benchmark.warnings = [], []
+        out, self._out = self._out, []
+        return m.encode(out)
+
+    def close(self) -> None:
+        """End all plays, and close connections and files."""
+        self._loop.run_until_complete(self._closed())
+        self._folder.cleanup()
+
+    async def _closed(self) -> None:
+        running = [*self._plays.values(), *self._attempts.values()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._held.aclose()
+
+    def _take(self, message: m.ToWorker) -> None:
+        match message:
+            case m.Play():
+                self._plays[message.user] = self._loop.create_task(self._play(message))
+            case m.Send(attempt, number):
+                if request := self._requests.get(number):
+                    self._attempts[attempt] = self._loop.create_task(self._send(attempt, request))
+                else:  # its play was cancelled
+                    self._out.append(m.Dropped(attempt))
+            case m.Settled(number, completion):
+                if waiting := self._waiting(number):
+                    waiting.settled.set_result(completion or waiting.last)  # type: ignore[arg-type]  # one is there
+            case m.Refused(number, error):
+                if waiting := self._waiting(number):
+                    waiting.settled.set_exception(m.unpacked(error))
+            case m.Drop(attempt):
+                if task := self._attempts.get(attempt):
+                    task.cancel()
+            case m.Cancel(user):
+                if task := self._plays.get(user):
+                    task.cancel()
+            case m.Adopt(lane, quirk):
+                self._transports[lane].quirks |= {quirk}
+
+    def _waiting(self, number: int) -> _Request | None:
+        """Return a request whose play still waits for it."""
+        request = self._requests.get(number)
+        return None if request is None or request.settled.done() else request
+
+    async def _play(self, play: m.Play) -> None:
+        user = play.user
+        try:
+            ended = await self._played(play)
+            self._out.append(ended)  # to the list of this turn, which is not that of the turn in which it began
+        except HarnessError as error:
+            self._out.append(m.Stopped(user, m.packed(error)))
+        except Exception:  # unforeseen: the driver reports it, where its user can see it
+            self._out.append(m.Stopped(user, None, traceback.format_exc()))
+        finally:
+            del self._plays[user]
+
+    async def _played(self, play: m.Play) -> m.PlayEnded:
+        benchmark, sampling = self._benchmarks[play.lane], self._samplings[play.lane].of_repeat(play.repeat)
+        task = tasks.parse(benchmark, play.line, Where(play.file, play.number), play.subset)
+        saved = {(digest, nth): completion for digest, nth, completion in play.saved}
+        conversation = Conversation(sampling, saved, task.steps, partial(self._settle, play, task.key))
+        ended = await play_user(benchmark, task, conversation, play.repeat)
+        return m.PlayEnded(
+            play.user,
+            task.key,
+            None if ended.record is None else orjson.dumps(ended.record),
+            None if ended.error is None else m.packed(ended.error),
+            ended.played,
+            ended.replayed,
+            ended.unused,
+        )
+
+    async def _settle(self, play: m.Play, key: str, body: bytes, rank: int, digest: str, nth: int) -> Completion:
+        """Return a reply once the driver has saved it; as `Settle`."""
+        number, user = next(self._numbers), name_of(key, play.repeat)
+        self._requests[number] = request = _Request(play, body, user, self._loop.create_future())
+        self._out.append(m.Ask(play.user, number, key, len(body), rank, digest, nth))
+        try:
+            return await request.settled
+        finally:
+            del self._requests[number]
+
+    async def _send(self, attempt: int, request: _Request) -> None:
+        try:
+            received = await self._transports[request.play.lane].send(request.body, request.user)
+        except asyncio.CancelledError:
+            self._out.append(m.Dropped(attempt))
+        except HarnessError as error:
+            self._out.append(m.Failed(attempt, m.packed(error)))
+        except Exception:
+            self._out.append(m.Stopped(request.play.user, None, traceback.format_exc()))
+        else:
+            request.last = received.completion
+            self._out.append(m.Received(attempt, *received))
+        finally:
+            del self._attempts[attempt]
