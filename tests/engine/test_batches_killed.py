@@ -54,9 +54,9 @@ def online(tasks: Path, results: Path, words: tuple[str, ...]) -> dict[str, byte
 
 def tasks_of(folder: Path, words: tuple[str, ...]) -> Path:
     if words is DAYS:
-        synthesise(folder, "dailymobility", "--users", "4")
+        synthesise(folder, "dailymobility", "--users", "2")
     else:
-        synthesise(folder, "--users", "3", "--steps", "2", "--platform", "weibo")
+        synthesise(folder, "--users", "2", "--steps", "1.5", "--seed", "4", "--platform", "weibo")  # 2 and 1 steps
     return folder
 
 
