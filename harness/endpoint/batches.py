@@ -139,6 +139,7 @@ def _id(made: JSON) -> str:
 
 
 def _batch(made: JSON) -> Batch:
+    _id(made)
     try:
         return msgspec.convert(made, Batch)
     except msgspec.ValidationError as error:

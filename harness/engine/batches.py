@@ -216,9 +216,9 @@ class Batches:
         if one.file is None:
             file = await self._call(partial(self._api.find_file, one.name))
             if file is None:
-                return self._end(run, one, "lost")
+                self._end(run, one, "lost")
+                return
             self._journals[run].uploaded(one, file)
-            one.doubtful = True  # its batch may have been created by a process that could not note either
         if one.batch is None:
             await self._create(run, one)
         self._watch(run, one)
@@ -341,10 +341,9 @@ class Batches:
         self._settled[one.label] = run, one, batch.status
         await saved()
         why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
-        left = [asked for place in one.places if (asked := self._requests.get((run, place))) and asked.future]
-        self._end(run, one, batch.status)
-        self._note_end(batch, len(left), why)
-        for asked in left:
+        unanswered = self._end(run, one, batch.status)
+        self._note_end(batch, len(unanswered), why)
+        for asked in unanswered:
             self._answer(asked, TransportFault(f"batch_{batch.status}", why))
 
     async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
@@ -405,16 +404,16 @@ class Batches:
         else:
             future.set_result(answer)
 
-    def _end(self, run: Run, one: Submission, status: str) -> None:
-        """Note that a batch has ended; requests that still wait for it go with the next wave."""
-        places = one.places
+    def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
+        """Note that a batch has ended; return the requests that still wait for it, which go with the next wave."""
+        keys = [(run, place) for place in one.places if (run, place) in self._sent]
         self._journals[run].end(one, status)
         self._watched.pop(one.label, None)
         self._settled.pop(one.label, None)
-        for key in [(run, place) for place in places]:
-            self._sent.discard(key)
-            if (asked := self._requests.get(key)) is not None and asked.future is not None:
-                self._new[key] = asked
+        self._sent.difference_update(keys)
+        left = [asked for key in keys if (asked := self._requests.get(key)) is not None and asked.future is not None]
+        self._new |= {asked.key: asked for asked in left}
+        return left
 
     def _note_end(self, batch: Batch, unanswered: int, why: str) -> None:
         """Note a batch that did not answer all. Raise `EndpointStopped` if the first one failed as a whole."""

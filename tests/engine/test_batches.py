@@ -141,6 +141,17 @@ def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_pa
     assert [one.ended for one in submissions(run.files.batches)] == ["refused"]
 
 
+def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path: Path) -> None:
+    """All go again once, without what the endpoint does not take; later waves are sent without it."""
+    refusal = {"status": 400, "error": {"message": "response_format is not supported"}}
+    provider = Provider(line=lambda body, tries: refusal if "response_format" in body else None)
+    run = made(tmp_path / "run", provider)
+    manifest = run.process(QUICK)
+    assert manifest.provenance["quirks"] == ["no_response_format"]
+    assert run.wrong() == []
+    assert len(provider.lines()) == STEPS + len(USERS)
+
+
 def test_results_that_break_off_are_downloaded_again(tmp_path: Path, online: bytes) -> None:
     """Half a file of results is no answer to the rest."""
     provider = Provider(cut=2)
@@ -205,6 +216,7 @@ def deaths(how: str) -> Iterator[FaultyDisk]:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("how", ["death before", "death after", "death midway"])
 def test_death_at_every_operation_submits_nothing_twice_and_forgets_no_batch(

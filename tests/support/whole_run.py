@@ -215,7 +215,7 @@ class WholeRun:
         return Manifest(
             subset="weibo",
             identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},
-            provenance={"endpoint": "http://x", "key_from": None, "harness": "0"},
+            provenance={"endpoint": "http://x", "key_from": None, "harness": "0", "quirks": [], "quirks_used": []},
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": index.sha256, "users": len(index)},
             selection={"ratio": 1.0, "sample_seed": 0},
