@@ -192,6 +192,8 @@ class Progress:
         mean = latency.mean
         step_seconds = mean if mean is None or per_step is None else mean * per_step
         eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, outage > 0)
+        if wave is not None and step_seconds is not None:
+            eta, chain_bound = longest * step_seconds, True  # a step of all users takes a wave
         bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
         at_most = eta is not None and bound > eta
         warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]

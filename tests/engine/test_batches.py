@@ -162,6 +162,14 @@ def test_results_that_break_off_are_downloaded_again(tmp_path: Path, online: byt
     assert len(provider.lines()) == STEPS
 
 
+def test_line_that_is_there_twice_settles_its_request_once(tmp_path: Path, online: bytes) -> None:
+    """Also one that failed, whose request goes again."""
+    provider = Provider(line=lambda body, tries: busy() if tries == 1 else None, doubled=True)
+    run = made(tmp_path / "run", provider)
+    run.process(QUICK)
+    check(run, provider, online, most=2)
+
+
 def test_replies_without_a_user_who_waits_are_not_saved_twice(tmp_path: Path, online: bytes) -> None:
     """A process that dies before the end of a batch is noted leaves replies that the next one finds again."""
     provider = Provider()

@@ -26,9 +26,12 @@ def at_once(act: Callable[[], Any]) -> Any:
 
 
 class Provider(BatchApi):
-    """`step` does each operation, or fails before or after it. `fates` are the statuses in which batches end, in order,
-    then all are completed; one that expires or is cancelled answers its first half, one that fails says `why`. The
-    first `cut` downloads break off. `ran` and `answered` count requests by digest."""
+    """`step` does each operation, or fails before or after it. `ran` and `answered` count requests by digest.
+
+    `fates` are the statuses in which batches end, in order, then all are completed; one that expires or is cancelled
+    answers its first half, one that fails says `why`. The first `cut` downloads break off; where they are `doubled`,
+    each line is there twice.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Provider(BatchApi):
         line: Line = lambda body, tries: None,
         why: str = "limit: too many requests",
         cut: int = 0,
+        doubled: bool = False,
     ) -> None:
         super().__init__(Client(Address("http://there/v1"), timeout=1.0, connections=1))
         self.step: Callable[[Callable[[], Any]], Any] = at_once
@@ -48,6 +52,7 @@ class Provider(BatchApi):
         self._line = line
         self._why = why
         self._cut = cut
+        self._doubled = doubled
 
     async def upload(self, name: str, content: bytes) -> str:
         def act() -> str:
@@ -79,7 +84,7 @@ class Provider(BatchApi):
         return self._done("find_batch", lambda: next(found, None))
 
     async def download(self, file: str, into: BinaryIO) -> None:
-        content = self.files[file][1]
+        content = self.files[file][1] * (2 if self._doubled else 1)
         if self._cut:
             self._cut -= 1
             content = content[: len(content) // 2]

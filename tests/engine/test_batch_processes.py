@@ -1,4 +1,4 @@
-"""Processes that go by batches and are killed, over the embedded endpoint's Batch API."""
+"""Processes that go by batches, over the embedded endpoint's Batch API: killed, interrupted, and with its faults."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from bench.processes import HARNESS, synthesise
 from harness.serve.app import Options
 from harness.serve.faults import FaultPlan
 from harness.store.batches import submissions
+from harness.store.manifest import load
 from harness.store.run import runs
 from tests.support import ROOT
 from tests.support.dying import DIES_AFTER
 from tests.support.embedded import Served, served
+from tests.support.scripted import PromptHandler, listening
 
 pytestmark = pytest.mark.slow
+
+KEY = "sk-Zq0123456789abcdefWXYZ"
 
 STREAMS = ("--model", "baseline/recency", "--platform", "weibo")
 DAYS = ("dailymobility", "--model", "baseline/commuter")
@@ -111,7 +116,7 @@ def test_signal_leaves_the_batches_at_the_provider_and_resume_picks_them_up(tmp_
     """Nothing is cancelled, nothing is submitted again."""
     tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
     expected = online(tasks, tmp_path / "online", DAYS)
-    with served(Options(batch_seconds=5.0)) as endpoint:
+    with served(Options(batch_seconds=10.0)) as endpoint:
         words = command(endpoint.url, tasks, results, *DAYS, "--batch")
         with subprocess.Popen([*HARNESS, *words], stdout=subprocess.PIPE, text=True) as process:
             while not endpoint.stats()["batches"]:
@@ -120,7 +125,43 @@ def test_signal_leaves_the_batches_at_the_provider_and_resume_picks_them_up(tmp_
             shown, _ = process.communicate(timeout=30)
         assert process.returncode == 130
         assert "1 batch" in shown
+        status = subprocess.run(
+            [*HARNESS, "status", "--json", "--results-dir", str(results)], capture_output=True, check=True
+        )
+        [row] = orjson.loads(status.stdout)
+        assert (row["waves"]["number"], row["waves"]["batches"], row["waves"]["requests"]) == (1, 1, 2)
         assert of_harness(*command(endpoint.url, tasks, results, *DAYS)) == 2  # without batches it would pay twice
         assert of_harness("resume", "--results-dir", str(results)) == 0
         assert check(endpoint, results)["batches"] == 1
     assert results_of(results) == expected
+
+
+class WithoutBatches(PromptHandler):
+    """An endpoint that has no path for files."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_endpoint_without_batches_stops_its_own_run_and_no_other(tmp_path: Path) -> None:
+    """Exit code 3 after one sentence; the other run of the command is complete, and no file has the key."""
+    tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
+    with served(Options(key=KEY, imitate="openai")) as endpoint, listening(WithoutBatches) as port:
+        addresses = {"has": endpoint.url, "lacks": f"http://127.0.0.1:{port}/v1"}
+        one = '[providers.{}]\nbase_url = "{}"\nkey_env = "KEY"\n'
+        providers = "".join(one.format(*each) for each in addresses.items())
+        (tmp_path / "providers.toml").write_text(providers, encoding="utf-8")
+        models = ("--model", "has:m", "--model", "lacks:n", "--providers", str(tmp_path / "providers.toml"))
+        words = ("dailymobility", *models, "--batch", "--tasks-dir", str(tasks), "--results-dir", str(results))
+        done = subprocess.run(
+            [*HARNESS, "run", *words, "--no-html"], env={**os.environ, "KEY": KEY}, capture_output=True, check=False
+        )
+    assert done.returncode == 3
+    states = {files.folder.name: load(files.manifest) for files in runs(results)}
+    assert {name: made.state for name, made in states.items() if made} == {"m": "complete", "n": "stopped"}
+    assert [one.ended for one in submissions(results / "n" / "batches_beijing.jsonl")] == ["refused"]
+    written = [path.read_bytes() for path in results.rglob("*") if path.is_file()]
+    assert not any(KEY.encode() in content for content in [*written, done.stdout, done.stderr])
