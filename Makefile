@@ -32,6 +32,7 @@ DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH) $(OWN)),,--model $(BASEL
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
 takes.run := MODEL PROVIDER QUEUE PLATFORM NAME RATIO LIMIT REPEATS CONCURRENCY BENCHMARK ARGS
+takes.fetch := BENCHMARK PLATFORM ARGS
 takes.resume := NAME MODEL PLATFORM PROVIDER CONCURRENCY ARGS
 takes.reeval := NAME MODEL PLATFORM ARGS
 takes.status := $(takes.reeval)
@@ -46,7 +47,7 @@ takes.synth := PLATFORM ARGS
 takes.serve := ARGS
 takes.check-benchmark := BENCHMARK ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
-taken_always := PYTHON SHELL MAKE% PIP_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
+taken_always := PYTHON SHELL MAKE% PIP_% HF_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
 
 taken = $(foreach goal,$(MAKECMDGOALS),$(takes.$(goal)))
 settings = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
@@ -58,7 +59,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -66,6 +67,9 @@ help: ## this list
 
 run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; with none a demo
 	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
+
+fetch: .venv/data.made ## download a benchmark's tasks: BENCHMARK= PLATFORM= ARGS="--revision REV"
+	$(strip $(HARNESS) fetch $(call given,BENCHMARK) $(PLATFORMS) $(MORE))
 
 resume: .venv/run.made ## continue unfinished runs, all or one: NAME= MODEL= PLATFORM= PROVIDER= CONCURRENCY=
 	$(strip $(HARNESS) resume $(WHICH_RUN) $(PROVIDED) $(PACE) $(MORE))
@@ -155,13 +159,13 @@ endef
 	$(call install,requirements/run.txt)
 	@touch $@
 
-# dev.txt holds all of run.txt, so one installation makes both.
-.venv/dev.made: requirements/dev.txt requirements/run.txt pyproject.toml
+# dev.txt holds all of run.txt and data.txt, so one installation makes all.
+.venv/dev.made: requirements/dev.txt requirements/run.txt requirements/data.txt pyproject.toml
 	$(call venv,.venv)
 	$(call install,requirements/dev.txt)
-	@touch .venv/run.made $@
+	@touch .venv/run.made .venv/data.made $@
 
-.venv/ray.made: requirements/ray.txt .venv/run.made
+.venv/%.made: requirements/%.txt .venv/run.made
 	@echo 'Installing $< into .venv (once) ...'
 	@$(PY) -m pip install -q --require-hashes -r $<
 	@touch $@

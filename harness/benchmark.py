@@ -215,6 +215,9 @@ class Benchmark:
     data_files: ClassVar[Sequence[str]] = ()
     """Files in the tasks folder that every subset needs in addition to its tasks file."""
 
+    data_set: ClassVar[str] = ""
+    """`owner/name` of a data set on the Hugging Face Hub that has these files; `fetch` finds each by its name."""
+
     metrics: ClassVar[Sequence[Metric]]
     """The metrics that `figures` computes, in that order: with intervals, ranked and compared."""
 
@@ -449,6 +452,13 @@ class Benchmark:
         """Return the outcome of each answer of a user: `valid`, or the kind of the invalid answer."""
         return (record["outcome"],)
 
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        """Return flat rows of one record for tables and frames: one a step, or one a user where nothing is done in
+        steps."""
+        about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
+        return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
+
     def repairs(self, record: JSON) -> Iterable[str]:
         """Return the kinds of repairs that a user's replies needed."""
         found: Sequence[str] = record["repairs"]
@@ -548,6 +558,14 @@ class Benchmark:
     def files_needed(cls, subset: str) -> tuple[str, ...]:
         """Return the files of a subset, relative to the tasks folder, the tasks file first."""
         return cls.subsets[subset], *cls.data_files
+
+    @classmethod
+    def how_to_get(cls) -> str:
+        """Return what a user can do about missing tasks, as a main clause."""
+        if not cls.data_set:
+            return "put them there"
+        named = cls.origin.spec if cls.origin else cls.name
+        return f"`fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
 
     @classmethod
     def file_in(cls, folder: Path, name: str) -> Path:

@@ -15,7 +15,7 @@ INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.ht
 OWN_ENDINGS = re.compile(r"\.(?:(?:new|lock|torn)\Z|before-)")
 """Endings of files that are about to replace another, or were replaced; the results folder's own files have them,
 too."""
-SAMPLE_FOLDER = Path(__file__).resolve().parent.parent / "tasks" / "sample"
+SAMPLE_FOLDER = Path(__file__).resolve().parent / "sample"
 """The synthetic tasks that ship with a checkout."""
 
 BENCHMARK = "streamprofile"

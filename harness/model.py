@@ -32,12 +32,14 @@ class Message:
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
+    `json_object` is whether the reply has to be a JSON object, and `schema` its JSON schema, None for any object.
     `parameters` are further members of the body, plain JSON, each used where the run does not set it.
     """
 
     messages: tuple[Message, ...]
     json_object: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Completion:
 class Reply:
     """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
 
-    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole. `reused` is
+    the name of the run that saved it, None for a reply to this run's own request.
     """
 
     completion: Completion
@@ -76,6 +79,7 @@ class Reply:
     tries: int
     endpoint: str
     first_token: float | None = None
+    reused: str | None = None
 
 
 LARGEST_COUNT = 2**40

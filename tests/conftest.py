@@ -11,7 +11,8 @@ import pytest
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
 
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
-VARIABLES += (*CA_VARIABLES, CA_FOLDERS)
+VARIABLES += (*CA_VARIABLES, CA_FOLDERS, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT")
+os.environ["HF_TOKEN_PATH"] = os.devnull  # read when huggingface_hub is imported
 
 # Processes that tests start would compile the package each time, and every session the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

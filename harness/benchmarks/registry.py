@@ -1,4 +1,4 @@
-"""Finds benchmarks: those that ship by name, others by `FILE.py` or `package.module:Name`.
+"""Finds benchmarks: those that ship or are installed by name, others by `FILE.py` or `package.module:Name`.
 
 The bytes of a class that does not ship are part of what a run is: they are kept in the run's folder, and a run is
 played, measured and reported again with the very class that it had.
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -53,7 +54,12 @@ TABLES = ("units", "prompts", "published", "summary")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = ("files", "source", "all_files")
 """Properties that the harness uses, and a field of the same name would hide."""
+DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
+
+
+GROUP = "harness.benchmarks"
+"""The entry points of installed packages with benchmarks: `name = "package.module:Class"`."""
 
 
 def names() -> tuple[str, ...]:
@@ -64,6 +70,17 @@ def is_shipped(name: str) -> bool:
     return name.lower() in SHIPPED
 
 
+@cache
+def installed() -> Mapping[str, str]:
+    """Return the benchmarks of installed packages: name -> package.module:Class. A shipped one keeps its name."""
+    return {point.name: point.value for point in entry_points(group=GROUP) if not is_shipped(point.name)}
+
+
+def is_name(word: str) -> bool:
+    """Return whether a word of a command names a benchmark, and is no file or module."""
+    return is_shipped(word) or word in installed()
+
+
 def find(spec: str) -> type[Benchmark]:
     """Return the class of a benchmark. Raise `BadInput` if there is none, or if it declares too little."""
     if is_shipped(spec):
@@ -72,12 +89,13 @@ def find(spec: str) -> type[Benchmark]:
     if spec.endswith(".py"):
         path = Path(spec)
         return of_file(str(path.resolve()), path.name, input_file(path, "the benchmark "))
+    spec = installed().get(spec, spec)
     module, colon, name = spec.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
     raise BadInput(
-        f"unknown benchmark {shown(spec)}: this harness has {', '.join(SHIPPED)}; others are named as FILE.py or "
-        "package.module:Name"
+        f"unknown benchmark {shown(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named as "
+        "FILE.py or package.module:Name"
     )
 
 
@@ -160,6 +178,8 @@ def _bad_words(cls: Any) -> Iterator[str]:
             yield f"{field}: expected text, got {shown(value)}"
     if type(cls.title) is not str or not cls.title.isprintable():
         yield f"title: expected text, got {shown(cls.title)}"
+    if type(cls.data_set) is not str or (cls.data_set and not DATA_SET.fullmatch(cls.data_set)):
+        yield f"data_set: expected owner/name of a data set, got {shown(cls.data_set)}"
     if cls.language not in ("en", "zh"):
         yield f"language: expected en or zh, got {shown(cls.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]

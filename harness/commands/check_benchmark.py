@@ -39,7 +39,8 @@ def execute(args: argparse.Namespace) -> int:
     needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
-        raise BadInput(f"no tasks: missing {next(iter(absent.values()))}: name their folder with --tasks-dir")
+        first = next(iter(absent.values()))
+        raise BadInput(f"no tasks: missing {first}; {cls.how_to_get()}, or name their folder with --tasks-dir")
     say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"

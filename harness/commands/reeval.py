@@ -148,7 +148,8 @@ def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
     benchmark = cls()
     tasks = benchmark.file_in(args.tasks_dir or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
-        raise BadInput(f"its tasks file {tasks} does not exist: name its folder with --tasks-dir")
+        words = f"name its folder with --tasks-dir; or {cls.how_to_get()}"
+        raise BadInput(f"its tasks file {tasks} does not exist: {words}")
     lock = RunLock(files.lock, time.time)
     try:
         with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:

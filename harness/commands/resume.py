@@ -47,7 +47,11 @@ def execute(args: argparse.Namespace) -> int:
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    return max(skipped, failed, launch(plans, screen, options.engine(args), html=args.html) if plans else 0)
+    return max(
+        skipped,
+        failed,
+        launch(plans, screen, options.engine(args), html=args.html, observe=args.progress) if plans else 0,
+    )
 
 
 def _together(run: SavedRun) -> bytes:
@@ -102,6 +106,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
+        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 
 

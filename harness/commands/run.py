@@ -8,18 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import orjson
 
 from harness import defaults
+from harness.analysis import selection
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
-from harness.chat import Asking
-from harness.commands import reeval
+from harness.chat import Asking, Structured
+from harness.commands import fetch, reeval
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.defaults import PARSE_RETRIES
+from harness.engine import preview
 from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
     add("--demo", "use the synthetic tasks that ship with the harness", action="store_true")
+    add("--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
     fewer = parser.add_mutually_exclusive_group()
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
     words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
@@ -54,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     words += "limits and rates are those of the whole"
     options.add(whole, "--part I/N", words, type=options.part)
+    words = "show what would be sent, with some prompts, and send nothing: no key is needed"
+    options.add(whole, "--dry-run", words, action="store_true")
     options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
@@ -63,8 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
     add("--extra-body JSON", "more members for every request", type=_json_object, default={})
-    choices = ("json_object", "none")
-    add("--structured", "response_format of requests", choices=choices, default=choices[0])
+    words = "response_format of requests; json_schema is the benchmark's schema and nothing less, auto is that or as "
+    words += "much as the endpoint takes"
+    choices = get_args(Structured)
+    add("--structured", words, choices=choices, default=choices[0])
     words = f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})"
     add("--parse-retries N", words, type=options.retries, default=PARSE_RETRIES)
 
@@ -83,7 +91,11 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
-    return launch(_plans(args), console(no_color=args.no_color), options.engine(args), html=args.html)
+    screen = console(no_color=args.no_color)
+    if args.dry_run:
+        args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
+        return preview.show(_plans(args), screen)
+    return launch(_plans(args), screen, options.engine(args), html=args.html, observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:
@@ -110,20 +122,26 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in subsets}
-    absent = [str(path) for paths in needed.values() for path in paths if not path.exists()]
-    if absent:
-        missing.append(f"no tasks: missing {', '.join(absent)}; put them there, or use synthetic ones with --demo")
+    if args.fetch and not missing and _absent(cls, subsets, folder):
+        fetch.fetch(cls, subsets, folder, console(no_color=args.no_color))
+    if absent := _absent(cls, subsets, folder):
+        missing.append(f"no tasks: missing {', '.join(absent)}; {cls.how_to_get()}, or use synthetic ones with --demo")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
     models.check_keys(args, [model for model in made if model])
-    tasks = {subset: paths[0] for subset, paths in needed.items()}
-    asking = Asking(args.structured == "json_object", args.parse_retries)
+    tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
+    asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
         _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
         for model in filter(None, made)
     ]
+
+
+def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
+    """Return the files that these subsets need and that do not exist."""
+    names = dict.fromkeys(name for subset in subsets for name in cls.files_needed(subset))
+    return [str(path) for path in (cls.file_in(folder, name) for name in names) if not path.exists()]
 
 
 def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
@@ -132,6 +150,8 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
+    if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
+        raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
     return Plan(
         name=name,
         benchmark=benchmark,
@@ -147,6 +167,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
+        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 
 

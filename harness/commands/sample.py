@@ -27,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())
-        raise BadInput(f"no tasks to sample: missing {absent} (see --tasks-dir)")
+        raise BadInput(f"no tasks to sample: missing {absent}; {cls.how_to_get()}, or see --tasks-dir")
     benchmark = cls(folder=args.tasks_dir)
     for subset, path in there.items():
         if path.suffix == ".json":

@@ -43,7 +43,7 @@ class Plan:
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
-    or the environment did.
+    or the environment did. `reuse` is the folder of the run whose replies are taken for equal requests.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Plan:
     headers: tuple[str, ...] = ()
     address_from: str | None = None
     ca_file: str | None = None
+    reuse: Path | None = None
 
     @property
     def folder(self) -> Path:

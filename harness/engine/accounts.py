@@ -109,6 +109,7 @@ class Opening:
             stream=plan.tuning.stream,
             known=frozenset(name for run in self.runs for name in run.manifest.provenance["quirks"]),
             given=frozenset(plan.sampling.extra_body),
+            needs_schema=plan.benchmark.asking.needs_schema,
         )
 
 

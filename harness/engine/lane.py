@@ -289,7 +289,8 @@ class Lane:
 class User:
     """A user in play. `number` is its place in the schedule, `position` that in the tasks file, `steps` what it had
     left at the start, `repeat` which of its repeats is played. `key` is known once its task is parsed. `counted` are
-    the steps that are counted as done, `settled` its new replies, and `busy` the seconds in flight of their requests.
+    the steps that are counted as done, `settled` the requests that the endpoint answered, and `busy` their seconds in
+    flight.
     """
 
     lane: Lane
@@ -313,8 +314,12 @@ class User:
 
     async def settle(self, body: Sized, rank: int, request: str, nth: int) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires; arguments as for `Settle`."""
-        lane = self.lane
-        if lane.batches is not None:
+        lane, reusable = self.lane, self.run.reusable
+        if reply := reusable.reply(request, nth) if reusable else None:
+            lane.progress.replayed += 1
+            self._save(request, nth, reply)
+            completion = reply.completion
+        elif lane.batches is not None:
             assert isinstance(body, bytes)  # users are played in this process
             completion = await lane.batches.settle(self, body, request, nth)
         else:
@@ -327,9 +332,12 @@ class User:
 
     def keep(self, request: str, nth: int, reply: Reply) -> None:
         """Save a new reply to a request."""
-        self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
         self.busy += reply.seconds
         self.settled += 1
+        self._save(request, nth, reply)
+
+    def _save(self, request: str, nth: int, reply: Reply) -> None:
+        self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
         self.lane.step_done(self)
 
     def warn(self, fault: TransportFault, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -84,6 +85,8 @@ class LocalEngine:
     async def _watch_signals(self) -> None:
         """Stop every lane on a signal: with a grace period if any lane was still running, else (a second signal, or
         all lanes already stopping) at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals are for whoever has started this one
         with anyio.open_signal_receiver(*heeded()) as signals:
             async for number in signals:
                 lanes = [lane for lane in self._lanes if not lane.over]

@@ -19,21 +19,23 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
-from harness.endpoint.quirks import QUIRKS
+from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import SubsetProgress
+from harness.model import JSON, SubsetProgress
+from harness.store import fetched
 from harness.store.batches import outstanding
-from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
+from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, differences, load
+from harness.store.reuse import SavedReplies
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark"}
+NOT_REPORTED |= {"origin", "benchmark", "data_set", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -51,8 +53,8 @@ class Run:
     """One run of one subset: its tasks, its open files, and how far it is.
 
     `expected` and `done` are masks over the tasks, or over all users' repeats; those expected and not done remain. A
-    user is done once all its expected repeats are. `label` is the run's name in
-    messages. `changed` means that tasks or ground truth differ from those that the files were finished with.
+    user is done once all its expected repeats are. `label` is the run's name in messages. `changed` means that tasks or
+    ground truth differ from those that the files were finished with. `reusable` are the replies of another run.
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
@@ -69,6 +71,7 @@ class Run:
     changed: bool = False
     failed: int = 0
     diverged: int = 0
+    reusable: SavedReplies | None = None
     warnings: list[str] = field(default_factory=list)
     steps_done: int = 0
 
@@ -142,7 +145,42 @@ class Run:
         )
 
 
-def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console) -> Run:
+def replies_to_reuse(plan: Plan, subset: str) -> SavedReplies | None:
+    """Return the replies that `--reuse` names, None without it. Raise `BadInput` if they are not what this run's own
+    requests would get: of another model, of other sampling, or samples."""
+    if plan.reuse is None:
+        return None
+    files, asked, about = RunFiles(plan.reuse, subset), plan.identity(), f"--reuse {plan.reuse}"
+    if plan.folder.exists() and plan.folder.samefile(plan.reuse):
+        raise BadInput(f"{about}: it is this very run, which takes up its own replies without that")
+    made = load(files.manifest)
+    if made is None:
+        raise BadInput(f"{about}: it has no run of {subset}")
+    temperature = {**asked["sampling"], **plan.sampling.extra_body}["temperature"]
+    if temperature != 0:
+        raise BadInput(
+            f"{about}: only at temperature 0 is one reply as good as another, and this run's is {temperature}"
+        )
+    for name, (theirs, ours) in differences(_requested(made.identity), _requested(asked)).items():
+        raise BadInput(f"{about}: {name} is {shown(theirs)} there, and {shown(ours)} in this run")
+    used = {*made.provenance.get("quirks_used", ())}
+    if spoiled := used & {"no_temperature", *_unwanted(plan)}:
+        raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
+    return SavedReplies(files.responses, plan.reuse.resolve().name, used & QUIRKS.keys())
+
+
+def _unwanted(plan: Plan) -> frozenset[str]:
+    """Return the quirks that a run's requests must not have."""
+    return WITHOUT_SCHEMA if plan.benchmark.asking.needs_schema else frozenset()
+
+
+def _requested(identity: Identity) -> JSON:
+    return {"model": identity["model"], "sampling": identity["sampling"]}
+
+
+def open_run(
+    plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console, reusable: SavedReplies | None = None
+) -> Run:
     """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
     files, old, provenance = store.files, store.manifest(), plan.provenance()
     if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
@@ -163,10 +201,12 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
     if not selected.any():
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
+    if reusable is not None:
+        manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *reusable.quirks})
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
-    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
+    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label, reusable=reusable)
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
@@ -198,6 +238,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
+    known -= _unwanted(plan)
     used = old.provenance.get("quirks_used", ()) if old else ()
     truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
     made = Manifest(
@@ -220,8 +261,18 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
+    if source := _data_set(plan, made, old):
+        made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)
     return made
+
+
+def _data_set(plan: Plan, made: Manifest, old: Manifest | None) -> Any:
+    """Return the data set and the commit that `fetch` got these tasks from; None if it did not."""
+    digest = made.tasks["sha256"]
+    if source := fetched.load(plan.benchmark.folder).source(digest):
+        return {"name": source.data_set, "commit": source.commit}
+    return old.provenance.get("data_set") if old and old.tasks["sha256"] == digest else None
 
 
 def _short(value: Any) -> str:

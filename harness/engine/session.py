@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -34,7 +35,7 @@ from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
-from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
+from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run, replies_to_reuse
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -63,18 +64,28 @@ WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
-def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: bool) -> int:
-    """Run all plans at once and finish them; return the worst exit code. Pages are made last."""
+def launch(
+    plans: Sequence[Plan],
+    console: Console,
+    engine: Engine,
+    *,
+    html: bool,
+    observe: Callable[[Snapshots], None] | None = None,
+) -> int:
+    """Run all plans at once and finish them; return the worst exit code. Pages are made last.
+
+    `observe` gets snapshots instead of the display.
+    """
     if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
         raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
-        indexes = _open_indexes(plans, held)
+        indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for session, lane, schedule in _play(unfinished, console, engine) if unfinished else ():
+        for session, lane, schedule in _play(unfinished, console, engine, observe) if unfinished else ():
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -134,18 +145,18 @@ _Indexes = dict[_IndexKey, TaskIndex]
 """By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
 
 
-def _open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
+def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
     """Open every tasks file, and validate it to its last line before anything else."""
     found: _Indexes = {}
     for plan in plans:
         for subset, path in plan.tasks.items():
-            if (key := _index_key(plan, subset)) not in found:
+            if (key := index_key(plan, subset)) not in found:
                 found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
                 held.callback(found[key].close)
     return found
 
 
-def _index_key(plan: Plan, subset: str) -> _IndexKey:
+def index_key(plan: Plan, subset: str) -> _IndexKey:
     return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset], plan.repeats
 
 
@@ -184,6 +195,9 @@ class Session:
         self._console = console
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
+        reusable = {subset: replies_to_reuse(plan, subset) for subset in plan.tasks}
+        for replies in filter(None, reusable.values()):
+            held.callback(replies.close)
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
@@ -195,7 +209,12 @@ class Session:
                 store.set_aside_everything()
         self.runs = [
             open_run(
-                plan, indexes[_index_key(plan, subset)], store, subset if alone else f"{plan.name}, {subset}", console
+                plan,
+                indexes[index_key(plan, subset)],
+                store,
+                subset if alone else f"{plan.name}, {subset}",
+                console,
+                reusable[subset],
             )
             for subset, store in stores.items()
         ]
@@ -292,16 +311,19 @@ Played = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
 
 
-def _play(sessions: Sequence[Session], console: Console, engine: Engine) -> Played:
+def _play(
+    sessions: Sequence[Session], console: Console, engine: Engine, observe: Callable[[Snapshots], None] | None
+) -> Played:
     """Play all at once, with one limit for each account; return each session's lane and schedule."""
     work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    handlers = {number: signal.getsignal(number) for number in heeded()}
+    in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
+    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
     try:
         with ExitStack() as held:
             workers = _connected(engine, console, held)
-            observe = held.enter_context(display(console))
+            observe = observe or held.enter_context(display(console))
             return anyio.run(work, sessions, observe, engine, workers, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
@@ -376,9 +398,10 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
+    reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *headers])
 
 
 def _this_python() -> str:

@@ -282,6 +282,8 @@ class _Endpoint:
         if type(seed) is not int:
             seed = self._options.seed
         texts = [self._text(call, seed + number) for number in range(call.get("n") or 1)]
+        if not (self._imitation and self._imitation.ignores_schemas):
+            texts = [calls.fitted(text, call) for text in texts]
         choices = [faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text) for text in texts]
         thoughts = self._imitation.thoughts(call) if self._imitation else ""
         if thoughts and fault == "length":

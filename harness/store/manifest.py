@@ -58,7 +58,7 @@ class Identity(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
-    """What is recorded; nothing relies on those that may be anything."""
+    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name."""
 
     endpoint: Required[Text]
     key_from: Required[str | None]
@@ -69,6 +69,7 @@ class Provenance(TypedDict, total=False):
     key_check: str | None
     ca_file: str | None
     benchmark: Any
+    data_set: Any
     source: str | None
     sources: dict[str, str]
     harness: Any
@@ -80,6 +81,7 @@ class Provenance(TypedDict, total=False):
     quirks: list[str]
     quirks_used: list[str]
     allowed: list[str]
+    reused: dict[str, Count]
     origin: str | None
 
 

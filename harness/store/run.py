@@ -6,6 +6,7 @@ Guarantees are those of `log`, `atomic` and `backup`.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
@@ -51,6 +52,8 @@ class RunStore:
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
+        self.reused: Counter[str] = Counter()
+        """How many of the saved replies are another run's, by its name."""
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -188,6 +191,9 @@ class RunStore:
         }
         if reply.first_token is not None:
             line["first_token"] = round(reply.first_token, 4)
+        if reply.reused is not None:
+            line["reused"] = reply.reused
+            self.reused[reply.reused] += 1
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -295,8 +301,11 @@ class RunStore:
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
         """Return the offsets and sizes of the saved responses of tasks that are not done."""
         places: dict[int, list[tuple[int, int]]] = {}
+        self.reused.clear()
         for line, data in log.objects(self.files.responses):
             self.beat()
+            if "reused" in data:
+                self.reused[str(data["reused"])] += 1
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))

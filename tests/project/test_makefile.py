@@ -12,7 +12,7 @@ from tests.support import ROOT
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     """Says what make would run, taking its environment as made; settings of this shell's are kept out."""
     environment = {"PATH": "/usr/bin:/bin", "QUEUE": "of-the-shell", "MODEL": "of-the-shell"}
-    command = ["make", "-n", "-o", ".venv/run.made", *words]
+    command = ["make", "-n", "-o", ".venv/run.made", "-o", ".venv/data.made", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)
 
 
@@ -36,6 +36,9 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["run", "ARGS=--config=f.yml"], "run --config=f.yml"),
         (["run", "MODEL=deepseek:x", "DEEPSEEK_API_KEY=sk-test"], "run --model 'deepseek:x'"),
         (["compare", "RUNS=a b", "PLATFORM=weibo"], "compare 'a' 'b' --platform 'weibo'"),
+        (["fetch"], "fetch"),
+        (["fetch", "BENCHMARK=dailymobility", "ARGS=--revision v1"], "fetch dailymobility --revision v1"),
+        (["fetch", "PLATFORM=weibo zhihu"], "fetch --platform 'weibo' --platform 'zhihu'"),
         (["report", "NAME=n"], "report --name 'n'"),
         (["merge", "RUNS=n"], "merge 'n'"),
         (["resume", "NAME=n", "PROVIDER=relay"], "resume --name 'n' --provider 'relay'"),
@@ -54,3 +57,11 @@ def test_a_setting_that_a_target_does_not_have_is_refused(words: list[str]) -> N
     done = make(*words)
     assert done.returncode == 2
     assert "has no setting" in done.stderr and words[1].partition("=")[0] in done.stderr
+
+
+@pytest.mark.parametrize("smaller", ["run", "data"])
+def test_the_environment_of_tests_holds_those_of_commands(smaller: str) -> None:
+    """In the same versions; and no file of pins names an index."""
+    texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in (smaller, "dev")]
+    pins = [{line.split()[0] for line in text.splitlines() if "==" in line and line[0] != " "} for text in texts]
+    assert pins[0] < pins[1] and not any("://" in text or "--index" in text for text in texts)

@@ -19,7 +19,7 @@ from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, chance, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
-from harness.benchmarks.streamprofile.reply import read
+from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
@@ -89,6 +89,7 @@ class StreamProfile(Benchmark):
     parser_version = "2"
     task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
+    data_set = "WaterWang-001/StreamProfileBench"
     metrics = MEANS
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
@@ -143,7 +144,9 @@ class StreamProfile(Benchmark):
     async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> StepAnswer:
         messages = self._prompt.messages(given.subset, given, step, persona)
         try:
-            reading = await chat.read(messages, lambda completion: read(completion, step.pool))
+            reading = await chat.read(
+                messages, lambda completion: read(completion, step.pool), schema=schema(step.pool, step.asked)
+            )
         except InvalidReply as error:
             return StepAnswer((), persona, "", error.kind, ())
         new = reading.persona if reading.persona.strip() else persona
@@ -200,6 +203,13 @@ class StreamProfile(Benchmark):
             again.pop("metrics_at_asked", None)
             steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
+
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
+        for step in record["steps"]:
+            known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
+            yield {**about, **known, **step["metrics"]}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (step["outcome"] for step in record["steps"])

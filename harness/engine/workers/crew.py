@@ -352,8 +352,8 @@ class Crew:
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
         else:
-            hedged = self._lanes[play.lane].caller.limits.hedge
-            link.outbox.append(m.Settled(ask.request, completion if hedged else None))
+            may_lack_it = self._lanes[play.lane].caller.limits.hedge or play.user.run.reusable
+            link.outbox.append(m.Settled(ask.request, completion if may_lack_it else None))
 
 
 def _resolve(outcome: asyncio.Future[Any] | None, result: Any) -> None:

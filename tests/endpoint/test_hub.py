@@ -1,0 +1,212 @@
+"""Data sets on a hub: what a revision holds, bytes of files over connections that break, refusals."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants, hf_hub_download
+
+from harness.endpoint.hub import TRIES, Digests, Hub, Snapshot
+from harness.errors import BadInput, EndpointStopped, HarnessError
+from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
+
+LARGE, SMALL = "data/部分.jsonl", "notes/读我.md"
+FILES = {LARGE: "一行\n".encode() * 40_000, SMALL: b"small\n" * 1000}
+TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture
+def server() -> Iterator[HubServer]:
+    hub = HubServer()
+    hub.commit(FILES)
+    with serving_hub(hub):
+        yield hub
+
+
+class Waits(list[float]):
+    """Seconds that a hub would have slept."""
+
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def body(hub: Hub, found: Snapshot, path: str, start: int = 0) -> bytes:
+    return b"".join(hub.pieces(found, found.files[path], start))
+
+
+def test_a_snapshot_has_the_commit_of_a_branch_and_digests_of_its_files(server: HubServer) -> None:
+    """The commit of the branch, and that commit by its own name, hold the same; digests are those of the bytes."""
+    hub = Hub(server.url, Waits())
+    found = hub.snapshot(REPOSITORY, "main")
+    assert found == hub.snapshot(REPOSITORY, found.commit)
+    assert found.commit == server.refs["main"] and found.files.keys() == FILES.keys()
+    for path, content in FILES.items():
+        digests = Digests(sha256(content).hexdigest(), blob(content))
+        assert found.files[path].size == len(content) and found.files[path].has(digests)
+        assert not found.files[path].has(Digests("0" * 64, "0" * 40))
+
+
+@pytest.mark.parametrize("path", FILES)
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_broken_download_goes_on_where_it_broke(server: HubServer, path: str, ranges: bool) -> None:
+    """Each connection asks from the first byte that is missing; a server without ranges sends the rest all the same."""
+    server.ranges = ranges
+    server.faults[path] = [Fault(cut=1000), Fault(cut=3000), Fault(cut=3500 if not ranges else 0)]
+    waits = Waits()
+    hub = Hub(server.url, waits)
+    assert body(hub, hub.snapshot(REPOSITORY, "main"), path) == FILES[path]
+    starts = [one.start for one in server.downloads()]
+    assert starts == ([0, 1000, 4000, 4000] if ranges else [0, 1000, 3000, 3500])
+    assert len(waits) == 3
+
+
+def test_bytes_start_a_new_count_of_tries(server: HubServer) -> None:
+    """A download that comes forward is tried on, however often it breaks; one that does not, `TRIES` times."""
+    hub = Hub(server.url, Waits())
+    found = hub.snapshot(REPOSITORY, "main")
+    server.faults[SMALL] = [Fault(cut=100) for _ in range(3 * TRIES)]
+    assert body(hub, found, SMALL) == FILES[SMALL]
+    server.asked.clear()
+    server.faults[SMALL] = [Fault(cut=100), *(Fault(cut=0) for _ in range(2 * TRIES))]
+    with pytest.raises(EndpointStopped):
+        body(hub, found, SMALL)
+    assert len(server.downloads()) == TRIES
+
+
+@pytest.mark.parametrize("what", [LISTING, LARGE, SMALL])
+def test_an_error_that_passes_is_tried_again(server: HubServer, what: str) -> None:
+    """Two answers of 503 and 429, then a good one; waits grow."""
+    server.faults[what] = [Fault(status=503), Fault(status=429)]
+    waits = Waits()
+    hub = Hub(server.url, waits)
+    found = hub.snapshot(REPOSITORY, "main")
+    assert all(body(hub, found, path) == FILES[path] for path in FILES)
+    assert len(waits) == 2 and waits == sorted(waits) and waits[0] > 0
+
+
+def test_a_silent_connection_is_given_up(server: HubServer) -> None:
+    """After the time-out the next connection takes the rest."""
+    server.faults[SMALL] = [Fault(cut=500, stalls=True)]
+    hub = Hub(server.url, Waits(), timeout=0.05)
+    assert body(hub, hub.snapshot(REPOSITORY, "main"), SMALL) == FILES[SMALL]
+    assert [one.start for one in server.downloads()] == [0, 500]
+
+
+def test_more_bytes_than_the_listing_says_end_a_download(server: HubServer) -> None:
+    """What came is over the size, so no check can pass, and no endless body fills a disk."""
+    server.faults[SMALL] = [Fault(length=10_000_000)]
+    hub = Hub(server.url, Waits())
+    assert len(FILES[SMALL]) < len(body(hub, hub.snapshot(REPOSITORY, "main"), SMALL)) < 1_000_000
+
+
+def test_the_token_goes_to_the_hub_alone(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that a redirect leads to does not get it."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    server.token = TOKEN
+    hub = Hub(server.url, Waits())
+    body(hub, hub.snapshot(REPOSITORY, "main"), LARGE)
+    assert {one.token for one in server.asked if not one.elsewhere} == {TOKEN}
+    assert {one.token for one in server.asked if one.elsewhere} == {None}
+
+
+REFUSALS: dict[str, tuple[str | None, str, str, type[HarnessError]]] = {
+    "private, no token": (None, REPOSITORY, "main", EndpointStopped),
+    "private, another token": ("hf_ofsomebodyelse1234567890", REPOSITORY, "main", EndpointStopped),
+    "no such data set": (TOKEN, "someone/else", "main", EndpointStopped),
+    "no such revision": (TOKEN, REPOSITORY, "v9/测试", BadInput),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_is_one_error_without_another_try(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Access and names that do not exist: asked once, and no message has the token in it."""
+    token, repository, revision, error = REFUSALS[case]
+    server.token = TOKEN
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    waits = Waits()
+    with pytest.raises(error) as caught:
+        Hub(server.url, waits).snapshot(repository, revision)
+    assert type(caught.value) is error and len(server.asked) == 1 and not waits
+    assert not {TOKEN, token} & set(str(caught.value).split()) and "hf_" not in str(caught.value)
+
+
+def test_a_gated_data_set_and_a_missing_file_are_refused(server: HubServer) -> None:
+    """One that is shared on request; a file that the listing has and the hub does not."""
+    hub = Hub(server.url, Waits())
+    found = hub.snapshot(REPOSITORY, "main")
+    del server.commits[found.commit][SMALL]
+    with pytest.raises(EndpointStopped, match="404"):
+        body(hub, found, SMALL)
+    server.gated = True
+    with pytest.raises(EndpointStopped):
+        hub.snapshot(REPOSITORY, "main")
+
+
+@pytest.mark.parametrize(
+    "listing", [b"<html>", b"[]", b'{"sha": "main", "siblings": []}', b'{"siblings": []}'], ids=repr
+)
+def test_a_server_that_is_no_hub_is_refused(server: HubServer, listing: bytes) -> None:
+    """A mirror may answer 200 to everything."""
+    server.faults[LISTING] = [Fault(body=listing)]
+    with pytest.raises(EndpointStopped):
+        Hub(server.url, Waits()).snapshot(REPOSITORY, "main")
+
+
+def test_offline_means_that_nothing_is_asked(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's own switch holds here, too."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(EndpointStopped, match="HF_HUB_OFFLINE"):
+        Hub(server.url, Waits()).snapshot(REPOSITORY, "main")
+    assert not server.asked
+
+
+def test_an_address_where_nobody_is_stops_after_its_tries(server: HubServer) -> None:
+    """The connection is refused each time."""
+    waits = Waits()
+    with pytest.raises(EndpointStopped):
+        Hub("http://127.0.0.1:9", waits).snapshot(REPOSITORY, "main")
+    assert len(waits) == TRIES - 1
+    with pytest.raises(BadInput):
+        Hub("ftp://somewhere", waits)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hf_hub_download` without questions to other hosts, without waits."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+def fetched_by_library(server: HubServer, path: str, folder: Path) -> bytes:
+    name = hf_hub_download(REPOSITORY, path, repo_type="dataset", local_dir=folder, endpoint=server.url)
+    return Path(name).read_bytes()
+
+
+@pytest.mark.usefixtures("library")
+def test_the_library_itself_takes_wrong_bytes(server: HubServer, tmp_path: Path) -> None:
+    """Why files are checked here: its download accepts any bytes of the right length."""
+    server.faults[LARGE] = [Fault(flip=700)]
+    got = fetched_by_library(server, LARGE, tmp_path)
+    assert got != FILES[LARGE] and len(got) == len(FILES[LARGE])
+
+
+@pytest.mark.usefixtures("library")
+def test_the_library_itself_begins_again(server: HubServer, tmp_path: Path) -> None:
+    """Why files are received here: what its download has of a file goes with the process."""
+    server.faults[LARGE] = [Fault(cut=1000) for _ in range(20)]
+    with pytest.raises(Exception, match="peer closed"):
+        fetched_by_library(server, LARGE, tmp_path)
+    server.faults[LARGE].clear()
+    server.asked.clear()
+    assert fetched_by_library(server, LARGE, tmp_path) == FILES[LARGE]
+    assert [one.start for one in server.downloads()] == [0]
