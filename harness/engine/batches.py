@@ -128,7 +128,7 @@ class Batches:
         self._users: Counter[Asking] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
-        self._accepted = self._answered = False
+        self._has_api = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
 
@@ -250,7 +250,7 @@ class Batches:
         journal = self._journals[run]
         one = journal.intend(self._label(), [asked.place for asked in part], hashlib.sha256(content).hexdigest())
         for asked in part:
-            del self._new[asked.key]
+            self._new.pop(asked.key, None)
             self._sent.add(asked.key)
         journal.uploaded(one, await self._step(run, one, partial(self._uploaded, one, content)))
         await self._create(run, one)
@@ -269,18 +269,24 @@ class Batches:
         """Return the id of the uploaded input file; upload it if the provider does not have it."""
         if one.doubtful and (found := await self._api.find_file(one.name)):
             return found
+        try:
+            return await self._accepted_or_not(one, self._api.upload(one.name, content))
+        except (Rejected, TransportFault) as error:
+            if error.kind not in NO_BATCH_API or self._has_api:
+                raise
+            endpoint = self._findings.runs[0].manifest.provenance["endpoint"]
+            status = error.kind.removeprefix("http_")
+            raise EndpointStopped(f"{endpoint} has no Batch API ({status} for /files): use --no-batch") from None
+
+    async def _accepted_or_not(self, one: Submission, act: Awaitable[T]) -> T:
+        """Do a step that submits something; a fault after which it may be at the provider makes it doubtful."""
         one.doubtful = True
         try:
-            return await self._api.upload(one.name, content)
-        except (Rejected, TransportFault) as error:
-            if error.kind in NO_BATCH_API and not self._accepted:
-                one.doubtful = False
-                endpoint = self._findings.runs[0].manifest.provenance["endpoint"]
-                status = error.kind.removeprefix("http_")
-                raise EndpointStopped(f"{endpoint} has no Batch API ({status} for /files): use --no-batch") from None
-            one.doubtful = isinstance(error, TransportFault)
+            return await act
+        except TransportFault as fault:
+            one.doubtful = not fault.unreachable and fault.kind not in NO_BATCH_API
             raise
-        except EndpointStopped:
+        except (Rejected, EndpointStopped):
             one.doubtful = False
             raise
 
@@ -293,15 +299,10 @@ class Batches:
         assert one.file is not None
         if one.doubtful and (found := await self._api.find_batch(one.file, one.label)):
             return found
-        one.doubtful = True
-        try:
-            return await self._api.create(one.file, one.label)
-        except (Rejected, EndpointStopped):
-            one.doubtful = False
-            raise
+        return await self._accepted_or_not(one, self._api.create(one.file, one.label))
 
     def _watch(self, run: Run, one: Submission) -> None:
-        self._accepted = True
+        self._has_api = True
         now = self._clock()
         self._watched[one.label] = _Watched(run, now, now)
 
