@@ -33,7 +33,7 @@ from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, Caller, full_jitte
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.progress import Findings
-from harness.engine.run import Run
+from harness.engine.run import GIVE_UP, Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON, Completion, Reply, Wave
 from harness.store.batches import Place, Submission
@@ -326,7 +326,7 @@ class Batches:
             if fault.kind == "http_404":
                 raise EndpointStopped(
                     f"the endpoint does not know the batch {batch} of this run: resume with the address and key that "
-                    "it was submitted with"
+                    f"it was submitted with, or with {GIVE_UP} to pay for its requests again"
                 ) from None
             raise
 
@@ -459,9 +459,9 @@ class Batches:
     def _patience(self, fault: TransportFault) -> float:
         """Return the seconds for which a step is tried."""
         limits = self._caller.limits
-        return (
-            limits.max_outage if self._answered or not fault.unreachable else max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
-        )
+        if self._answered or not fault.unreachable:
+            return limits.max_outage
+        return max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
 
 
 def _line(number: int, body: bytes) -> bytes:

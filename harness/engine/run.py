@@ -41,6 +41,10 @@ NOT_REPORTED |= {"origin", "benchmark", "data_set", "reused"}
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
 """What sessions found out or counted, in addition to what a command gives."""
 
+BATCHES = "batches"
+GIVE_UP = f"--no-batch --allow {BATCHES}"
+"""How a run goes on without the replies of its batches, and pays for these requests again."""
+
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
 
@@ -215,10 +219,9 @@ def open_run(
     for words in _state(run, old, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
-        if (left := outstanding(files)) and not plan.tuning.batch:
-            raise BadInput(
-                f"{label}: {plural(len(left), 'batch', 'batches')} of it may be at the provider: use --batch"
-            )
+        if (left := outstanding(files)) and not plan.tuning.batch and BATCHES not in plan.allowed:
+            left_there = plural(len(left), "batch", "batches")
+            raise BadInput(f"{label}: {left_there} of it may be at the provider: use --batch, or {GIVE_UP}")
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
         manifest.state, manifest.results_sha256 = RUNNING, None
         manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users

@@ -283,7 +283,7 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
-            if left := sum([len(outstanding(run.store.files)) for run in runs]):
+            if plan.tuning.batch and (left := sum([len(outstanding(run.store.files)) for run in runs])):
                 self._say(f"{label}{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")

@@ -117,14 +117,7 @@ def test_signal_leaves_the_batches_at_the_provider_and_resume_picks_them_up(tmp_
     tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
     expected = online(tasks, tmp_path / "online", DAYS)
     with served(Options(batch_seconds=10.0)) as endpoint:
-        words = command(endpoint.url, tasks, results, *DAYS, "--batch")
-        with subprocess.Popen([*HARNESS, *words], stdout=subprocess.PIPE, text=True) as process:
-            while not endpoint.stats()["batches"]:
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            shown, _ = process.communicate(timeout=30)
-        assert process.returncode == 130
-        assert "1 batch" in shown
+        assert "1 batch" in interrupted(endpoint, tasks, results)
         status = subprocess.run(
             [*HARNESS, "status", "--json", "--results-dir", str(results)], capture_output=True, check=True
         )
@@ -133,6 +126,28 @@ def test_signal_leaves_the_batches_at_the_provider_and_resume_picks_them_up(tmp_
         assert of_harness(*command(endpoint.url, tasks, results, *DAYS)) == 2  # without batches it would pay twice
         assert of_harness("resume", "--results-dir", str(results)) == 0
         assert check(endpoint, results)["batches"] == 1
+    assert results_of(results) == expected
+
+
+def interrupted(endpoint: Served, tasks: Path, results: Path) -> str:
+    """What a run says that is interrupted once its batch is at the provider."""
+    words = command(endpoint.url, tasks, results, *DAYS, "--batch")
+    with subprocess.Popen([*HARNESS, *words], stdout=subprocess.PIPE, text=True) as process:
+        while not endpoint.stats()["batches"]:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        shown, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    return shown
+
+
+def test_batches_at_the_provider_can_be_given_up(tmp_path: Path) -> None:
+    """The run goes on without them, and ends in the same bytes."""
+    tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
+    expected = online(tasks, tmp_path / "online", DAYS)
+    with served(Options(batch_seconds=60.0)) as endpoint:
+        interrupted(endpoint, tasks, results)
+        assert of_harness("resume", "--results-dir", str(results), "--no-batch", "--allow", "batches") == 0
     assert results_of(results) == expected
 
 
