@@ -1,10 +1,10 @@
 """The harness from Python: commands as functions, and saved runs as data.
 
-    from harness import load_run, run
+    from harness import run
 
-    [weibo] = run(model="gpt-4o-mini", platform="weibo", limit=100)
-    print(weibo.report.metrics["Recall"].value)
-    weibo.frame("steps")                                  # with pandas or polars installed
+    for made in run(model="gpt-4o-mini", limit=100):      # a run of each subset
+        print(made.subset, made.report.metrics)
+        made.frame("steps")                               # with pandas or polars installed
 
 An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--no-html` is `no_html=True`; a list repeats a
 flag, a mapping is JSON. `run`, `resume` and `reeval` block, also in a notebook; `await asyncio.to_thread(run, ...)`
@@ -30,7 +30,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report, read
 from harness.cli import parsed
-from harness.defaults import RESULTS_FOLDER
+from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.errors import BadInput, HarnessError, reading
 from harness.model import JSON, Snapshots
 from harness.store import log
@@ -109,9 +109,7 @@ class LoadedRun:
         raise BadInput("frame() needs pandas or polars: pip install pandas")
 
 
-def run(
-    benchmark: str | Path = "streamprofile", *, progress: Progress | None = None, **options: Any
-) -> list[LoadedRun]:
+def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
     """Run a benchmark against a model, as `harness run`; return the runs of its subsets.
 
     Raise `HarnessError`, `CommandFailed` too. A run with failed users is returned, and is not `complete`.
@@ -171,7 +169,8 @@ def _executed(name: str, words: list[str], progress: Progress | None) -> list[Lo
 def _is_named(one: LoadedRun, arguments: Namespace) -> bool:
     """Return whether a run, complete before, is one that `run` was called for."""
     manifest, platforms = one.manifest, {platform.lower() for platform in arguments.platform or [one.subset]}
-    if one.subset not in platforms:
+    benchmark = getattr(arguments, "benchmark_class", None)
+    if one.subset not in platforms or (benchmark and benchmark.name != manifest.identity["benchmark"]):
         return False
     if arguments.name:
         return bool(one.name == arguments.name)

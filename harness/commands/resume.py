@@ -13,8 +13,9 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.config import address, models, options, origin, providers
+from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
+from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.engine.session import launch
 from harness.errors import BadInput
@@ -90,6 +91,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         found = address.again(args, provenance, os.environ, first.name, provider, own=own)
         for one in found.addresses:
             usable(one)
+    tuning = options.tuning(args, _lower({**manifest.tuning}, found))
     return Plan(
         name=first.name,
         benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
@@ -97,7 +99,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
+        tuning=tuning,
         selection=manifest.selection,
         allowed=frozenset(args.allow),
         source=provenance.get("source"),
@@ -106,8 +108,14 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
+        price=manifest.price or prices.in_force(_price(found, manifest.identity["model"], args), tuning.batch),
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
+
+
+def _price(found: address.Found | None, model: str, args: argparse.Namespace) -> Price | None:
+    """Return the price of today, for a run that has none."""
+    return prices.price_of(found, model, providers.read(args.providers, os.environ)) if found else None
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:

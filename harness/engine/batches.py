@@ -63,11 +63,12 @@ class Asking(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request until it is settled. `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent;
-    `future` is None while nobody waits for it."""
+    """A request until it is settled, of `size` bytes. `body` is as it is sent, with the endpoint's quirks, and `since`
+    when it was sent; `future` is None while nobody waits for it."""
 
     user: Asking
     place: Place
+    size: int
     tries: int = 0
     body: bytes = b""
     since: float = 0.0
@@ -140,7 +141,8 @@ class Batches:
 
     async def settle(self, user: Asking, body: bytes, request: str, nth: int) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
-        asked, number = _Request(user, (user.key, user.repeat, request, nth)), str(next(self._numbers))
+        asked = _Request(user, (user.key, user.repeat, request, nth), len(body))
+        number = str(next(self._numbers))
         self._asked[number] = self._requests[asked.key] = asked
         try:
             while True:
@@ -385,7 +387,8 @@ class Batches:
         except HarnessError as error:
             return self._answer(asked, error)
         seconds = now - asked.since
-        asked.user.keep(*asked.place[2:], Reply(received.completion, seconds, asked.tries, received.endpoint))
+        reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
+        asked.user.keep(*asked.place[2:], reply)
         caller.latency.add(seconds)
         caller.traffic.successes += 1
         caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0

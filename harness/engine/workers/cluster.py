@@ -7,6 +7,7 @@ not in those of its constructor, which Ray keeps to start it again, and not in t
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -29,7 +30,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
 from harness.benchmark import Benchmark
-from harness.defaults import Engine
+from harness.defaults import GC_THRESHOLD, Engine
 from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
 from harness.engine.workers.crew import Crew, WorkerGone
@@ -71,6 +72,8 @@ class Actor:
             self._player = Player(parts, dict(zip(digests, contents, strict=True)), sockets, loop)
         except HarnessError as error:
             return packed(error)
+        gc.set_threshold(*GC_THRESHOLD)
+        gc.freeze()
         threading.Thread(target=self._watch, daemon=True).start()
         return _here()
 

@@ -33,8 +33,6 @@ from harness.errors import GaveUp, HarnessError, Rejected, WorkerLost, WorkersSt
 
 SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
-DROP_SECONDS = 2.0
-"""The longest wait for a worker to confirm that a try is cancelled."""
 SETTLING_ROUNDS = 4
 """Rounds of the event loop between a turn's messages and the next turn, so that it carries what they led to."""
 TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
@@ -92,7 +90,7 @@ class RemoteTransport:
 
     async def send(self, body: Ticket, user: str = "") -> Received:
         """Try a request once; raise `WorkerLost` too. A cancelled try has ended once this returns."""
-        return await body.link.send(body)
+        return await body.link.send(body, user)
 
 
 @dataclass(eq=False)
@@ -129,20 +127,19 @@ class _Link:
         self.lost = False
         self._numbers = count()
 
-    async def send(self, ticket: Ticket) -> Received:
+    async def send(self, ticket: Ticket, user: str) -> Received:
         if self.lost:
             raise WorkerLost
         attempt = next(self._numbers)
         self.attempts[attempt] = outcome = asyncio.get_running_loop().create_future()
-        self.outbox.append(m.Send(attempt, ticket.number))
+        self.outbox.append(m.Send(attempt, ticket.number, user))
         ticket.in_flight += 1
         try:
             return await asyncio.shield(outcome)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the slot stays taken until the worker confirms, or is lost and released
             self.outbox.append(m.Drop(attempt))
-            if not self.lost:
-                with anyio.move_on_after(DROP_SECONDS, shield=True), suppress(HarnessError):
-                    await asyncio.shield(outcome)
+            with suppress(HarnessError):
+                await asyncio.shield(outcome)
             raise
         finally:
             ticket.in_flight -= 1
@@ -179,6 +176,7 @@ class Crew:
         self._many = len(workers)
         self._numbers = count()
         self._losses = 0
+        self._adopted: list[m.Adopt] = []
         self._changed = asyncio.Event()
         self._stopped: HarnessError | None = None
 
@@ -237,12 +235,14 @@ class Crew:
             ended = await play.ended
             self._losses = 0
             return ended
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, HarnessError):
             link.outbox.append(m.Cancel(number))
             raise
         finally:
             del link.plays[number]
             play.drop(in_flight=not link.lost)
+            if link.lost and play.settling:  # a reply may still be saved: played again before, it would be asked again
+                await asyncio.wait(play.settling)
 
     async def _pump(self, link: _Link) -> None:
         """Give a worker its turns until it is lost; then start another."""
@@ -273,11 +273,11 @@ class Crew:
         self._note(f"worker {link.worker.name} is lost ({why}): its users are played again from their saved replies")
         link.worker.kill()
         link.lose()
+        asyncio.get_running_loop().call_later(0.0 if certain else LEASE_SECONDS + 1.0, link.release)
         if self._losses > max(LOSSES_MOST, 2 * self._many):
             return self.stop(
                 WorkersStopped(f"{self._losses} workers were lost, and no user was done in between: {why}")
             )
-        asyncio.get_running_loop().call_later(0.0 if certain else LEASE_SECONDS + 1.0, link.release)
         await self._replace()
 
     async def _replace(self) -> None:
@@ -290,6 +290,7 @@ class Crew:
             return
         self._note(f"worker {worker.name} replaces it")
         self._links.append(link := _Link(worker))
+        link.outbox += self._adopted
         self._wake()
         self._group.start_soon(self._pump, link)
 
@@ -333,9 +334,10 @@ class Crew:
         """Save a quirk, once, and let the other workers apply it."""
         if not self._lanes[lane].learned(quirk, words):
             return
+        self._adopted.append(adopt := m.Adopt(lane, quirk))
         for other in self._links:
             if other is not link:
-                other.outbox.append(m.Adopt(lane, quirk))
+                other.outbox.append(adopt)
 
     def _ask(self, link: _Link, ask: m.Ask) -> None:
         if play := link.plays.get(ask.user):
@@ -351,6 +353,10 @@ class Crew:
             completion = await play.user.settle(ticket, ask.rank, ask.digest, ask.nth)
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
+        except WorkerLost:
+            if link.lost:
+                raise
+            # else the play no longer waits for this request
         else:
             may_lack_it = self._lanes[play.lane].caller.limits.hedge or play.user.run.reusable
             link.outbox.append(m.Settled(ask.request, completion if may_lack_it else None))

@@ -86,10 +86,11 @@ class Play(_Message, frozen=True):
 
 
 class Send(_Message, frozen=True):
-    """Send a request that was announced by `Ask`, once."""
+    """Send a request that was announced by `Ask`, once; `user` as for `Transport.send`."""
 
     attempt: int
     request: int
+    user: str
 
 
 class Drop(_Message, frozen=True):
@@ -151,6 +152,8 @@ class Failed(_Message, frozen=True):
 
 
 class Dropped(_Message, frozen=True):
+    """A try is cancelled, or was not begun, since no play waits for its request."""
+
     attempt: int
 
 
