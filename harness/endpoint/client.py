@@ -12,7 +12,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+from msgspec import structs
 from yarl import URL
 
 from harness.defaults import STALL_SECONDS
@@ -116,20 +116,26 @@ class Client:
     @cached_property
     def _request(self) -> aiohttp.ClientRequest:
         """Return what all requests have in common: all but the body. Raise `aiohttp.InvalidURL`."""
+        if self._shares_with:
+            return self._shares_with._request  # whose connections have given it a proxy's credentials
         try:
             proxy, loop = URL(self._proxy) if self._proxy else None, asyncio.get_running_loop()
-            return aiohttp.ClientRequest("POST", URL(self._url), headers=self._headers, proxy=proxy, loop=loop)
+            made = aiohttp.ClientRequest("POST", URL(self._url), headers=self._headers, proxy=proxy, loop=loop)
+            head(made)  # refused before there is a connection
+            return made
         except ValueError as error:
             raise aiohttp.InvalidURL(self._url) from error
 
     @cached_property
     def _head(self) -> bytes:
+        """Return the head of every request; with a proxy's credentials only once a connection was made."""
         return head(self._request)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._deadlines.interval)
             self._deadlines.sweep()
+            self._connector.sweep()
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class of the reply.
@@ -162,9 +168,7 @@ class Client:
                 raise
             if passed == "stalled":
                 raise TransportFault("stalled", f"the stream stood still for {self._stall:g} s") from None
-            waits = self._connector.stages.get(task) in ("connecting", "renewing")
-            over = aiohttp.ConnectionTimeoutError() if waits else TimeoutError()
-            raise self._mapped(over, self._deadlines.stood_still(begun)) from None
+            raise self._mapped(TimeoutError(), self._deadlines.stood_still(begun)) from None
         finally:
             self._deadlines.end(task)
         try:
@@ -178,7 +182,9 @@ class Client:
                 completion = replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
-        return Received(self._vetted(completion), self._shown, first_token)
+        if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
+            completion = self._vetted(completion)
+        return Received(completion, self._shown, first_token)
 
     def judged(self, status: int, reply: JSON, body: bytes) -> Received:
         """Return what the reply to `body` settles that a batch's results contain. Raise as `send` does."""
@@ -242,25 +248,28 @@ class Client:
 
         Only then: what a server has received belongs to the tries that are counted, paced and limited.
         """
-        while True:
+        connector, request = self._connector, self._request
+        if connection := connector.idle():
             try:
-                return await self._post(body)
+                return await exchange(connector, connection, request, self._head, body)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 crossed = self._clock() - begun <= CROSSING_SECONDS
-                if not (crossed and hung_up(error) and self._connector.stages.get(task) == "used"):
+                if not (crossed and hung_up(error)):
                     raise
                 error.__traceback__ = None  # as above
-            self._connector.stages[task] = "renewing"  # a new connection, which no server finds idle
+        connection = await self._connected(task)  # a new one, which no server finds idle
+        return await exchange(connector, connection, request, self._head, body)
 
-    async def _post(self, body: bytes) -> Response:
-        start = self._head
+    async def _connected(self, task: asyncio.Task[object]) -> Any:
+        """Return a new connection. Raise `aiohttp.ConnectionTimeoutError`, also at the request's own deadline."""
         try:
-            connection = await self._connector.connect(self._request, [], self._to_connect)
+            return await self._connector.connect(self._request, [], self._to_connect)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError from error
-        if self._proxy is not None:
-            start = head(self._request)  # has the proxy's credentials since the connection was made
-        return await exchange(connection, self._request, start, body)
+        except asyncio.CancelledError as error:
+            if self._deadlines.passed(task) is None:
+                raise
+            raise aiohttp.ConnectionTimeoutError from error
 
     async def _streamed(self, response: Response, task: asyncio.Task[object]) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
@@ -290,14 +299,12 @@ class Client:
 
         A model's name without any is not checked again.
         """
-        if completion.model == self._served and not completion.refusal and completion.finish_reason in ENDS:
-            return completion
         hide, reason, refusal = self.hide, completion.finish_reason, completion.refusal
         model = completion.model and hide(completion.model)
         if model == completion.model:
             self._served = model
         reason = reason if reason is None or reason in ENDS else hide(reason)
-        return replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
+        return structs.replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
 
     def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
         """Return the harness's error for one of the transport; `unwatched`: this machine stood still meanwhile.
@@ -386,8 +393,10 @@ async def _linger(response: Response) -> None:
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
     """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
-    blocks, size = [], 0
-    while block := content.read_nowait() if content.is_eof() else await content.readany():
+    blocks, size, ended = [], 0, False
+    while not ended:
+        ended = content.is_eof()  # then all that is left is there
+        block = content.read_nowait() if ended else await content.readany()
         size += len(block)
         if size > LARGEST_REPLY:
             raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
+from harness.benchmarks import usage
 from harness.benchmarks.overview import covered, headline
 from harness.benchmarks.reports import Report
 from harness.config import providers
@@ -87,7 +88,8 @@ def launch(
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for session, lane, schedule in _play(unfinished, console, engine, observe) if unfinished else ():
+        played = _play(unfinished, console, engine, observe) if unfinished else []
+        for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -95,6 +97,8 @@ def launch(
                 session.finish()
         if len(plans) > 1:
             _print_ends(sessions, console)
+        if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
+            console.print(held_up, **PLAIN)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
         return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
@@ -360,7 +364,7 @@ async def _in_this_process(
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
         lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
-        return await _played(sessions, lanes, observe)
+        return await _played(sessions, lanes, observe, workers)
 
 
 async def _on_workers(
@@ -370,17 +374,19 @@ async def _on_workers(
 
     made = openings([(session.plan, session.unfinished) for session in sessions])
     async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe)
+        return await _played(sessions, lanes, observe, workers)
 
 
-async def _played(sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None]) -> Played:
+async def _played(
+    sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None], workers: int
+) -> Played:
     session_of = dict(zip(lanes, sessions, strict=True))
 
     async def ended(lane: Lane, schedule: JSON) -> None:
         await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
     seed = sessions[0].plan.selection["sample_seed"]
-    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
     await engine.run()
     return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
 

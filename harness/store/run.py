@@ -9,7 +9,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -337,7 +336,7 @@ def _record(data: JSON) -> Record:
     return Record(str(data["user_id"]), data)
 
 
-COMPLETION_KEYS = {field.name for field in fields(Completion)}
+COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
 
 
 def completion_of(line: JSON) -> Completion | None:

@@ -704,7 +704,7 @@ async def test_full_table_of_files_is_this_machines_fault_wherever_it_shows(
     def broken(*ignored: object, **more: object) -> None:
         raise cause if kind is None else kind(PEER, cause)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Client, "_post", broken)
+    monkeypatch.setattr(Client, "_connected", broken)
     error = await fault_of(Address("http://model.invalid/v1", KEY))
     assert type(error) is MachineError
     assert os.strerror(number) in str(error)
@@ -810,7 +810,7 @@ async def test_each_error_of_aiohttp_becomes_what_was_decided(
     def broken(*ignored: object, **more: object) -> None:
         raise specimen(kind)
 
-    monkeypatch.setattr(Client, "_post", broken)
+    monkeypatch.setattr(Client, "_connected", broken)
     error = await fault_of(Address("http://model.invalid/v1?key=secret", KEY))
     assert (error.kind if isinstance(error, TransportFault) else STOPS) == DECISIONS[kind]
     assert getattr(error, "unreachable", False) == (DECISIONS[kind] in UNREACHABLE)
@@ -1141,7 +1141,7 @@ async def test_full_table_of_files_behind_a_socks_proxy_is_this_machines_fault(
     def broken(*ignored: object, **more: object) -> None:
         raise socks.ProxyConnectionError("odd") from OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(Client, "_post", broken)
+    monkeypatch.setattr(Client, "_connected", broken)
     assert type(await fault_of(Address("http://model.invalid/v1", KEY))) is MachineError
 
 
@@ -1158,7 +1158,7 @@ async def test_every_error_of_a_socks_proxy_is_caught(socks: Any, monkeypatch: p
         def broken(*ignored: object, name: str = name, **more: object) -> None:
             raise getattr(socks, name)("odd")
 
-        monkeypatch.setattr(Client, "_post", broken)
+        monkeypatch.setattr(Client, "_connected", broken)
         fault = await fault_of(Address("http://model.invalid/v1", KEY))
         assert isinstance(fault, TransportFault)
         assert (fault.kind, fault.unreachable) == ("proxy", True)
