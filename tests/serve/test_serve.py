@@ -251,6 +251,7 @@ async def test_stats_count_requests_bodies_completions_and_faults() -> None:
             "completed": 0,
             "streamed": 0,
             "foreign_keys": 0,
+            **dict.fromkeys(("batched", "batches", "batch_inputs", "files"), 0),
             "faults": {"500": 3},
         }
 
