@@ -1,9 +1,12 @@
-"""The words of the harness, each with its unit. Source: docs/design.md, sections 2 and 3."""
+"""The words of the harness, each with its unit. Source: docs/design.md, sections 2 and 3.
+
+What every request makes is a `Struct`: making one takes a tenth of the time of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
@@ -43,8 +46,7 @@ class Request:
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
     `finish_reason` is the endpoint's own word, or OpenAI's for the same, except for three of ours: `content_filter`
@@ -99,8 +101,7 @@ class Completion:
         return self.text or self.refusal or f"(no text; finish_reason {self.finish_reason})"
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
 
     `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole. `sent` is the
@@ -128,8 +129,7 @@ Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
 """Answers the messages of a chat request (contents are strings). Only they and the seed decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens and requests of one user's completions, without retries of failed sends.
 
     `untold` counts answered requests for which the endpoint reported no usage.
@@ -151,8 +151,8 @@ class Usage:
     @property
     def data(self) -> JSON:
         """Return the usage as records have it; `untold` only if there is any."""
-        counts = asdict(self)
-        return counts if self.untold else {name: count for name, count in counts.items() if name != "untold"}
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return {**counts, "requests": self.requests, **({"untold": self.untold} if self.untold else {})}
 
 
 @dataclass(slots=True)
@@ -207,8 +207,7 @@ class Money(NamedTuple):
     about: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One completed user: `data` is the object of its line in the results file."""
 
     key: str
@@ -418,6 +417,17 @@ class AtRisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a run is that goes by batches: the `number` of its last wave, from 1, and what is at the provider: so
+    many `batches`, of so many `requests`, of which it has `completed` some."""
+
+    number: int
+    batches: int
+    requests: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
@@ -434,6 +444,7 @@ class Snapshot:
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
+    `wave` is None for a run without batches.
     """
 
     name: str
@@ -473,6 +484,7 @@ class Snapshot:
     hedged: int = 0
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
+    wave: Wave | None = None
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -78,7 +78,7 @@ def _name(action: argparse.Action) -> str:
 
 def _value(action: argparse.Action, found: Parsed) -> Value:
     dest, value = action.dest, getattr(found.args, action.dest, None)
-    if action.nargs == 0:
+    if action.nargs == 0 and action.const is not None:
         value = value == action.const
     if dest == "extra_header":
         value = [f"{name}: {HIDDEN}" for name, _ in value or ()]

@@ -86,15 +86,11 @@ NOTHING = Given()
 
 
 class _Value(NamedTuple):
-    """The texts that an option takes; for one that takes none, an empty text if it is set."""
+    """Where a value is, the words that the command line would have for it, and the texts that the option takes."""
 
     place: Place
-    action: argparse.Action
-    texts: Sequence[str]
-
-    def words(self) -> Iterator[str]:
-        flag = next(name for name in self.action.option_strings if name.startswith("--"))
-        return (flag if self.action.nargs == 0 else f"{flag}={text}" for text in self.texts)
+    words: Sequence[str]
+    texts: Sequence[str] = ()
 
 
 class _Level(NamedTuple):
@@ -138,7 +134,7 @@ def given(file: File, call: Call, environment: Mapping[str, str]) -> Given:
     left = {name: value for name, value in found.items() if name not in replaced}
     places = {name: value.place for name, value in left.items()}
     endpoint = {name: left.pop(name) for name in (URLS, KEY_FILE) if name in left and call.command == RUN}
-    return Given([word for value in left.values() for word in value.words()], _fallback(file, endpoint), places)
+    return Given([word for value in left.values() for word in value.words], _fallback(file, endpoint), places)
 
 
 def _fallback(file: File, endpoint: Mapping[str, _Value]) -> Fallback | None:
@@ -159,7 +155,7 @@ def _values(file: File, call: Call) -> dict[str, _Value]:
                 _check_source(name, value, place, file)
                 if action.dest in _with_rivals(call.parser, set(read)):
                     raise BadInput(f"{place}: another field of this table is for the same: leave one out")
-                read[action.dest] = _Value(place, action, _texts(value, action, place, call.parser))
+                read[action.dest] = _value(value, f"--{name}", action, place, call.parser)
         found = {name: one for name, one in found.items() if name not in _with_rivals(call.parser, set(read), TOGETHER)}
         found |= read
     return found
@@ -221,12 +217,18 @@ def _check_source(name: str, value: Any, place: Place, file: File) -> None:
         )
 
 
-def _texts(value: Any, action: argparse.Action, place: Place, parser: argparse.ArgumentParser) -> list[str]:
-    """Return a value as the words of a command line have it. Raise `BadInput` if the option refuses it."""
+def _value(value: Any, flag: str, action: argparse.Action, place: Place, parser: argparse.ArgumentParser) -> _Value:
+    """Return a value as the command line has it. Raise `BadInput` if the option refuses it."""
     if action.nargs == 0:
         if type(value) is not bool:
             raise BadInput(f"{place}: expected true or false")
-        return [""] * value
+        opposite = [name for name in action.option_strings if name == flag.replace("--", "--no-", 1)]
+        return _Value(place, [flag] if value else opposite)
+    texts = _texts(value, action, place, parser)
+    return _Value(place, [f"{flag}={text}" for text in texts], texts)
+
+
+def _texts(value: Any, action: argparse.Action, place: Place, parser: argparse.ArgumentParser) -> list[str]:
     is_list = isinstance(action, argparse._AppendAction) and type(value) is list
     texts = [_text(one, place, is_json=action.metavar == "JSON") for one in (value if is_list else [value])]
     for text in texts:

@@ -6,6 +6,7 @@ tenacity is used only once a first try has failed, so that a success pays nothin
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from typing import Any, Generic, NoReturn
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from harness.endpoint.latency import Latency
+from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
@@ -200,9 +201,9 @@ class Caller(Generic[Body]):
 
     def stragglers(self) -> list[tuple[int, str, float]]:
         """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
-        if (beyond := self.latency.beyond) is None:
+        now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
+        if now - oldest <= LEAST_BEYOND or (beyond := self.latency.beyond) is None:
             return []
-        now = self._clock()
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
         return [(place, user, now - start) for place, (start, user) in old if user]
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
+from harness.benchmarks import usage
 from harness.benchmarks.overview import covered, headline
 from harness.benchmarks.reports import Report
 from harness.config import providers
@@ -52,6 +53,7 @@ from harness.errors import (
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
+from harness.store.batches import outstanding
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -78,6 +80,8 @@ def launch(
 
     `observe` gets snapshots instead of the display.
     """
+    if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
+        raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
@@ -85,7 +89,8 @@ def launch(
         sessions, code = _open_sessions(plans, indexes, held, console)
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for session, lane, schedule in _play(unfinished, console, engine, observe) if unfinished else ():
+        played = _play(unfinished, console, engine, observe) if unfinished else []
+        for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -93,6 +98,8 @@ def launch(
                 session.finish()
         if len(plans) > 1:
             _print_ends(sessions, console)
+        if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
+            console.print(held_up, **PLAIN)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
         return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
@@ -131,6 +138,8 @@ def _notices(plan: Plan) -> Iterator[str]:
         if note := plan.benchmark.note_on_baselines:
             yield note
         return
+    if plan.tuning.batch and len(plan.found.addresses) > 1:
+        raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
@@ -290,6 +299,8 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
+            if plan.tuning.batch and (left := sum([len(outstanding(run.store.files)) for run in runs])):
+                self._say(f"{label}{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
         for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:
@@ -354,7 +365,7 @@ async def _in_this_process(
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
         lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
-        return await _played(sessions, lanes, observe, engine)
+        return await _played(sessions, lanes, observe, engine, workers)
 
 
 async def _on_workers(
@@ -364,11 +375,15 @@ async def _on_workers(
 
     made = openings([(session.plan, session.unfinished) for session in sessions])
     async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe, engine)
+        return await _played(sessions, lanes, observe, engine, workers)
 
 
 async def _played(
-    sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None], engine: Engine
+    sessions: Sequence[Session],
+    lanes: Sequence[Lane],
+    observe: Callable[[Snapshots], None],
+    engine: Engine,
+    workers: int,
 ) -> Played:
     session_of = dict(zip(lanes, sessions, strict=True))
 
@@ -377,7 +392,7 @@ async def _played(
 
     seed = sessions[0].plan.selection["sample_seed"]
     async with metrics.served(engine.metrics_port, observe) as keep:
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=keep, ended=ended)
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=keep, ended=ended, workers=workers)
         await playing.run()
     return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
 

@@ -108,6 +108,7 @@ class Tuning(TypedDict, total=False):
     hedge: Annotated[float, Meta(ge=0)]
     hedged: Count
     durability: Durability
+    batch: bool
     learned_limit: Slots
 
 
@@ -208,6 +209,8 @@ class _Schedule(msgspec.Struct):
     lower_bound_seconds: Number
     ratio: Number | None
     runs: int = 1
+    event_loop: Number | None = None
+    workers: int = 0
 
 
 UNKNOWN = "not a parameter of this version of the harness"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -67,7 +66,9 @@ class SavedReplies:
         completion = completion_of(data)
         try:
             return (
-                replace(msgspec.convert(data, Reply), completion=completion, reused=self.name) if completion else None
+                msgspec.structs.replace(msgspec.convert(data, Reply), completion=completion, reused=self.name)
+                if completion
+                else None
             )
         except msgspec.ValidationError:
             return None

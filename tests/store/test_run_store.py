@@ -6,7 +6,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace as changed
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +205,7 @@ def test_line_of_a_response_has_only_the_counts_that_were_reported(
     store = opened()
     store.open_logs(index)
     plain = Completion("一", "stop", 12, 3, "served")
-    for number, one in enumerate((plain, changed(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
+    for number, one in enumerate((plain, replace(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
         store.save_response(0, "甲", f"r{number}", 0, Reply(one, 0.1, 1, "http://x", sent=99))
     lines = [orjson.loads(line) for line in files.responses.read_bytes().splitlines()]
     names = ["text", "finish_reason", "prompt_tokens", "completion_tokens", "model", "refusal", "reasoning"]

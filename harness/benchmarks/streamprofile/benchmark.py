@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Literal
 
+from msgspec import Struct
+
 from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Scored
@@ -41,8 +43,7 @@ _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected strin
 """What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepAnswer:
+class StepAnswer(Struct, frozen=True):
     """One step: `outcome` is `valid` or the kind of an invalid answer, whose prediction is empty.
 
     `persona` is what goes into the next step: the new summary, or the previous one where there was none.

@@ -6,10 +6,10 @@ Only the text decides, so that the same completion always gives the same answer.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from harness.benchmarks.parsing import json_object, strict_object
 from harness.benchmarks.tasks import is_text
@@ -20,8 +20,7 @@ _SEPARATORS = re.compile(r"[,，、;；\n]")
 _TAG_NAMES = ("tag", "name", "label", "text")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """`tags` are in the model's order, without repeats; `repairs` are the kinds of repairs."""
 
     persona: str
