@@ -93,7 +93,7 @@ def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flag, environment, file, default: of the concurrency and of the endpoint's address."""
     write(f'concurrency = 64\napi-url = "{URL}"\n')
     monkeypatch.setenv("BENCH_MAX_WORKERS", "7")
-    assert given("run", "concurrency") == [None]
+    assert given("run", "concurrency") == given("run --rpm 3", "concurrency") == [None]
     assert given("run --concurrency 8", "concurrency") == [8]
     assert endpoint("run", {"LLM_API_BASE": RELAY}).shown == RELAY
     assert endpoint("run --api-url http://127.0.0.1:8/v1", {"LLM_API_BASE": RELAY}).shown == "http://127.0.0.1:8/v1"
@@ -139,6 +139,7 @@ def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path)
         ('no-html = "yes"', "no-html", None),
         ('stream = "onn"', "stream", None),
         ('tasks-dir = "a\\u0000b"', "tasks-dir", None),
+        ('[run]\nprovider = "a\\u0000b"', "run.provider", None),
         ("[run]\nextra-body = {when = 1979-05-27}", "run.extra-body", None),
         ("[run]\nratio = 0.5\nlimit = 3", "run.limit", None),
         ('[run]\napi-url = "http://user:pass@127.0.0.1/v1"', "run.api-url", None),
@@ -256,6 +257,7 @@ def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch
     assert (found["api-url"].value, found["api-url"].where) == (["https://relay.example/v1"], "LLM_API_BASE")
     assert (found["api-key"].value, found["api-key"].where) == ("***", "LLM_API_KEY")
     assert found["extra-header"].value == ["X-Key: ***"]
+    assert values(parsed(["resume", "--api-key", LLM_KEY]))["api-key"].value == "***"
 
 
 def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import anyio
+import anyio.to_thread
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.cli import main
 from harness.errors import MachineError
-from harness.model import Money
+from harness.model import Money, Snapshots
 from harness.ui import metrics
 from tests.support.scripted import baseline, serving
 from tests.ui.test_dashboard import FULL, SCORED, SUBSET, snapshot
@@ -99,6 +101,23 @@ def test_run_serves_its_metrics_while_it_runs(port: int, tmp_path: Path) -> None
         assert {family.name for family in text_string_to_metric_families(page)} >= {"harness_users", "harness_score"}
     with pytest.raises(OSError):
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30)
+
+
+@pytest.mark.anyio
+async def test_last_snapshots_are_served_and_handed_on(port: int) -> None:
+    """Each reading has those of its moment; whoever observes the run gets all of them."""
+
+    def users_done() -> list[float]:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
+            return [value for (name, _), value in samples(page.read().decode()).items() if name.endswith("users_done")]
+
+    seen: list[Snapshots] = []
+    async with metrics.served(port, seen.append) as observe:
+        assert await anyio.to_thread.run_sync(users_done) == []
+        for subset, done in ((SCORED, 600), (SUBSET, 1100)):
+            observe((snapshot(subset),))
+            assert await anyio.to_thread.run_sync(users_done) == [done]
+    assert [one.subsets for (one,) in seen] == [(SCORED,), (SUBSET,)]
 
 
 @pytest.mark.anyio
