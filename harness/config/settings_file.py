@@ -193,12 +193,14 @@ def _action(name: str, place: Place, level: _Level, call: Call) -> argparse.Acti
         raise BadInput(f"{place}: this means something else in each command: put it into one's table, such as [run]")
     if name in level.actions:
         return level.actions[name]
-    others = {} if level.prefix else {*call.commands, *call.others()}
+    others = () if level.prefix else call.others()
     if name in others:
         return None
+    if not level.prefix and name in call.commands:
+        raise BadInput(f"{place}: expected a table, [{name}]")
     if owner := settings_of(f"--{name}"):
         raise BadInput(f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]")
-    near = get_close_matches(name.lower().replace("_", "-"), [*level.actions, *others], 1, 0.6)
+    near = get_close_matches(name.lower().replace("_", "-"), [*level.actions, *others, *call.commands], 1, 0.6)
     raise BadInput(f"{place}: unknown field{f': did you mean {near[0]}?' if near else ''}")
 
 

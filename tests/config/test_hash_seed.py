@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.config import hash_seed
 
 DRAWS = """
@@ -49,6 +50,22 @@ def test_a_process_is_replaced_once_and_only_where_agents_may_play(
         assert words == [sys.executable, *sys.orig_argv[1:]] and hash_seed.fixed(into) == "0"
         hash_seed.fix(line.split(), into)
         assert len(calls) == 1
+
+
+def test_agent_of_the_settings_file_is_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line alone does not name it; the same process started again reads the same file."""
+    file = tmp_path / "own.toml"
+    file.write_text('[run.dailymobility]\nagent = "agent.py"\n', encoding="utf-8")
+    calls: list[str] = []
+
+    def replaced(path: str, words: list[str], environment: dict[str, str]) -> None:
+        calls.append(environment[hash_seed.VARIABLE])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execve", replaced)
+    monkeypatch.delenv(hash_seed.VARIABLE, raising=False)
+    monkeypatch.setattr(sys, "argv", ["harness", "run", "dailymobility", "--model", "m", f"--settings={file}"])
+    assert main() == 0 and calls == ["0"]
 
 
 @pytest.mark.slow

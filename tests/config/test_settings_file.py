@@ -127,6 +127,7 @@ def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path)
         ("max_retries = 3", "max_retries", "max-retries?"),
         ("[run]\nagent-seed = 3", "run.agent-seed", "[run.dailymobility]"),
         ("[rnu]\nlimit = 3", "rnu", "run?"),
+        ("run = 3", "run", "[run]"),
         ("[run.streamprofle]\nno-persona = true", "run.streamprofle", None),
         ("[run.streamprofile]\nno-personas = true", "run.streamprofile.no-personas", "no-persona?"),
         ("concurrency = 0", "concurrency", None),
