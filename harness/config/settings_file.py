@@ -20,7 +20,7 @@ import argparse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from os.path import expanduser
+from os.path import expanduser, isfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,8 @@ OF_ONE_COMMAND = frozenset(
 """Options that mean something else in another command."""
 FROM_OWN_FILE = frozenset({"api-key-file", "benchmark", "ca-file", "config", "providers", "ray-address"})
 """Options that decide where keys go, which certificates are trusted or which code is run."""
+CHOOSE_PROVIDER = frozenset({"model", "provider", "queue"})
+"""They decide the same where the providers file is of this folder, too: it names addresses and the variables of keys."""
 RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
 """Destinations of the endpoint's options. `resume` takes neither from here: each run has its own."""
@@ -212,7 +214,8 @@ def settings_of(flag: str) -> str | None:
 def _check_source(name: str, value: Any, place: Place, file: File) -> None:
     """Raise `BadInput` for an option that a file of somebody else must not decide."""
     is_code = type(value) is str and value.lower().endswith(CODE)
-    if not file.is_own and (name in FROM_OWN_FILE or is_code):
+    chooses = name in CHOOSE_PROVIDER and (name != "model" or ":" in str(value)) and isfile(providers.FILE)
+    if not file.is_own and (name in FROM_OWN_FILE or is_code or chooses):
         raise BadInput(
             f"{place}: this file was found in the current folder, and may not decide this: name it with "
             f"--settings {file.path}"

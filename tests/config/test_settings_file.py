@@ -205,6 +205,24 @@ def test_file_of_the_current_folder_decides_neither_keys_nor_code(
     parsed([*command.split(), "--settings", str(path)])
 
 
+@pytest.mark.parametrize(
+    "text", ['model = "openai:m"', 'model = ["m", "openai:m"]', 'provider = "openai"', 'queue = "q"']
+)
+def test_two_files_of_a_folder_send_no_key_together(text: str) -> None:
+    """One would choose the provider, and the other give its key another address."""
+    write(f"[run]\n{text}\n")
+    parsed(["run"])
+    Path("providers.toml").write_text(
+        f'[providers.openai]\nbase_url = "{URL}"\nkey_env = "OPENAI_API_KEY"\n[queues]\nq = ["openai:m"]\n',
+        encoding="utf-8",
+    )
+    with pytest.raises(BadInput, match=r"--settings harness\.toml"):
+        parsed(["run"])
+    parsed(["run", "--settings", "harness.toml"])
+    write('[run]\nmodel = "m"\n')
+    assert given("run", "model") == [["m"]]
+
+
 def test_no_key_follows_an_address_of_the_current_folder() -> None:
     """`LLM_API_KEY` without its own address goes to an address of a named file, and never to one that was found."""
     write(f'[run]\napi-url = ["{URL}", "http://127.0.0.1:8/v1"]\n')
