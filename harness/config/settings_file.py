@@ -45,7 +45,7 @@ OF_ONE_COMMAND = frozenset(
 FROM_OWN_FILE = frozenset({"api-key-file", "benchmark", "ca-file", "config", "providers", "ray-address"})
 """Options that decide where keys go, which certificates are trusted or which code is run."""
 CHOOSE_PROVIDER = frozenset({"model", "provider", "queue"})
-"""They decide the same where the providers file is of this folder, too: it names addresses and the variables of keys."""
+"""They decide the same with a providers file of this folder, which names addresses and the variables of keys."""
 RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
 """Destinations of the endpoint's options. `resume` takes neither from here: each run has its own."""
