@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -47,7 +48,8 @@ class Completion:
     `finish_reason` is the endpoint's own word, or OpenAI's for the same, except for three of ours: `content_filter`
     (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
     reply that was cut off before its answer began. Token counts are None if the endpoint reports none. `reasoning` is
-    the thoughts of a model, if the endpoint returns them apart from the text.
+    the thoughts of a model, if the endpoint returns them apart from the text. `cached_tokens` are those of the prompt
+    that came from the endpoint's cache, `reasoning_tokens` those of the completion that went into thoughts.
     """
 
     text: str
@@ -57,6 +59,37 @@ class Completion:
     model: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    @property
+    def data(self) -> JSON:
+        """Return the completion as responses have it; the counts of parts only if the endpoint reports them."""
+        made = {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "model": self.model,
+            "refusal": self.refusal,
+            "reasoning": self.reasoning,
+        }
+        if self.cached_tokens is not None:
+            made["cached_tokens"] = self.cached_tokens
+        if self.reasoning_tokens is not None:
+            made["reasoning_tokens"] = self.reasoning_tokens
+        return made
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of text and thoughts."""
+        size = len(self.text.encode())
+        return size + len(self.reasoning.encode()) if self.reasoning else size
+
+    @property
+    def lacks_usage(self) -> bool:
+        """Return whether tokens may have been billed that the endpoint does not report."""
+        return None in (self.prompt_tokens, self.completion_tokens) and self.finish_reason not in NEVER_ANSWERED
 
     @property
     def shown(self) -> str:
@@ -68,7 +101,8 @@ class Completion:
 class Reply:
     """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
 
-    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole.
+    `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole. `sent` is the
+    bytes of the request's body.
     """
 
     completion: Completion
@@ -76,6 +110,7 @@ class Reply:
     tries: int
     endpoint: str
     first_token: float | None = None
+    sent: int = 0
 
 
 LARGEST_COUNT = 2**40
@@ -114,6 +149,58 @@ class Usage:
         """Return the usage as records have it; `untold` only if there is any."""
         counts = asdict(self)
         return counts if self.untold else {name: count for name, count in counts.items() if name != "untold"}
+
+
+@dataclass(slots=True)
+class RunUsage:
+    """What the saved replies of a run have used, of all its sessions; an accumulator, which the store adds to.
+
+    `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions. What the endpoint did
+    not report is counted in bytes: `unknown_prompt` of requests' bodies, `unknown_completion` of texts and thoughts.
+    `seen_tokens` of completions took `seen_bytes`: the run's ratio, by which the unknown ones are estimated.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    requests_without_usage: int = 0
+    unknown_prompt: int = 0
+    unknown_completion: int = 0
+    seen_tokens: int = 0
+    seen_bytes: int = 0
+
+    def add(self, completion: Completion, sent: int) -> None:
+        """Count a reply to a request whose body had so many bytes."""
+        prompt, answer = completion.prompt_tokens, completion.completion_tokens
+        self.requests += 1
+        self.prompt_tokens += prompt or 0
+        self.completion_tokens += answer or 0
+        if completion.cached_tokens:
+            self.cached_tokens += min(completion.cached_tokens, prompt or 0)
+        if completion.reasoning_tokens:
+            self.reasoning_tokens += min(completion.reasoning_tokens, answer or 0)
+        if prompt is None or answer is None:
+            self._add_unknown(completion, sent)
+        elif completion.text or completion.reasoning:
+            hidden = 0 if completion.reasoning else completion.reasoning_tokens or 0
+            self.seen_tokens += max(0, answer - hidden)
+            self.seen_bytes += completion.size
+
+    def _add_unknown(self, completion: Completion, sent: int) -> None:
+        if completion.lacks_usage:
+            self.requests_without_usage += 1
+            self.unknown_prompt += sent if completion.prompt_tokens is None else 0
+            self.unknown_completion += completion.size if completion.completion_tokens is None else 0
+
+
+class Money(NamedTuple):
+    """An exact amount in a currency (`USD`, `CNY`), never converted; `about`: some of its tokens are estimates."""
+
+    amount: Decimal
+    currency: str
+    about: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +337,8 @@ class Card:
 class RunFacts:
     """What a report says of the run; scorers know only records.
 
-    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date. `expected_plays`
+    `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date. `cost` is
+    `harness.cost.Cost` as JSON, None for a baseline. `expected_plays`
     counts users times their repeats, None where there are no repeats.
     """
 
@@ -263,6 +351,7 @@ class RunFacts:
     notes: tuple[str, ...] = ()
     schedule: JSON | None = None
     run: JSON = field(default_factory=dict)
+    cost: JSON | None = None
     repeats: int = 1
     expected_plays: int | None = None
 
@@ -338,8 +427,9 @@ class Snapshot:
     at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that hangs
     times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
     failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
-    time. Tokens are those of this session, `projected_tokens` those expected by its end. `warnings` are the last ones,
-    the newest first. `over` is whether the run has ended, in any way.
+    time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
+    replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
+    `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
     """
 
     name: str
@@ -377,6 +467,8 @@ class Snapshot:
     awaited: float = 0.0
     at_most: bool = False
     hedged: int = 0
+    cost: tuple[Money, ...] = ()
+    projected_cost: tuple[Money, ...] = ()
 
 
 Snapshots = tuple[Snapshot, ...]

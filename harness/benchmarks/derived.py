@@ -201,6 +201,7 @@ class Scorer:
                 "schedule": run.schedule,
                 "run": run.run,
                 "usage": {name: merged.usage[name] for name in USAGE},
+                **({"cost": run.cost} if run.cost else {}),
                 "intervals_over": None
                 if _has_intervals(benchmark)
                 else reports.BLOCKS

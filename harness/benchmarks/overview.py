@@ -15,6 +15,7 @@ from harness.benchmark import Metric
 from harness.benchmarks import usage
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, sentence_on_invalid
+from harness.cost import each, shown
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
@@ -63,6 +64,9 @@ def _tiles(report: Report) -> Iterator[Tile]:
         yield Tile(name, units[name].text(values[name].value) + unit, interval)
     of = report.coverage
     yield Tile(f"{report.user}s scored", str(of.scored_users), f"of {of.expected_users}")
+    if report.cost and report.cost.money:
+        of_each = shown(each([report.cost.money], of.scored_users))
+        yield Tile("cost", shown([report.cost.money]), of_each and f"{of_each} a {report.user}")
 
 
 def blocks(report: Report) -> Iterator[Block]:
@@ -318,5 +322,7 @@ def _footing(report: Report) -> Iterator[Block]:
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))
+    if report.cost:
+        yield Paragraph(" ".join(usage.billed(report.cost, report.coverage.scored_users, report.user)))
     if session := usage.session(report.schedule, report.user):
         yield Paragraph(session)

@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
 from harness.benchmarks import settings as own_settings
+from harness.cost import Cost
 from harness.errors import BadInput, shown
 from harness.model import JSON, Block, Chart, Table
 from harness.scoring.bootstrap import Array
@@ -97,7 +98,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset where users
-    are played once. `run` is what was run, empty for results of another program. `intervals_over` is what intervals are
+    are played once. `run` is what was run, empty for results of another program. `cost` is that of all saved replies,
+    unset for a baseline, another program's results, and reports of before. `intervals_over` is what intervals are
     made of, None for intervals of another kind.
     """
 
@@ -127,6 +129,7 @@ class Report(Struct, frozen=True, kw_only=True):
     schedule: JSON | None = None
     run: JSON = {}
     usage: dict[str, Count] = {}
+    cost: Cost | UnsetType = UNSET
     intervals_over: str | None = None
     notes: tuple[str, ...]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from harness.benchmarks.records import count
+from harness.cost import Cost, each, plain, shown
 from harness.model import JSON
 
 USAGE = ("prompt_tokens", "completion_tokens", "requests", "untold")
@@ -24,6 +25,30 @@ def tokens(usage: Mapping[str, int]) -> str:
     )
     missing = usage["untold"]
     return f"{counts}, without those of {missing} requests whose usage was not reported." if missing else f"{counts}."
+
+
+def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
+    """Yield the tokens of all saved replies in words, and what they cost; `users` are scored, and called `user`."""
+    yield (
+        f"All saved replies, of {user}s that are not scored too: {cost.requests} requests, {cost.prompt_tokens} prompt "
+        f"tokens ({cost.cached_tokens} cached), {cost.completion_tokens} completion tokens ({cost.reasoning_tokens} "
+        "reasoning)."
+    )
+    if cost.requests_without_usage:
+        yield (
+            f"The endpoint reported no usage for {cost.requests_without_usage} requests: about "
+            f"{cost.estimated_prompt_tokens} more prompt tokens and {cost.estimated_completion_tokens} more completion "
+            "tokens, by the ratio of tokens to bytes of the other replies."
+        )
+    if cost.money is None or cost.price is None:
+        yield "No price is known for this model."
+        return
+    about = "about " if cost.money.about else ""
+    of_each = f", {shown(each([cost.money], users))} a {user}" if users else ""
+    yield (
+        f"Cost: {about}{plain(cost.money.amount)} {cost.money.currency}{of_each}. Price: {cost.price.described}. Tries "
+        "that failed, and replies that were not saved, may have been billed in addition."
+    )
 
 
 def session(took: JSON | None, user: str) -> str | None:

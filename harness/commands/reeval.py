@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import msgspec
 import numpy as np
 import orjson
 from rich.console import Console
@@ -24,7 +26,7 @@ from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
-from harness.config import options
+from harness.config import options, prices, providers
 from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
@@ -35,10 +37,11 @@ from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
 from harness.store.lock import RunLock
 from harness.store.log import lines
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
 from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, numbered, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
+from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_page(parser)
     words = "start from the saved responses instead of the saved answers"
     options.add(parser, "--reparse", words, action="store_true")
+    words = "take today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
+    options.add(parser, "--new-prices", words, action="store_true")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -92,6 +97,9 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
         manifest.times["reevaluated"] = now()
         manifest.tasks["truth"] = benchmark.truth_sha256
+        if args.new_prices:
+            _price_again(manifest, run.label)
+        manifest.cost = msgspec.to_builtins(job.cost)
         failed = store.failed_users(index, expected)
         manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
         manifest.save(run.files.manifest)
@@ -103,6 +111,14 @@ def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
         if args.html:
             _write_page(pages.Source(run.files, report, selection["sample_seed"], benchmark, index))
     return 1 if manifest.state == INCOMPLETE else 0
+
+
+def _price_again(manifest: Manifest, label: str) -> None:
+    """Give a run the price of today, or say that there is none."""
+    if price := prices.price_again(manifest, providers.read(None, os.environ)):
+        manifest.provenance["price"] = msgspec.to_builtins(price)
+    elif manifest.provenance["endpoint"] != defaults.EMBEDDED:
+        tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
 
 
 def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:

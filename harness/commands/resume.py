@@ -13,8 +13,9 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.config import address, models, options, origin, providers
+from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
+from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.engine.session import launch
 from harness.errors import BadInput
@@ -102,7 +103,13 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
+        price=manifest.price or _price(found, manifest.identity["model"], args),
     )
+
+
+def _price(found: address.Found | None, model: str, args: argparse.Namespace) -> Price | None:
+    """Return the price of today, for a run that has none."""
+    return prices.price_of(found, model, providers.read(args.providers, os.environ)) if found else None
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:

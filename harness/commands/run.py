@@ -100,7 +100,14 @@ def _reeval(args: argparse.Namespace) -> int:
     named = None if registry.is_shipped(args.benchmark) else args.benchmark  # None: runs of any
     book = providers.read(args.providers, os.environ)
     chosen: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)]
-    given = {**vars(args), "tasks_dir": tasks, "benchmark": named, "reparse": False, "trust": False}
+    given = {
+        **vars(args),
+        "tasks_dir": tasks,
+        "benchmark": named,
+        "reparse": False,
+        "new_prices": False,
+        "trust": False,
+    }
     return max([reeval.execute(argparse.Namespace(**{**given, "model": model})) for model in chosen or [None]])
 
 
@@ -160,6 +167,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
+        price=model.price,
     )
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import imported
-from harness.analysis.leaderboard import footnotes, formats, tables, workbooks
+from harness.analysis.leaderboard import costs, footnotes, formats, tables, workbooks
 from harness.analysis.leaderboard.reports import Scored, read
 from harness.analysis.leaderboard.tables import MetricTable
 from harness.analysis.leaderboard.uncertainty import with_uncertainty
@@ -136,16 +136,17 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
 
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
     screen = console()
-    for table in chosen:
-        for grid in formats.grids_of(table, intervals=intervals):
-            screen.print(grid.title, style="italic", highlight=False)
-            columns = _columns(grid)
-            screen.width = max(screen.width, _least(columns))
-            screen.print(columns, crop=False)
-            screen.print()
+    grids = [grid for table in chosen for grid in formats.grids_of(table, intervals=intervals)]
+    for grid in [*grids, *costs.grids(chosen)]:
+        screen.print(grid.title, style="italic", highlight=False)
+        columns = _columns(grid)
+        screen.width = max(screen.width, _least(columns))
+        screen.print(columns, crop=False)
+        screen.print()
     for line in [
         *formats.about(chosen),
         *footnotes.notes(chosen, show_ranks=screen.is_terminal),
+        *costs.notes(chosen),
         *missing,
     ]:
         screen.print(line, soft_wrap=True)

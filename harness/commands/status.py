@@ -6,9 +6,9 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 
+import msgspec
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -18,18 +18,21 @@ from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.usage import USAGE
 from harness.config import options
+from harness.cost import Cost, cost_of
+from harness.cost import shown as money
+from harness.defaults import EMBEDDED
 from harness.errors import BadInput
-from harness.model import JSON, Usage
+from harness.model import JSON, RunUsage
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
-from harness.store.run import completion_of
+from harness.store.run import count_line
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
-COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "updated")
+COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost", "updated")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
@@ -66,18 +69,26 @@ def _percent(row: JSON) -> int | None:
 def _print(rows: list[JSON]) -> None:
     """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
-    columns = [name for name in COLUMNS if name != "repeats" or any("repeats" in row for row in rows)]
+    there = {"repeats": any("repeats" in row for row in rows), "cost": any(_money(row["cost"]) for row in rows)}
+    columns = [name for name in COLUMNS if there.get(name, True)]
     for name in columns:
         table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
         more = "+" if row["requests_without_usage"] else ""
         shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
         shown |= {name: f"{row[name]}{more}" for name in TOKENS if row[name] is not None}
+        shown["cost"] = _money(row["cost"])
         table.add_row(*("" if shown.get(name) is None else str(shown[name]) for name in columns))
     screen = console()
     if not screen.is_terminal:
         screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
     screen.print(table)
+
+
+def _money(cost: JSON | None) -> str:
+    """Return a cost for people, empty if it is not known."""
+    of = msgspec.convert(cost, Cost | None)
+    return money([of.money]) if of and of.money else ""
 
 
 def _row(run: SavedRun) -> JSON:
@@ -103,24 +114,29 @@ def _row(run: SavedRun) -> JSON:
 
 
 def _usage(run: SavedRun) -> JSON:
-    """Return requests and tokens: of a complete run those of its report, else those of every reply saved so far.
+    """Return requests, tokens and cost: of a complete run those of its report, else those of every reply saved so far.
 
     Lower bounds of what was billed: failed tries are not in them. Nothing is known without a report that can be read.
     """
-    if run.manifest.state == COMPLETE:
+    manifest = run.manifest
+    if manifest.state == COMPLETE:
         try:
-            return _named(loaded(run.files.report("json")).usage)
+            report = loaded(run.files.report("json"))
         except BadInput:
-            return _named({})
-    usage = Usage()
-    for completion in (completion_of(data) for _, data in objects(run.files.responses)):
-        usage = usage.plus(completion) if completion else usage
-    return _named(asdict(usage))
+            return _named({}, None)
+        return _named(report.usage, report.cost or None)
+    usage = RunUsage()
+    for _, data in objects(run.files.responses):
+        count_line(usage, data)
+    cost = cost_of(usage, manifest.price)
+    named = {"untold": cost.requests_without_usage, **{name: getattr(cost, name) for name in USAGE[:3]}}
+    return _named(named, None if manifest.provenance["endpoint"] == EMBEDDED else cost)
 
 
-def _named(usage: Mapping[str, int]) -> JSON:
+def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:
     """Return the columns of a usage; None for counts that it lacks."""
-    return {{"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE}
+    named = {{"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE}
+    return {**named, "cost": msgspec.to_builtins(cost)}
 
 
 def _imported_row(of: Imported) -> JSON:
@@ -135,7 +151,7 @@ def _imported_row(of: Imported) -> JSON:
         "users": coverage.expected_users if coverage else None,
         "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text.strip()),
         "failed": coverage.failed_users if coverage else 0,
-        **_named({}),
+        **_named({}, None),
         "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
     }
 

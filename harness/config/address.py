@@ -55,7 +55,7 @@ class Found:
 
     @property
     def hosts(self) -> frozenset[str]:
-        return frozenset(_host(address.url) for address in self.addresses)
+        return frozenset(host_of(address.url) for address in self.addresses)
 
 
 @functools.lru_cache
@@ -75,7 +75,7 @@ def _hash(key: str, salt: bytes) -> str:
     return f"{salt.hex()}:{hashlib.pbkdf2_hmac('sha256', key.encode(), salt, 20_000, dklen=6).hex()}"
 
 
-def _host(url: str) -> str:
+def host_of(url: str) -> str:
     """Return host and port in one spelling; text that is no address unchanged."""
     try:
         parts = urlsplit(url)
@@ -232,8 +232,8 @@ class _Earlier:
         The user's own servers, which need no key, may have moved.
         """
         may_move = self.args.providers or (provider.url_env and not provider.key_required)
-        if not may_move and set(map(_host, found.shown.split())).isdisjoint(
-            map(_host, self.provenance["endpoint"].split())
+        if not may_move and set(map(host_of, found.shown.split())).isdisjoint(
+            map(host_of, self.provenance["endpoint"].split())
         ):
             raise BadInput(
                 f"{self.run} ran on {provider.name} at {self.provenance['endpoint']}, and {provider.source} has it at "

@@ -157,6 +157,10 @@ PROVIDER: Mapping[str, Check] = {
     "stream": (lambda value: type(value) is str and value in STREAMS, f"one of {', '.join(STREAMS)}"),
     "adapt": (lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks"),
     "ca_file": (_is_text, "the path of a file of certificates"),
+    "prices": (
+        lambda value: type(value) is dict and all(map(_is_text, value)),
+        "a table of models, each with currency, prompt and completion",
+    ),
 }
 QUEUED: Mapping[str, Check] = {
     "model": MODEL,

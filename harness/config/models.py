@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import defaults
-from harness.config import address, config_file, options, providers
+from harness.config import address, config_file, options, prices, providers
 from harness.config.providers import Book, Provider, QueuedModel
+from harness.cost import Price
 from harness.endpoint import quirks
 from harness.endpoint.connect import usable
 from harness.endpoint.request_body import Sampling
@@ -24,7 +25,7 @@ OWN_MEMBERS = frozenset({"model", "messages"})
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model of a command: its run's name, its requests' parameters, their endpoint, and the pace.
+    """One model of a command: its run's name, its requests' parameters, their endpoint, the pace, and the price.
 
     `sampling` has only what the user set; the default temperature is the benchmark's.
     """
@@ -33,6 +34,7 @@ class Model:
     sampling: Sampling
     found: address.Found | None
     pace: JSON
+    price: Price | None
 
 
 def resolve(
@@ -82,7 +84,7 @@ def resolve(
     )
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else given.tuning if given else {}
-    return Model(run_name, sampling, found, pace)
+    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book))
 
 
 def check_keys(args: Namespace, models: Sequence[Model]) -> None:

@@ -13,11 +13,14 @@ from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
+
 from harness import __version__, defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import settings
 from harness.config import hash_seed
 from harness.config.address import Found, key_check
+from harness.cost import Price
 from harness.endpoint.request_body import Sampling
 from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
 
@@ -43,7 +46,7 @@ class Plan:
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
-    or the environment did.
+    or the environment did. `price` is None if it is not known; a run that has one keeps it.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Plan:
     headers: tuple[str, ...] = ()
     address_from: str | None = None
     ca_file: str | None = None
+    price: Price | None = None
 
     @property
     def folder(self) -> Path:
@@ -120,6 +124,7 @@ class Plan:
             "address_from": self.address_from,
             "key_check": key_check(self.found.addresses[0].key) if self.found else None,
             "ca_file": self.ca_file,
+            "price": msgspec.to_builtins(self.price),
             "benchmark": origin.spec if origin else None,
             "source": self.source or (str(own.resolve()) if own else None),
             "sources": dict(self.sources) or {name: str(path.resolve()) for name, path in files.items()},

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from harness.benchmarks.files import content
 from harness.config import fields
+from harness.cost import Price
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -43,7 +46,8 @@ class Provider:
     `base_url` are replicas of one service; the variable `url_env`, if set, overrides it. `key_env` is the variable of
     the key, None if requests are sent without one; `key_required` means that a missing key is an error.
     `rpm` and `tpm` are requests and tokens a minute, `timeout` is in seconds, `concurrency` a number or `auto`; None
-    leaves each to the command. `adapt` are quirks that need not be learned. `source` is its file, for messages.
+    leaves each to the command. `adapt` are quirks that need not be learned. `prices` are those of its models that the
+    user's file has; the shipped ones are in prices.toml. `source` is its file, for messages.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Provider:
     stream: str = "auto"
     adapt: tuple[str, ...] = ()
     ca_file: str | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
     source: str = ""
 
 
@@ -232,6 +237,9 @@ def _provider(below: Provider, entry: Any, path: Path) -> Provider:
     given |= {name: given[name] or None for name in ("url_env", "key_env") if name in given}
     if "ca_file" in given:
         given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
+    if "prices" in given:
+        own = {model: _price(price, f"{where}.prices.{model}") for model, price in given["prices"].items()}
+        given["prices"] = {**below.prices, **own}
     made = replace(below, **given, source=str(path))
     if not made.base_url and made.url_env is None:
         raise BadInput(f"{where}.base_url: expected an address, or in url_env the name of the variable that has it")
@@ -241,6 +249,14 @@ def _provider(below: Provider, entry: Any, path: Path) -> Provider:
             "name in key_env the variable that holds the key for it"
         )
     return made
+
+
+def _price(value: Any, where: str) -> Price:
+    try:
+        return msgspec.convert(value, Price)
+    except msgspec.ValidationError as error:
+        words = str(error).replace("$.", "")
+        raise BadInput(f"{where}: {words[0].lower()}{words[1:]}") from None
 
 
 def _moved(below: Provider, made: Provider) -> bool:

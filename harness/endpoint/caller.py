@@ -162,7 +162,7 @@ class Caller(Generic[Body]):
             raise fault
         self.latency.add(now - start)
         self._succeeded(received.completion, now)
-        return Reply(received.completion, now - start, number, received.endpoint, received.first_token)
+        return Reply(received.completion, now - start, number, received.endpoint, received.first_token, len(body))
 
     async def _hedged(self, body: Body, rank: int, user: str, number: int, warn: Warn) -> Reply:
         """Try once; send what takes `hedge` times the 99th percentile a second time, to whichever replica has room.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
+from harness.cost import BYTES_PER_TOKEN
+
 BURST_SECONDS, REQUESTS_BURST_SECONDS = 1.0, 0.1
 """Seconds of the rate that may go at once: tokens come in lumps; few requests, so that no minute has more than its
 number and one."""
-BYTES_PER_TOKEN = 3.0
-"""Of a request's body, for the estimate; Chinese text takes about three bytes a character and a token."""
 FIRST_GUESS, MEMORY = 300.0, 100
 """Completion tokens of a short reply, before the first is known; replies over which their mean forgets."""
 

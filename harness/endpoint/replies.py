@@ -103,6 +103,8 @@ def completion_of(data: dict[str, Any]) -> Completion:
         model if type(model) is str else None,
         refusal if type(refusal) is str and refusal else None,
         thoughts,
+        _cached(usage) if usage else None,
+        _thought(usage) if usage else None,
     )
 
 
@@ -151,9 +153,7 @@ def _without_text(
     vLLM and SGLang with a reasoning parser put the answer of a model that does not think in the member for thoughts
     (vllm-project/vllm issues): a JSON object and nothing else there is the answer.
     """
-    details = usage.get("completion_tokens_details")  # OpenAI; SGLang has the count in the usage itself
-    thinking = _count((details if type(details) is dict else usage).get("reasoning_tokens"))
-    if reason == "length" and (thoughts or thinking):
+    if reason == "length" and (thoughts or _thought(usage)):
         return text, thoughts, ONLY_THINKING
     if reason in ("stop", None) and thoughts:
         fenced = FENCED.fullmatch(thoughts.strip())
@@ -161,6 +161,21 @@ def _without_text(
             if type(orjson.loads(fenced[1] if fenced else thoughts)) is dict:
                 return thoughts, None, reason
     return text, thoughts, reason
+
+
+def _cached(usage: dict[str, Any]) -> int | None:
+    """Return the prompt's tokens that were cached. DeepSeek and Moonshot have the count in the usage itself."""
+    details = usage.get("prompt_tokens_details")
+    found = details.get("cached_tokens") if type(details) is dict else None
+    if found is None:
+        found = usage.get("prompt_cache_hit_tokens")
+    return _count(usage.get("cached_tokens") if found is None else found)
+
+
+def _thought(usage: dict[str, Any]) -> int | None:
+    """Return the completion's tokens that are thoughts. SGLang has the count in the usage itself."""
+    details = usage.get("completion_tokens_details")
+    return _count((details if type(details) is dict else usage).get("reasoning_tokens"))
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, request: bytes = b"") -> Completion:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 
+import msgspec
+
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer, Totals
@@ -83,11 +85,12 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
         manifest.state = STOPPED if stopped else INCOMPLETE
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
+    manifest.cost = msgspec.to_builtins(run.cost)
     return scores.report(facts(run, name, failed))
 
 
 def facts(run: Run, name: str, failed: int) -> RunFacts:
-    """Return what a report states about a run besides its scores."""
+    """Return what a report states about a run besides its scores; its cost is the manifest's."""
     return RunFacts(
         subset=run.subset,
         model=run.sampling.model,
@@ -99,6 +102,7 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
         expected_plays=int(run.expected.sum()),
         schedule=run.manifest.times.get("schedule"),
         run=_described(run.manifest),
+        cost=run.manifest.cost,
         notes=tuple(_notes(run)),
     )
 

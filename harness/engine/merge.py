@@ -237,7 +237,7 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
         "schedule": None,
     }
     made = structs.replace(
-        first, state=RUNNING, results_sha256=None, counts={}, times=times, tuning=tuning, selection=selection
+        first, state=RUNNING, results_sha256=None, cost=None, counts={}, times=times, tuning=tuning, selection=selection
     )
     made.provenance = _provenance(manifests)
     is_own = all(origin.is_own(of, os.environ) for of in manifests)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
+from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
 from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
-from harness.model import JSON, AtRisk, Snapshot, Warned
+from harness.model import JSON, AtRisk, Money, Snapshot, Warned
 from harness.ui.streams import tell
 
 STRAGGLERS_NAMED = 3
@@ -87,6 +89,7 @@ class Progress:
         self._caller = caller
         self._requested = requested
         self._steps_before = self._steps_done()
+        self._cost_before = self._cost()
         self._clock = clock
         self._tuning = findings.runs[0].manifest.tuning
         self._timeout = self._tuning.get("timeout", TIMEOUT_SECONDS)
@@ -223,6 +226,8 @@ class Progress:
             faults=tuple(self._faults.most_common()),
             failures=tuple(self._failures.most_common()),
             projected_tokens=self._projected_tokens(steps),
+            cost=self._cost(),
+            projected_cost=self._projected_cost(steps),
             warnings=tuple(sorted(warnings, key=lambda warned: warned.age)),
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
@@ -243,15 +248,32 @@ class Progress:
         """Replies that users took per step expected of them; None until enough have ended."""
         return self._ended_replies / self._ended_steps if self._ended_replies >= REPLIES_TO_PROJECT else None
 
-    def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
-        """Return this session's tokens at its end, if all its users take as many replies a step as those who have
-        ended, and a reply as many tokens as so far; `steps` remain."""
-        traffic, per_step = self._caller.traffic, self._replies_per_step
-        if per_step is None or not traffic.prompt_tokens:
+    def _growth(self, steps: int) -> float | None:
+        """Return by what this session's replies grow until its end, if all its users take as many a step as those who
+        have ended; `steps` remain."""
+        if (per_step := self._replies_per_step) is None or not self._caller.traffic.successes:
             return None
-        replies = per_step * (self._steps_done() - self._steps_before + steps)
-        grown = max(1.0, replies / traffic.successes)
+        return max(1.0, per_step * (self._steps_done() - self._steps_before + steps) / self._caller.traffic.successes)
+
+    def _projected_tokens(self, steps: int) -> tuple[int, int] | None:
+        """Return this session's tokens at its end, if a reply takes as many as so far; `steps` remain."""
+        traffic, grown = self._caller.traffic, self._growth(steps)
+        if grown is None or not traffic.prompt_tokens:
+            return None
         return round(traffic.prompt_tokens * grown), round(traffic.completion_tokens * grown)
+
+    def _cost(self) -> tuple[Money, ...]:
+        return together(cost.money for run in self._runs if (cost := run.cost))
+
+    def _projected_cost(self, steps: int) -> tuple[Money, ...]:
+        """Return the cost at the end, if a reply costs as much as those of this session so far; `steps` remain."""
+        if (grown := self._growth(steps)) is None:
+            return ()
+        before, more = {one.currency: one.amount for one in self._cost_before}, Decimal(f"{grown - 1:.6f}")
+        return tuple(
+            Money(one.amount + (one.amount - before.get(one.currency, 0)) * more, one.currency, True)
+            for one in self._cost()
+        )
 
     def _at_risk(self) -> AtRisk:
         unsynced = [run.store.unsynced() for run in self._runs]

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -19,20 +20,21 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
+from harness.cost import Cost, Price, cost_of
 from harness.endpoint.quirks import QUIRKS
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import SubsetProgress
+from harness.model import RunUsage, SubsetProgress
 from harness.store import fetched
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "data_set"}
+NOT_REPORTED |= {"origin", "benchmark", "data_set", "price"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -100,6 +102,11 @@ class Run:
     def _samplings(self) -> dict[int, Sampling]:
         return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
 
+    @property
+    def cost(self) -> Cost | None:
+        """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
+        return counted_cost(self.manifest, self.store.usage)
+
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
         return self._samplings[self.index.repeat(position)]
@@ -149,7 +156,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         old = None
     if old is not None:
         for name, (before, after) in differences(old.provenance, provenance).items():
-            if name not in NOT_REPORTED:
+            if name.partition(".")[0] not in NOT_REPORTED:
                 console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
     elif files.results.exists() and files.results.stat().st_size:
         raise BadInput(
@@ -171,7 +178,7 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
         or store.outside() > 0
     )
-    for words in _state(run, old, index.users(done & ~selected)):
+    for words in _state(run, old, plan.price, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
@@ -181,6 +188,18 @@ def open_run(plan: Plan, index: TaskIndex, store: RunStore, label: str, console:
         store.keep_files(plan.benchmark.all_files)
         manifest.save(files.manifest)
     return run
+
+
+def counted_cost(manifest: Manifest, usage: RunUsage) -> Cost | None:
+    """Return what a run's saved replies cost, None for a baseline.
+
+    Without any, as in a folder that came without its responses, it is what the manifest has.
+    """
+    if manifest.provenance["endpoint"] == defaults.EMBEDDED:
+        return None
+    if usage.requests or manifest.cost is None:
+        return cost_of(usage, manifest.price)
+    return msgspec.convert(manifest.cost, Cost).at(manifest.price)
 
 
 def is_bare(files: RunFiles) -> bool:
@@ -215,6 +234,8 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
+        made.cost = old.cost
+        made.provenance["price"] = old.provenance.get("price") or provenance.get("price")
     if source := _data_set(plan, made, old):
         made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)
@@ -234,14 +255,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
 
-def _state(run: Run, old: Manifest | None, extra: int) -> Iterator[str]:
-    """Yield what a user should know about the files as they were found; `extra` users are outside the share."""
+def _state(run: Run, old: Manifest | None, price: Price | None, extra: int) -> Iterator[str]:
+    """Yield what a user should know about the files as they were found; `extra` users are outside the share, and
+    `price` is today's."""
     if run.store.torn:
         yield f"{run.store.torn} torn lines were moved to *.torn; their users or replies will be requested again"
     if outside := run.store.outside():
         yield f"{outside} records are of users whose task has changed or gone; they are not counted"
     if extra:
         yield f"{extra} users of this run are outside the requested share; they stay in the run"
+    if price and (kept := run.manifest.price) and kept != price:
+        yield (
+            f"note: the price is now {price.described}; the run's cost stays at the price that the run began with "
+            "(`reeval --new-prices` takes the new one)"
+        )
     if old is not None and len(run.remaining) and run.users_done:
         yield f"resuming: {run.users_done} of {run.users} users are done"
 

@@ -22,9 +22,11 @@ from rich.table import Table
 
 from harness import defaults
 from harness.benchmarks.overview import covered, headline
+from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
+from harness.cost import shown as shown_cost
 from harness.defaults import LOCAL, Engine
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import AdaptiveControl
@@ -90,13 +92,18 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
     for name in ENDS:
         table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
     for session in sessions:
-        figures = {source.files.subset: headline(source.report) for source in session.sources}
+        figures = {source.files.subset: headline(source.report) + _money(source.report) for source in session.sources}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     console.print(table, highlight=False, markup=False)
     if left := [session.plan for session in sessions if any(len(run.remaining) for run in session.runs)]:
         console.print(f"resume with: {_resume_command(left)}", **PLAIN)
+
+
+def _money(report: Report) -> str:
+    """Return what a run cost, as the end of a sentence; empty if that is not known."""
+    return f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
 
 
 def _notices(plan: Plan) -> Iterator[str]:
@@ -120,6 +127,9 @@ def _notices(plan: Plan) -> Iterator[str]:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
+    elif plan.price is None and not (provider and not provider.key_required):
+        model = plan.sampling.model
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (docs/providers.md has how to give one)"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 
@@ -246,7 +256,8 @@ class Session:
             return
         incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
         self._say(
-            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}; report: {files.report('txt')}"
+            f"{run.label}: {covered(report, 'user')}{incomplete}: {headline(report)}{_money(report)}; "
+            f"report: {files.report('txt')}"
         )
         plan = self.plan
         self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))

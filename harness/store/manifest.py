@@ -17,6 +17,7 @@ import orjson
 from msgspec import Meta
 
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.cost import Cost, Price
 from harness.defaults import CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
@@ -68,6 +69,7 @@ class Provenance(TypedDict, total=False):
     address_from: str | None
     key_check: str | None
     ca_file: str | None
+    price: JSON | None
     benchmark: Any
     data_set: Any
     source: str | None
@@ -159,7 +161,8 @@ class Times(TypedDict, total=False):
 
 class Manifest(msgspec.Struct, kw_only=True):
     """`state` is `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all played, some users
-    failed) or `complete`; `results_sha256` is set with the last."""
+    failed) or `complete`; `results_sha256` is set with the last. `cost` is that of all sessions (`harness.cost.Cost`),
+    None for a baseline and before a session has ended."""
 
     subset: str
     identity: Identity
@@ -171,7 +174,13 @@ class Manifest(msgspec.Struct, kw_only=True):
     counts: Counts
     times: Times
     results_sha256: str | None = None
+    cost: JSON | None = None
     format: int = FORMAT
+
+    @property
+    def price(self) -> Price | None:
+        """Return the price at which the run's cost is counted: that of its first session which had one."""
+        return msgspec.convert(self.provenance.get("price"), Price | None)
 
     @property
     def repeats(self) -> int:
@@ -235,6 +244,10 @@ def _wrong(data: JSON) -> str | None:
         msgspec.convert(made.identity["sampling"], _Sampling)
         section = "times.schedule"
         msgspec.convert(made.times.get("schedule"), _Schedule | None)
+        section = "provenance.price"
+        msgspec.convert(made.provenance.get("price"), Price | None)
+        section = "cost"
+        msgspec.convert(made.cost, Cost | None)
     except msgspec.ValidationError as error:
         words, _, place = str(error).partition(" - at `")
         quoted = re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", words)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
 from harness.errors import MachineError
-from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply
+from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
@@ -33,7 +33,10 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 
 
 class RunStore:
-    """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files."""
+    """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
+
+    `usage` is that of every saved reply, of earlier sessions too.
+    """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
         self.files = files
@@ -50,6 +53,7 @@ class RunStore:
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
+        self.usage = RunUsage()
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -171,7 +175,7 @@ class RunStore:
             **about(key, repeat),
             "request": request,
             "nth": nth,
-            "completion": reply.completion,
+            "completion": reply.completion.data,
             "seconds": round(reply.seconds, 4),
             "tries": reply.tries,
             "endpoint": reply.endpoint,
@@ -179,6 +183,9 @@ class RunStore:
         }
         if reply.first_token is not None:
             line["first_token"] = round(reply.first_token, 4)
+        if reply.completion.lacks_usage:
+            line["sent"] = reply.sent
+        self.usage.add(reply.completion, reply.sent)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -284,10 +291,12 @@ class RunStore:
         return found
 
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
-        """Return the offsets and sizes of the saved responses of tasks that are not done."""
+        """Return the offsets and sizes of the saved responses of tasks that are not done; count those of all."""
+        self.usage = RunUsage()
         places: dict[int, list[tuple[int, int]]] = {}
         for line, data in log.objects(self.files.responses):
             self.beat()
+            count_line(self.usage, data)
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
@@ -321,5 +330,12 @@ def completion_of(line: JSON) -> Completion | None:
     except msgspec.ValidationError:
         return None
     usable = type(line.get("request")) is str and type(line.get("nth")) is int and saved.keys() <= COMPLETION_KEYS
-    counts = [count for count in (made.prompt_tokens, made.completion_tokens) if count is not None]
-    return made if usable and all(0 <= count < LARGEST_COUNT for count in counts) else None
+    counts = made.prompt_tokens, made.completion_tokens, made.cached_tokens, made.reasoning_tokens
+    return made if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None) else None
+
+
+def count_line(usage: RunUsage, line: JSON) -> None:
+    """Add the reply in a response's line, if it is one as the harness writes it."""
+    if completion := completion_of(line):
+        sent = line.get("sent")
+        usage.add(completion, sent if type(sent) is int and 0 <= sent < LARGEST_COUNT else 0)

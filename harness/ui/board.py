@@ -14,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
+from harness.cost import shown, together
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.ui import table, words
 from harness.ui.cells import Screen, to_left
@@ -171,6 +172,7 @@ def _runs_table(snapshots: Snapshots, screen: Screen) -> list[Text]:
         Column("in flight", [str(s.in_flight) for s in snapshots], 4),
         Column("steps/s", [f"{s.rate:.2f}" if s.rate < 10 else f"{s.rate:.1f}" for s in snapshots], 2, 7),
         *(_figure_columns([s.subsets[0] for s in snapshots], screen) if are_single else ()),
+        *([Column("cost", [shown(s.cost) for s in snapshots], 3)] if any(s.cost for s in snapshots) else ()),
         Column("to go", [words.state(s) for s in snapshots], 8, 8),
     ]
     return table.rows(screen, columns, list(map(_share, totals)))
@@ -194,6 +196,7 @@ def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
         ("requests", words.requests(s), HELPS),
         ("failed", words.failures(s), MATTERS),
         ("tokens", words.tokens(s), HELPS),
+        ("cost", words.cost(s), HELPS),
         ("at risk", words.at_risk(s), GOES),
     )
     return [line for label, of, worth in parts for line in _joined(to_left(label, LABEL), of, screen, worth)]
@@ -206,6 +209,7 @@ def _summary(s: Snapshot, screen: Screen) -> list[Line]:
         Piece(words.pace(s.rate), 12),
         Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10),
         Piece(words.tokens_of(s.prompt_tokens, s.completion_tokens), 25),
+        Piece(shown(s.cost)),
     ]
     troubles = words.held_back(s) + ([words.tries_failed(s, 1)] if s.faults else [])
     yellow = [Piece(trouble, style="yellow") for trouble in troubles]
@@ -221,6 +225,7 @@ def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
         Piece(f"{sum([s.in_flight for s in running])} in flight", 12),
         Piece(words.pace(sum([s.rate for s in running])), 12),
         Piece(words.tokens_of(into, out)),
+        Piece(shown(together(one for s in snapshots for one in s.cost))),
     ]
     return _joined("", parts, screen, HELPS)
 

@@ -129,6 +129,7 @@ def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
         ("requests ", words.requests(s)),
         ("failed ", words.failures(s)),
         ("tokens ", words.tokens(s)),
+        ("cost ", words.cost(s)),
     )
     texts = [(label, [part.text.strip() for part in parts if part.text not in NOTHING]) for label, parts in labelled]
     parts = [text for label, some in texts if some for text in (label + some[0], *some[1:])]

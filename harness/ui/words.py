@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.cost import shown
 from harness.model import Snapshot, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
@@ -123,6 +124,12 @@ def tokens(s: Snapshot) -> list[Piece]:
         into, out = s.projected_tokens
         parts.append(Piece(f"by the end about {tokens_of(into, out)}"))
     return parts
+
+
+def cost(s: Snapshot) -> list[Piece]:
+    """Return what all saved replies cost, and a projection to the end; nothing without a price."""
+    parts = [Piece(shown(s.cost), 22)] if s.cost else []
+    return [*parts, Piece(f"by the end {shown(s.projected_cost)}")] if s.projected_cost and s.eta else parts
 
 
 def tokens_of(into: int, out: int) -> str:

@@ -21,7 +21,7 @@ from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
 from harness.serve.app import Options
 from tests.support import ROOT
-from tests.support.before import _sheets as sheets
+from tests.support.before import sheets
 from tests.support.embedded import served
 from tests.support.plugins import FLOOR, STARS, Commands
 from tests.support.scripted import completion, serving

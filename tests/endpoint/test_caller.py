@@ -100,7 +100,7 @@ class Stage:
 async def test_first_success_is_the_reply_with_its_seconds() -> None:
     """One try, no warning, no pause; the slot is free again and everything is counted."""
     stage = Stage([GOOD])
-    assert await stage.call() == Reply(GOOD, 0.25, 1, HERE)
+    assert await stage.call() == Reply(GOOD, 0.25, 1, HERE, sent=2)
     traffic = stage.caller.traffic
     assert (traffic.requests, traffic.successes, traffic.retries) == (1, 1, 0)
     assert (traffic.prompt_tokens, traffic.completion_tokens, traffic.backing_off) == (7, 2, 0)
@@ -133,7 +133,7 @@ async def test_success_enters_no_line_of_tenacity() -> None:
 async def test_fault_is_tried_again_until_it_passes() -> None:
     """The reply tells the number of tries, each failed one was warned of, and seconds are those of the last."""
     stage = Stage([BUSY, TransportFault("timeout", "no reply"), GOOD])
-    assert await stage.call() == Reply(GOOD, 0.25, 3, HERE)
+    assert await stage.call() == Reply(GOOD, 0.25, 3, HERE, sent=2)
     assert stage.warned == [("http_503", 1), ("timeout", 2)]
     assert (stage.caller.traffic.requests, stage.caller.traffic.retries) == (3, 2)
     assert stage.sent == [b"{}"] * 3

@@ -92,6 +92,27 @@ def test_usage_that_is_no_count_is_unknown(usage: Any) -> None:
     assert (found.prompt_tokens, found.completion_tokens, found.model) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("usage", "cached", "thoughts"),
+    [
+        ({}, None, None),
+        ({"prompt_tokens_details": {"cached_tokens": 64}, "completion_tokens_details": {"reasoning_tokens": 9}}, 64, 9),
+        ({"prompt_tokens_details": None, "completion_tokens_details": None, "reasoning_tokens": 9}, None, 9),
+        ({"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}, 64, None),
+        ({"prompt_tokens_details": {"cached_tokens": 0}, "prompt_cache_hit_tokens": 64}, 0, None),
+        ({"cached_tokens": 64}, 64, None),
+        ({"prompt_tokens_details": {"cached_tokens": "64"}, "reasoning_tokens": -1}, None, None),
+    ],
+)
+def test_cached_and_reasoning_tokens_are_read_by_their_names(
+    usage: dict[str, Any], cached: int | None, thoughts: int | None
+) -> None:
+    """Of OpenAI, DeepSeek, Moonshot and SGLang."""
+    found = completion(reply({"content": "好"}, usage={"prompt_tokens": 100, "completion_tokens": 20, **usage}))
+    assert (found.cached_tokens, found.reasoning_tokens) == (cached, thoughts)
+    assert (found.prompt_tokens, found.completion_tokens) == (100, 20)
+
+
 def test_counts_that_sums_can_hold_are_taken() -> None:
     """The largest count that is believed is far above any reply, and millions of it still fit a file's 64 bits."""
     found = completion(reply({"content": "好"}, usage={"prompt_tokens": 2**40 - 1, "completion_tokens": 0}))

@@ -14,7 +14,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "defaults"}
+WORDS = {"model", "errors", "printable", "defaults", "cost"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "errors": set(),
     "printable": set(),
     "defaults": {"model", "errors"},
+    "cost": {"model"},
     "scoring": WORDS,
     "benchmarks.files": {"errors"},
     "benchmarks.records": WORDS,

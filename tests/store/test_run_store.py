@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import replace as changed
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,46 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
     assert store.responses_of(1) == {("r1", 0): Completion("乙")}
     assert store.responses_of(2) == {}
     assert store.saved_counts() == {0: 2, 1: 1}
+
+
+def test_line_of_a_response_has_only_the_counts_that_were_reported(
+    opened: Opened, index: TaskIndex, files: RunFiles
+) -> None:
+    """An endpoint that reports none of cached and reasoning tokens has the lines that it had in earlier versions."""
+    store = opened()
+    store.open_logs(index)
+    plain = Completion("一", "stop", 12, 3, "served")
+    for number, one in enumerate((plain, changed(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
+        store.save_response(0, "甲", f"r{number}", 0, Reply(one, 0.1, 1, "http://x", sent=99))
+    lines = [orjson.loads(line) for line in files.responses.read_bytes().splitlines()]
+    names = ["text", "finish_reason", "prompt_tokens", "completion_tokens", "model", "refusal", "reasoning"]
+    assert [list(line["completion"])[: len(names)] for line in lines] == [names] * 3
+    assert [list(line["completion"])[len(names) :] for line in lines] == [[], ["cached_tokens", "reasoning_tokens"], []]
+    assert [line.get("sent") for line in lines] == [None, None, 99]
+    assert list(reopened(opened, index).responses_of(0).values())[1].reasoning_tokens == 2
+
+
+def reopened(opened: Opened, index: TaskIndex) -> RunStore:
+    store = opened()
+    store.open_logs(index)
+    return store
+
+
+def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex) -> None:
+    """Of earlier sessions too, of users that are done, and of users that the tasks no longer have."""
+    store = opened()
+    store.open_logs(index)
+    of = Completion("字", "stop", 10, 4, cached_tokens=3)
+    for position, key in enumerate(("甲", "乙", "gone")):
+        store.save_response(position, key, "r", 0, Reply(of, 0.1, 1, "http://x", sent=50))
+    save(store, index, "甲")
+    store.save_response(2, "丙", "r", 0, Reply(Completion("字"), 0.1, 1, "http://x", sent=50))
+    counted = store.usage
+    assert (counted.requests, counted.prompt_tokens, counted.cached_tokens, counted.unknown_prompt) == (4, 30, 9, 50)
+    store = reopened(opened, index)
+    assert store.usage == counted
+    store.load_responses(index)
+    assert store.usage == counted
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:

@@ -164,14 +164,14 @@ def made(folder: Path) -> dict[str, bytes]:
         found[name] = shown.replace(str(folder).encode(), b"")
     excel = folder / "excel"
     codes["stats.xlsx"], _ = command("stats", "--out", str(excel), "--results-dir", str(folder))
-    found["stats.xlsx.json"] = _dumped({path.stem: _sheets(path) for path in sorted(excel.glob("*.xlsx"))})
+    found["stats.xlsx.json"] = _dumped({path.stem: sheets(path) for path in sorted(excel.glob("*.xlsx"))})
     for words in COMPARED:
         name = f"compare/{'-'.join(word.strip('-') for word in words)}"
         more = ("--resamples", RESAMPLES, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder))
         _, found[f"{name}.txt"] = command("compare", *words, *more)
         book = folder / "compared.xlsx"
         codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book))
-        found[f"{name}.xlsx.json"] = _dumped({"compared": _sheets(book)})
+        found[f"{name}.xlsx.json"] = _dumped({"compared": sheets(book)})
     for name in ("spoilt", "agent"):
         codes[f"verify {name}"], _ = command("verify", "--name", name, "--results-dir", str(folder))
     found["exit_codes.json"] = _dumped(codes)
@@ -256,7 +256,7 @@ def without_volatile(value: Any) -> Any:
     return [without_volatile(one) for one in value] if isinstance(value, list) else value
 
 
-def _sheets(path: Path) -> dict[str, list[Any]]:
+def sheets(path: Path) -> dict[str, list[Any]]:
     """Cells of each sheet in order: numbers, and texts (ECMA-376, part 1, 18.3)."""
     space = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
     with zipfile.ZipFile(path) as whole:

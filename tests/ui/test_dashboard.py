@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from harness.cost import rounded
 from harness.endpoint.latency import REPLIES, Latency
 from harness.engine.progress import time_to_go
 from harness.engine.recent import Rates, Warnings
-from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
+from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view
 from harness.ui.cells import Screen
@@ -256,6 +258,28 @@ def test_endpoint_without_token_counts_is_said_to_tell_none() -> None:
     """Rather than that a run took no tokens."""
     silent = snapshot(prompt_tokens=0, completion_tokens=0, latency=(1.0, 2.0))
     assert [part.text for part in words.tokens(silent)] == ["the endpoint reports none"]
+
+
+USD, CNY = Money(Decimal("0.01234567"), "USD"), Money(Decimal("3.2"), "CNY", about=True)
+
+
+def test_cost_is_shown_with_its_projection() -> None:
+    """On the board and in lines; a run without a price has no such line."""
+    of = snapshot(cost=(USD,), projected_cost=(USD._replace(amount=Decimal("1.5"), about=True),))
+    (line,) = [line for line in shown((of,), 100) if line.startswith("cost")]
+    assert "0.01235 USD" in line and "about 1.500 USD" in line
+    assert "cost 0.01235 USD" in progress.lines((of,))
+    assert not any("cost" in line for line in shown((snapshot(),), 100))
+
+
+@pytest.mark.parametrize(("runs", "height"), [(2, 30), (20, 24)])
+def test_costs_of_several_runs_are_added_by_currency(runs: int, height: int) -> None:
+    """Two currencies are never one sum, and one estimate makes the whole an estimate."""
+    of = [snapshot(name=f"r{number}", cost=(CNY if number % 2 else USD,)) for number in range(runs)]
+    total = f"about {rounded(USD.amount * (runs // 2))} USD + {rounded(CNY.amount * (runs // 2))} CNY"
+    lines = shown(tuple(of), 120, height)
+    assert sum(total in line for line in lines) == 1
+    assert any("r0" in line and "0.01235 USD" in line for line in lines) or runs == 2
 
 
 def test_large_counts_keep_six_characters() -> None:

@@ -6,7 +6,9 @@ import csv
 import io
 from collections.abc import Sequence
 
+from harness.analysis.leaderboard import costs
 from harness.analysis.leaderboard.footnotes import notes
+from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import Figure, MetricTable, Row, Spread
 from harness.model import JSON
 from harness.printable import on_one_line
@@ -27,9 +29,9 @@ def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), 
     """
     if form == "csv":
         return _csv(chosen)
-    grids = [grid for table in chosen for grid in grids_of(table, intervals=intervals)]
+    grids = [grid for table in chosen for grid in grids_of(table, intervals=intervals)] + costs.grids(chosen)
     runs = [*about(chosen), *missing]
-    return markdown(grids, [*notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
+    return markdown(grids, [*notes(chosen), *costs.notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
 
 
 def about(shown: Sequence[MetricTable]) -> list[str]:
@@ -86,6 +88,8 @@ def _csv(shown: Sequence[MetricTable]) -> str:
     for table in shown:
         for row in table.rows:
             lines.writerows(_csv_line(table, row, column, of) for column, of in row.figures.items() if of is not None)
+    for table in costs.first(shown):
+        lines.writerows(_csv_cost(table, *line) for line in costs.lines(table))
     return content.getvalue()
 
 
@@ -103,6 +107,13 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
         _csv_text(row.about),
         *(map(str, figure.rank) if figure.rank else ("", "")),
     ]
+
+
+def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
+    """Return a line with a cost as the value of a metric, over the scored users."""
+    counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
+    head = map(_csv_text, (table.benchmark, name, row.name, report.subset))
+    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", _csv_text(row.about), "", ""]
 
 
 def _csv_text(text: str) -> str:
@@ -125,8 +136,8 @@ def _yes(value: bool) -> str:
 def plain(found: Sequence[MetricTable]) -> JSON:
     """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
 
-    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, and
-    the spreads over prompts.
+    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, the
+    spreads over prompts, and costs.
     """
     made: JSON = {
         table.label: {
@@ -147,7 +158,7 @@ def plain(found: Sequence[MetricTable]) -> JSON:
                 model: {column: table.metric.shown(value) for column, value in values.items()}
                 for model, values in table.source.figures[table.metric.name].items()
             }
-    return made
+    return {**made, "costs": costs.as_json(found)} if costs.first(found) else made
 
 
 def _plain_spread(of: Spread, column: str) -> JSON:

@@ -18,6 +18,7 @@ from harness.benchmark import Metric
 from harness.benchmarks import reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Repeats, Report
+from harness.cost import Cost
 from harness.errors import BadInput, shown
 from harness.model import JSON
 from harness.printable import short_hash
@@ -75,10 +76,11 @@ class Scored:
 
     `complete` says that all users of the tasks file, `in_tasks` in number, are scored, so a share of them, of which
     `expected` are to be scored, never is. Of the `answers` `invalid` ones could not be used. A metric without a value
-    is None. `usage` is empty where no request was counted. `ablations` and `sampling` have a phrase for each setting of
-    the benchmark and each parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or
-    agent's files, in the order of their names), `sampling`, `begun` and `harness` are empty where the report does not
-    know them, as for results of the authors' runner.
+    is None. `usage` is empty where no request was counted; `cost` is None for a baseline, and where it is unknown.
+    `ablations` and `sampling` have a phrase for each setting of the benchmark and each parameter that is not the
+    default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the order of their names),
+    `sampling`, `begun` and `harness` are empty where the report does not know them, as for results of the authors'
+    runner.
     """
 
     benchmark: str
@@ -108,6 +110,7 @@ class Scored:
     limit: int | None = None
     part: str | None = None
     repeats: Repeats | None = None
+    cost: Cost | None = None
 
     @property
     def covered(self) -> str:
@@ -201,6 +204,7 @@ def checked(report: Report, path: Path) -> Scored:
         invalid=invalid,
         complete=coverage.complete and ratio == 1.0 and run.part is None,
         usage=report.usage if report.usage.get("requests") else {},
+        cost=report.cost or None,
         values={
             name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
         },

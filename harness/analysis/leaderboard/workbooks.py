@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from harness.analysis.leaderboard import costs
 from harness.analysis.leaderboard.footnotes import PROMPTS, notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.benchmark import Metric
+from harness.model import Money
 from harness.printable import short_hash
 from harness.report.grid import Place
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
@@ -39,8 +41,13 @@ def workbooks(
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
-    about = {key: [made(of) for made in ABOUT.values()] for key, of in runs.items()}
-    sheets = [_runs_sheet(reports, missing), *(_summary_sheet(table, about) for table in tables)]
+    spent = COSTS if costs.is_known(reports) else {}
+    columns = {**ABOUT, **spent}
+    about = {key: [made(of) for made in columns.values()] for key, of in runs.items()}
+    sheets = [
+        _runs_sheet(reports, {**RUNS, **{name: _of_one(made) for name, made in spent.items()}}, missing),
+        *(_summary_sheet(table, tuple(columns), about) for table in tables),
+    ]
     yield SUMMARY, sheets + ([_prompts_sheet(tables)] if any(table.spreads for table in tables) else [])
 
 
@@ -78,9 +85,9 @@ def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
     return Sheet("Prompts", ("metric", "runs", "mean", "from", "to", "lowest", "highest", "SD"), rows, [PROMPTS])
 
 
-def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
-    """Return the same figures with their intervals, and the cells of `ABOUT` by benchmark and run; a published row has
-    none."""
+def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
+    """Return the same figures with their intervals, and the cells `about` each benchmark and run under `head`; a
+    published row has none."""
     columns, rows = ["run"], list[list[Content]]()
     for column in table.columns:
         columns += [column, "from", "to"]
@@ -90,8 +97,8 @@ def _summary_sheet(table: MetricTable, about: Mapping[tuple[str, str], list[Cont
             interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
         cells += (row.rank_text(table.last) or None for _ in table.rank_head)
-        rows.append(cells + ([None] * len(ABOUT) if row.is_published else about[table.benchmark, row.name]))
-    return Sheet(table.label, (*columns, *table.rank_head, *ABOUT), rows, [*_notes(table), *SUMMARY_NOTES])
+        rows.append(cells + ([None] * len(head) if row.is_published else about[table.benchmark, row.name]))
+    return Sheet(table.label, (*columns, *table.rank_head, *head), rows, [*_notes(table), *SUMMARY_NOTES])
 
 
 def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
@@ -111,6 +118,20 @@ def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
     """Return a sum, blank if no request was counted, as for results of the authors' runner."""
     counted = [report.usage.get(name, 0) for report in reports if report.usage]
     return _whole(sum(counted)) if counted else None
+
+
+def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
+    of = costs.spent(reports)
+    return _whole(of.total(name)) if of.reports else None
+
+
+def _money(amounts: Sequence[Money]) -> Cell | None:
+    """Return an amount, blank without one, and where there are several currencies."""
+    return Cell(float(amounts[0].amount), amounts[0].about, number=decimals(6)) if len(amounts) == 1 else None
+
+
+def _of_one(made: Callable[[Sequence[Scored]], Content]) -> Callable[[Scored], Content]:
+    return lambda report: made([report])
 
 
 def _together(words: Iterable[str]) -> str:
@@ -163,9 +184,22 @@ RUNS: Mapping[str, Callable[[Scored], Content]] = {
 """Columns on one report."""
 
 
-def _runs_sheet(reports: Sequence[Scored], missing: Sequence[str]) -> Sheet:
+COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+    "cached tokens": partial(_counted, "cached_tokens"),
+    "reasoning tokens": partial(_counted, "reasoning_tokens"),
+    "cost": lambda reports: _money(costs.spent(reports).money),
+    "cost a user": lambda reports: _money(costs.spent(reports).each),
+    "currency": lambda reports: " + ".join(one.currency for one in costs.spent(reports).money),
+}
+"""Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
+
+
+def _runs_sheet(
+    reports: Sequence[Scored], columns: Mapping[str, Callable[[Scored], Content]], missing: Sequence[str]
+) -> Sheet:
     """Return a row for each report, by run, its platforms in the order of the tables."""
     ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
     invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
-    rows = [[made(report) for made in RUNS.values()] for report in ordered]
-    return Sheet("Runs", tuple(RUNS), rows, [*RUNS_NOTES, *invalid, *missing])
+    rows = [[made(report) for made in columns.values()] for report in ordered]
+    spent = [costs.COUNTED] if costs.is_known(reports) else []
+    return Sheet("Runs", tuple(columns), rows, [*RUNS_NOTES, *spent, *invalid, *missing])

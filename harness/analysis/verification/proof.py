@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import orjson
 from msgspec import structs
@@ -30,7 +31,7 @@ from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
-from harness.engine.run import Run
+from harness.engine.run import Run, counted_cost
 from harness.errors import BadInput, reading, shown
 from harness.model import JSON, Record
 from harness.report import text
@@ -177,6 +178,9 @@ class Check:
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
+        manifest, usage = self._manifest, self._replies.usage
+        if manifest.cost and manifest.cost != msgspec.to_builtins(counted_cost(manifest, usage)):
+            yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's price"
 
     def _failed_users(self) -> int:
         return self._index.users(self._failed & self.expected & ~self.done)
