@@ -72,7 +72,8 @@ class Tuning:
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
     tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
     the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only.
+    `auto`: only for an endpoint that answers in streams only. `budget` is a cap on what the run takes, in the words of
+    `harness.cost.Cap`, None for none.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -89,6 +90,7 @@ class Tuning:
     wait: float = 0.0
     hedge: float = 0.0
     durability: str = DURABILITY
+    budget: str | None = None
 
     @property
     def most(self) -> int:

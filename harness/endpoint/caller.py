@@ -16,6 +16,7 @@ from typing import Any, Generic, NoReturn
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
@@ -84,7 +85,10 @@ class Limits:
 
 
 class Caller(Generic[Body]):
-    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait."""
+    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
+
+    `meter` counts requests towards a budget, if there is one.
+    """
 
     def __init__(
         self,
@@ -95,7 +99,9 @@ class Caller(Generic[Body]):
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        self.meter = meter
         self.traffic = Traffic()
         self.latency = Latency()
         self.limiter = limiter
@@ -126,6 +132,21 @@ class Caller(Generic[Body]):
             return await self._retry(body, rank, user, fault, warn)
 
     async def _try(self, body: Body, rank: int, user: str, number: int, race: _Race | None = None) -> Reply:
+        """Send a request once, as soon as the budget has room for it. Raise `BudgetReached` if it never will."""
+        if self.meter is None:
+            return await self._send(body, rank, user, number, race)
+        with await self.meter.reserve(len(body)) as reservation:
+            return await self._send(body, rank, user, number, race, reservation)
+
+    async def _send(
+        self,
+        body: Body,
+        rank: int,
+        user: str,
+        number: int,
+        race: _Race | None,
+        reservation: Reservation | None = None,
+    ) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
@@ -156,6 +177,8 @@ class Caller(Generic[Body]):
                 race.won |= received is not None
             if rates and fault is not ABANDONED:
                 rates.correct(tokens, *_used(received), now)
+            if reservation is not None:
+                reservation.settle(received, fault)
             limiter.release(now - start, fault)
         if received is None:
             assert fault is not None

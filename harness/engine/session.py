@@ -28,10 +28,11 @@ from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
 from harness.cost import shown as shown_cost
 from harness.defaults import LOCAL, Engine
+from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.replies import REFUSED, Denied
-from harness.engine.accounts import admit_sockets, open_lanes, openings, sockets
+from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
@@ -71,6 +72,8 @@ def launch(plans: Sequence[Plan], console: Console, engine: Engine, *, html: boo
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
+        for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions]), strict=True):
+            session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
         for session, lane, schedule in _play(unfinished, console, engine) if unfinished else ():
@@ -109,9 +112,10 @@ def _money(report: Report) -> str:
 def _notices(plan: Plan) -> Iterator[str]:
     """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats.
 
-    Raise `BadInput` if there are more parts than requests at once.
+    Raise `BadInput` if there are more parts than requests at once, and for a budget that fits no price.
     """
     most = plan.limits.most
+    check_budget(plan, plan.price)
     if part := plan.selection.get("part"):
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
@@ -186,6 +190,7 @@ class Session:
         self.plan = plan
         self.code: int | None = None
         self.sources: list[Source] = []
+        self.meter: Meter | None = None
         self._console = console
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
@@ -330,7 +335,7 @@ async def _in_this_process(
     plans = [session.plan for session in sessions]
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
-        lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
+        lanes = await open_lanes(_openings(sessions), held)
         return await _played(sessions, lanes, observe)
 
 
@@ -339,9 +344,13 @@ async def _on_workers(
 ) -> Played:
     from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
 
-    made = openings([(session.plan, session.unfinished) for session in sessions])
+    made = _openings(sessions)
     async with on_workers(made, engine, workers) as lanes:
         return await _played(sessions, lanes, observe)
+
+
+def _openings(sessions: Sequence[Session]) -> list[Opening]:
+    return openings([(session.plan, session.unfinished, session.meter) for session in sessions])
 
 
 async def _played(sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None]) -> Played:

@@ -107,6 +107,7 @@ class Tuning(TypedDict, total=False):
     hedge: Annotated[float, Meta(ge=0)]
     hedged: Count
     durability: Durability
+    budget: str | None
     learned_limit: Slots
 
 
