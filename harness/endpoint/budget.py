@@ -36,63 +36,46 @@ class Budget:
         self.cap = cap
         self.meters: list[Meter] = []
         self.reserved = NOTHING
-        self._waiting: deque[tuple[Meter, int, asyncio.Future[Decimal | None]]] = deque()
+        self._changed: asyncio.Event | None = None
 
     @property
     def spent(self) -> Decimal:
         """Return what replies took, and what failed tries may have taken."""
         return sum((meter.spent for meter in self.meters), NOTHING)
 
+    def fits(self, amount: Decimal) -> bool:
+        return self.spent + self.reserved + amount <= self.cap.amount
+
     def take(self, amount: Decimal) -> bool:
         """Reserve an amount if it fits; return whether it did."""
-        fits = self.spent + self.reserved + amount <= self.cap.amount
-        if fits:
+        if fits := self.fits(amount):
             self.reserved += amount
         return fits
 
-    def take_now(self, amount: Decimal) -> bool:
-        """Reserve an amount if it fits and nobody waits; return whether it did."""
-        return not self._waiting and self.take(amount)
-
     def give_back(self, amount: Decimal) -> None:
-        """End a reservation, and let those that wait try again, in their order."""
+        """End a reservation."""
         self.reserved -= amount
-        while self._waiting:
-            meter, size, future = self._waiting[0]
-            if not future.done():
-                amount = meter.estimate(size)
-                if self.take(amount):
-                    future.set_result(amount)
-                elif self.reserved:
-                    return
-                else:
-                    future.set_result(None)
-            self._waiting.popleft()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
-    async def wait(self, meter: Meter, size: int) -> Decimal | None:
-        """Return what was reserved for a request of so many bytes, once it fits; None if it never will."""
-        future: asyncio.Future[Decimal | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((meter, size, future))
-        self.give_back(NOTHING)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if not future.cancelled() and (reserved := future.result()):  # it came together with the cancellation
-                self.give_back(reserved)
-            raise
-
-    def waiting(self, meter: Meter) -> int:
-        """Return the number of a meter's requests that wait."""
-        return sum(one is meter and not future.done() for one, _, future in self._waiting)
+    async def changed(self) -> None:
+        """Wait until the next reservation ends."""
+        self._changed = self._changed or asyncio.Event()
+        await self._changed.wait()
 
 
 class Meter:
     """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
-    requests themselves allow, None without a limit. `usage` is that of replies saved so far, and changes here."""
+    requests themselves allow, None without a limit. `usage` is that of replies saved so far, and changes here.
+
+    `lost` is what failed tries may have cost, `waiting` the requests that wait for room.
+    """
 
     def __init__(self, budget: Budget, price: Price | None, most: int | None, usage: RunUsage) -> None:
         self.budget = budget
         self.lost = NOTHING
+        self.waiting = 0
         self._price = price
         self._most = most
         self._usage = usage
@@ -107,17 +90,22 @@ class Meter:
     def spent(self) -> Decimal:
         return self._replied + self.lost
 
-    async def reserve(self, size: int) -> Reservation:
-        """Return a reservation for a request of so many bytes, once it fits. Raise `BudgetReached` if it never will."""
-        budget, amount = self.budget, self.estimate(size)
-        if budget.take_now(amount):
-            return Reservation(self, amount, size)
-        if (reserved := await budget.wait(self, size)) is None:
-            raise BudgetReached(
-                f"the budget of {budget.cap} is reached: {budget.cap.shown(budget.spent)} are spent, and the next "
-                f"request may take {budget.cap.shown(self.estimate(size))}: resume with a larger --budget"
-            )
-        return Reservation(self, reserved, size)
+    def take(self, size: int) -> Reservation | None:
+        """Return a reservation for a request of so many bytes, None if it does not fit now."""
+        amount = self.estimate(size)
+        return Reservation(self, amount, size) if self.budget.take(amount) else None
+
+    async def room(self, size: int) -> None:
+        """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will: nothing is in flight."""
+        budget = self.budget
+        while not budget.fits(amount := self.estimate(size)):
+            if not budget.reserved:
+                spent, next_one = budget.cap.shown(budget.spent), budget.cap.shown(amount)
+                raise BudgetReached(
+                    f"the budget of {budget.cap} is reached ({spent} spent, the next request may take {next_one}): "
+                    "resume with a larger --budget"
+                )
+            await budget.changed()
 
     def estimate(self, size: int) -> Decimal:
         """Return what a request of so many bytes may cost.
@@ -138,7 +126,7 @@ class Meter:
         return lengths[ceil(0.99 * len(lengths)) - 1]
 
     def settle(self, reservation: Reservation, received: Received | None, fault: TransportFault | None) -> None:
-        """Count what a try has cost: its usage, or for one that may have been billed without a reply all it reserved."""
+        """Count what a try has cost: its usage, or without a reply all that it reserved, unless it was refused."""
         if received is not None:
             self._learn(received, reservation.size)
             self._replied = self._of_usage()
@@ -165,25 +153,16 @@ class Meter:
         return self._price.of(prompt, completion) if self._price else Decimal(prompt + completion)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one try of a request may cost; left without `settle`, it was not sent and has cost nothing."""
+    """What one try of a request of `size` bytes may cost."""
 
     meter: Meter
     amount: Decimal
     size: int
-    _open: bool = True
-
-    def __enter__(self) -> Reservation:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._open:
-            self.meter.budget.give_back(self.amount)
 
     def settle(self, received: Received | None, fault: TransportFault | None) -> None:
         """End the reservation with what the try received, or how it failed."""
-        self._open = False
         self.meter.settle(self, received, fault)
         self.meter.budget.give_back(self.amount)
 

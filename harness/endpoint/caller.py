@@ -102,6 +102,7 @@ class Caller(Generic[Body]):
         meter: Meter | None = None,
     ) -> None:
         self.meter = meter
+        self._turn = asyncio.Lock()
         self.traffic = Traffic()
         self.latency = Latency()
         self.limiter = limiter
@@ -132,21 +133,6 @@ class Caller(Generic[Body]):
             return await self._retry(body, rank, user, fault, warn)
 
     async def _try(self, body: Body, rank: int, user: str, number: int, race: _Race | None = None) -> Reply:
-        """Send a request once, as soon as the budget has room for it. Raise `BudgetReached` if it never will."""
-        if self.meter is None:
-            return await self._send(body, rank, user, number, race)
-        with await self.meter.reserve(len(body)) as reservation:
-            return await self._send(body, rank, user, number, race, reservation)
-
-    async def _send(
-        self,
-        body: Body,
-        rank: int,
-        user: str,
-        number: int,
-        race: _Race | None,
-        reservation: Reservation | None = None,
-    ) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
@@ -155,6 +141,9 @@ class Caller(Generic[Body]):
         if race is not None and race.start():
             limiter.release(0.0, ABANDONED)
             raise asyncio.CancelledError
+        reservation = None
+        if self.meter is not None and (reservation := self.meter.take(len(body))) is None:
+            reservation = await self._when_it_fits(self.meter, rank, tokens, len(body))
         fault, received, start = None, None, clock()
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
@@ -187,6 +176,30 @@ class Caller(Generic[Body]):
         self._succeeded(received.completion, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token, len(body))
 
+    async def _when_it_fits(self, meter: Meter, rank: int, tokens: float, size: int) -> Reservation:
+        """Give the slot back until the budget has room for a request of so many bytes; return with a slot again.
+
+        One request of a run looks for room at a time. Raise `BudgetReached`, without a slot.
+        """
+        self._leave(tokens)
+        meter.waiting += 1
+        try:
+            async with self._turn:
+                while True:
+                    await meter.room(size)
+                    await self.limiter.acquire(rank, tokens)
+                    if reservation := meter.take(size):
+                        return reservation
+                    self._leave(tokens)
+        finally:
+            meter.waiting -= 1
+
+    def _leave(self, tokens: float) -> None:
+        """Give a slot back that no try has used."""
+        if rates := self.limiter.slots.rates:
+            rates.correct(tokens, 0.0, None, self._clock())
+        self.limiter.release(0.0, ABANDONED)
+
     async def _hedged(self, body: Body, rank: int, user: str, number: int, warn: Warn) -> Reply:
         """Try once; send what takes `hedge` times the 99th percentile a second time, to whichever replica has room.
 
@@ -207,7 +220,7 @@ class Caller(Generic[Body]):
             while True:
                 done, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
                 ended = [one for one in done if not one.cancelled()]
-                ended.sort(key=_faulty)
+                ended.sort(key=lambda one: (one.exception() is not None, _faulty(one)))  # a reply before any error
                 if ended and not (tries and _faulty(ended[0])):
                     return ended[0].result()
         finally:
