@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cost import Cap, Price
@@ -60,7 +60,7 @@ def test_budget_is_read_in_its_units_and_again_from_its_own_words(text: str, cap
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "usd", "0usd", "-1usd", "1e3usd", "nan usd", "5us", "5mtok", "5 usd all", "٥usd"]
+    "text", ["", "5", "usd", "0usd", "-1usd", "1e3usd", "nan usd", "5us", "5mtok", "5 usd a", "٥usd"]
 )
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected an amount"):
@@ -184,6 +184,7 @@ class Provider:
         return received(*self.usage[len(body)])
 
 
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**32),
     currency=st.booleans(),
