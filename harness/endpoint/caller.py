@@ -60,7 +60,10 @@ class _Race:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries."""
+    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries.
+
+    `failed_seconds` are those in flight of all tries without a reply.
+    """
 
     requests: int = 0
     successes: int = 0
@@ -69,6 +72,7 @@ class Traffic:
     hedged: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    failed_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,7 @@ class Caller(Generic[Body]):
                 reservation.settle(received, fault)
             limiter.release(now - start, fault)
         if received is None:
+            self.traffic.failed_seconds += now - start
             assert fault is not None
             raise fault
         self.latency.add(now - start)

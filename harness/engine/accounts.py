@@ -38,7 +38,7 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     return groups
 
 
-def _tuning(plans: Sequence[Plan]) -> defaults.Tuning:
+def tuning_of(plans: Sequence[Plan]) -> defaults.Tuning:
     """Return the lower limits where plans on one account differ."""
     return functools.reduce(defaults.Tuning.combined, [plan.limits for plan in plans])
 
@@ -46,7 +46,7 @@ def _tuning(plans: Sequence[Plan]) -> defaults.Tuning:
 def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
     """Return the connections of all accounts, and the largest concurrency of one: arguments of `admit_sockets`."""
     grouped = [[plans[place] for place in places] for places in group(plans)]
-    most = [_tuning(one).most for one in grouped]
+    most = [tuning_of(one).most for one in grouped]
     servers = [len({host for plan in one for host in plan.hosts}) for one in grouped]
     return sum(map(operator.mul, most, servers)), max(most)
 
@@ -80,7 +80,7 @@ class _Account:
 
     @classmethod
     def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
-        tuning = _tuning(plans)
+        tuning = tuning_of(plans)
         control: Control = (
             AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
             if tuning.concurrency is None

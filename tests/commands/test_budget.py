@@ -51,7 +51,7 @@ def spent(tmp_path: Path, name: str) -> Decimal:
     prompts, completions = (sum(reply[f"{kind}_tokens"] for reply in replies) for kind in ("prompt", "completion"))
     if name not in PRICES:
         return Decimal(prompts + completions)
-    return (prompts * Decimal(PRICES[name][1]) + completions * Decimal(PRICES[name][2])) / 10**6
+    return Decimal(prompts * Decimal(PRICES[name][1]) + completions * Decimal(PRICES[name][2])) / 10**6
 
 
 def manifest(tmp_path: Path, name: str) -> JSON:

@@ -120,10 +120,10 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         caller = Caller(stage, limiter, Limits(0, 900.0), clock=virtual.now, meter=made)
         tries = [asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody)) for size in (50, 90, 10)]
         await asyncio.sleep(0.01)
-        assert (made.waiting, made.budget.reserved, limiter.in_flight) == (2, 150, 1)
+        assert (made.waiting, made.budget.reserved, limiter.in_flight) == (2, Decimal(150), 1)
         tries[2].cancel()
         await asyncio.gather(*tries, return_exceptions=True)
-        assert (made.spent, made.budget.reserved, made.waiting, limiter.in_flight) == (100, 0, 0, 0)
+        assert (made.spent, made.budget.reserved, made.waiting, limiter.in_flight) == (Decimal(100), Decimal(0), 0, 0)
 
     virtual.run(scene)
 
