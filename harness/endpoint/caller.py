@@ -60,10 +60,7 @@ class _Race:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries.
-
-    `failed_seconds` are those in flight of all tries without a reply.
-    """
+    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries."""
 
     requests: int = 0
     successes: int = 0
@@ -72,7 +69,6 @@ class Traffic:
     hedged: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    failed_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ class Caller(Generic[Body]):
         self.meter = meter
         self._turn = asyncio.Lock()
         self.traffic = Traffic()
-        self.latency = Latency()
+        self.latency, self.failed_tries = Latency(), Latency()
         self.limiter = limiter
         self.outage = Outage(clock(), limits.wait > 0)
         self.limits = limits
@@ -174,7 +170,7 @@ class Caller(Generic[Body]):
                 reservation.settle(received, fault)
             limiter.release(now - start, fault)
         if received is None:
-            self.traffic.failed_seconds += now - start
+            self.failed_tries.add(now - start)
             assert fault is not None
             raise fault
         self.latency.add(now - start)

@@ -49,10 +49,10 @@ class Sample:
     seconds: Sequence[Array]
     left: NDArray[np.int32]
 
-    def total(self, of: Callable[[RunUsage], float], least: float = 0.0) -> Range:
-        """Return what those who are left will take of something."""
+    def total(self, of: Callable[[RunUsage], float], *, counted: bool = False) -> Range:
+        """Return what those who are left will take of something; arguments as for `prediction.total`."""
         values = np.array([of(usage) for usage in self.usage], np.float64)
-        return total(self.steps, values, float(self.left.sum()), least)
+        return total(self.steps, values, float(self.left.sum()), counted=counted)
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float)
 
 
 def _estimate(samples: Sequence[Sample], seconds: Range) -> Estimate:
-    def whole(of: Callable[[RunUsage], float], least: float = 0.0) -> Range:
+    def whole(of: Callable[[RunUsage], float], *, counted: bool = False) -> Range:
         known = sum(of(sample.run.store.usage) for sample in samples)
-        return together([sample.total(of, least) for sample in samples], known)
+        return together([sample.total(of, counted=counted) for sample in samples], known)
 
     price = samples[0].run.manifest.price
     return Estimate(
         users=sum(len(sample.steps) for sample in samples),
-        requests=whole(lambda usage: usage.requests, 1.0),
+        requests=whole(lambda usage: usage.requests, counted=True),
         prompt_tokens=whole(lambda usage: cost_of(usage, None).tokens[0]),
         completion_tokens=whole(lambda usage: cost_of(usage, None).tokens[1]),
         amount=whole(lambda usage: float(cost_of(usage, price).amount or 0)) if price else None,
@@ -142,14 +142,14 @@ def _pace(sample: Sample, lane: Lane) -> Pace:
         sample.steps,
         np.array(tokens, np.float64),
         round(failed * replies / max(1, traffic.successes)),
-        traffic.failed_seconds / max(1, failed),
+        lane.caller.failed_tries.seconds,
     )
 
 
 def lines(name: str, of: Estimate, at_once: int) -> Iterator[str]:
     """Yield an estimate in words."""
     yield f"{name}: after {of.users} users, the whole run will take (90 % intervals):"
-    yield f"  requests {_shown(of.requests, count)}"
+    yield f"  requests {_shown(of.requests, '{:.0f}'.format)}"
     yield f"  tokens {_shown(of.prompt_tokens, count)} in, {_shown(of.completion_tokens, count)} out"
     if of.amount:
         yield f"  cost {_shown(of.amount, _money)} {of.currency}"

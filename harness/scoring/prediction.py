@@ -1,12 +1,15 @@
 """Predict a total over many users from a few of them, with an interval for that very total, not for a mean.
 
-The ratio estimator: what a user takes is about proportional to a known size, such as the length of its chain, with a
-variance proportional to that size, too. The interval has the spread of the users that are left and the uncertainty of
-the ratio, by Student's t (Cochran, Sampling Techniques, 3rd edition, section 6; Royall 1970).
+The ratio estimator: what a user takes is about proportional to a known size, such as the length of its chain. The
+interval has the spread of the users that are left and the uncertainty of the ratio. It is Student's, of residuals
+corrected for leverage, with the degrees of freedom of Satterthwaite for errors in proportion to sizes: a few large users
+are most of what is known of the spread. Its bounds are factors, since what users take is skewed. Sources: Cochran,
+Sampling Techniques, 3rd edition, chapter 6; Royall and Cumberland 1978.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -28,22 +31,27 @@ class Range(NamedTuple):
     high: float
 
 
-def quantile(users: int) -> float:
-    """Return Student's quantile for an interval of `LEVEL` from so many users, two at least."""
-    return float(special().stdtrit(users - 1, (1 + LEVEL) / 2))
+def quantile(sizes: Array) -> float:
+    """Return Student's quantile for an interval of `LEVEL` from users of these sizes, two at least."""
+    freedom = float((sizes**2).sum()) ** 2 / float((sizes**4).sum()) - 1
+    return float(special().stdtrit(max(1.0, freedom), (1 + LEVEL) / 2))
 
 
-def total(sizes: Array, values: Array, left: float, least: float = 0.0) -> Range:
+def total(sizes: Array, values: Array, left: float, *, counted: bool = False) -> Range:
     """Return what users of the sizes' sum `left` take, as those did who took `values`; at least two of these.
 
-    `least` is the smallest difference that one user can make: where all are alike, the next may still be another.
+    Values that are `counted` are about their sizes, and rare events add to them: their variance is at least that of
+    the events seen and one more, if they are Poisson's. So where all are alike, the next may still be another.
     """
     seen = float(sizes.sum())
     ratio = float(values.sum()) / seen
-    spread = float(((values - ratio * sizes) ** 2 / sizes).sum()) / (len(sizes) - 1)
-    spread = max(spread, least**2 / seen)
-    half = quantile(len(sizes)) * (spread * left * (1 + left / seen)) ** 0.5
-    return Range(ratio * left, max(0.0, ratio * left - half), ratio * left + half)
+    errors = (values - ratio * sizes) / (1.0 - sizes / seen)  # what is left of a user who pulls the ratio to itself
+    spread = float((errors**2).sum()) / (len(sizes) - 1) / float(sizes.mean())
+    if counted:
+        spread = max(spread, (abs(float(values.sum()) - seen) + 1) / seen)
+    half, value = quantile(sizes) * (spread * left * (1 + left / seen)) ** 0.5, ratio * left
+    factor = math.exp(half / value) if value else 1.0
+    return Range(value, value / factor, value * factor)
 
 
 def together(ranges: Iterable[Range], known: float = 0.0) -> Range:
