@@ -122,8 +122,8 @@ def _draw(steps: Steps, pace: Pace, rng: np.random.Generator) -> Drawn:
     lost, failures = _failures(pace, len(of), rng)
     growth = float(steps.sum()) / float(pace.steps[pool].sum())
     taken = _scaled(pace.replies[places], growth * float(pace.busy[pool].sum()))
-    tokens = _scaled((pace.tokens / pace.counts)[of], growth * float(pace.tokens[pool].sum()))
-    return Drawn(requests, taken + lost, 1.0 + failures, tokens)
+    tokens = _scaled((pace.tokens / pace.counts)[of].astype(np.float64), growth * float(pace.tokens[pool].sum()))
+    return Drawn(requests, taken + lost, 1.0 + failures.astype(np.float64), tokens)
 
 
 def _scaled(values: Array, whole: float) -> Array:

@@ -2,8 +2,8 @@
 
 The ratio estimator: what a user takes is about proportional to a known size, such as the length of its chain. The
 interval has the spread of the users that are left and the uncertainty of the ratio. It is Student's, of residuals
-corrected for leverage, with the degrees of freedom of Satterthwaite for errors in proportion to sizes: a few large users
-are most of what is known of the spread. Its bounds are factors, since what users take is skewed. Sources: Cochran,
+corrected for leverage, with the degrees of freedom of Satterthwaite for errors in proportion to sizes: of the spread a
+few large users are most of what is known. Its bounds are factors, since what users take is skewed. Sources: Cochran,
 Sampling Techniques, 3rd edition, chapter 6; Royall and Cumberland 1978.
 """
 
