@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import cost, limits, memory, mobility, models, schedule
+from bench import cost, limits, memory, mobility, models, scale, schedule
 from bench.machine import facts
 
 RESULTS = Path(__file__).with_name("results")
@@ -46,6 +46,7 @@ PARTS = {
     "schedule": Part("Makespan / lower bound, and the sample at half time (simulated)", schedule.schedule),
     "memory": Part("Index, memory and disk, single-step users, 512 in flight", memory.memory),
     "mobility": Part("CPU of a resident in DailyMobility, 256 in flight, 20 ms", mobility.mobility),
+    "scale": Part("Worker processes of Ray against one process, and a model of scale", scale.scale),
     "models": Part("Several models, accounts and replicas in one command", models.models),
 }
 

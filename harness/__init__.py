@@ -1,6 +1,8 @@
 """An async, high-concurrency inference harness for benchmarks of user behaviour."""
 
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -11,4 +13,27 @@ from harness.benchmark import Benchmark, Metric, Task
 from harness.chat import Chat
 from harness.errors import InvalidReply
 
-__all__ = ["Benchmark", "Chat", "InvalidReply", "Metric", "Task", "__version__"]
+__all__ = [
+    "Benchmark",
+    "Chat",
+    "InvalidReply",
+    "LoadedRun",
+    "Metric",
+    "Task",
+    "__version__",
+    "list_runs",
+    "load_run",
+    "reeval",
+    "resume",
+    "run",
+]
+
+if TYPE_CHECKING:
+    from harness.api import LoadedRun, list_runs, load_run, reeval, resume, run
+
+
+def __getattr__(name: str) -> Any:
+    """Load the Python interface when it is used: it needs the whole engine, and authors of benchmarks do not."""
+    if name in __all__:
+        return getattr(import_module("harness.api"), name)
+    raise AttributeError(name)

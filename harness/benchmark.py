@@ -452,6 +452,13 @@ class Benchmark:
         """Return the outcome of each answer of a user: `valid`, or the kind of the invalid answer."""
         return (record["outcome"],)
 
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        """Return flat rows of one record for tables and frames: one a step, or one a user where nothing is done in
+        steps."""
+        about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
+        return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
+
     def repairs(self, record: JSON) -> Iterable[str]:
         """Return the kinds of repairs that a user's replies needed."""
         found: Sequence[str] = record["repairs"]

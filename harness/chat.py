@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,10 +18,14 @@ from harness.benchmarks.parsing import answer_text, json_object
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.user_code import described, place
 from harness.defaults import PARSE_RETRIES
-from harness.errors import InvalidReply
+from harness.errors import BadInput, InvalidReply
 from harness.model import JSON, Ask, Completion, Message, Request, Usage
 
 T = TypeVar("T")
+
+Structured = Literal["json_object", "json_schema", "auto", "none"]
+"""What requests for JSON ask for: any object; the benchmark's schema and nothing less; the schema, or else as much as
+the endpoint takes; nothing."""
 
 Prompt = str | Sequence[Message | Mapping[str, str]]
 """The text of the user message, or all messages: `Message(role, content)` or `{"role": ..., "content": ...}`."""
@@ -29,15 +33,27 @@ Prompt = str | Sequence[Message | Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """Settings of every benchmark: whether requests ask the endpoint for a JSON object, and how many times an unusable
+    """Settings of every benchmark: the form in which requests ask the endpoint for JSON, and how many times an unusable
     reply is asked for again."""
 
-    structured: bool = True
+    structured: Structured = "json_object"
     parse_retries: int = PARSE_RETRIES
 
     @property
+    def wants_json(self) -> bool:
+        return self.structured != "none"
+
+    @property
+    def wants_schema(self) -> bool:
+        return self.structured in ("json_schema", "auto")
+
+    @property
+    def needs_schema(self) -> bool:
+        return self.structured == "json_schema"
+
+    @property
     def identity(self) -> JSON:
-        return {"structured": "json_object" if self.structured else "none", "parse_retries": self.parse_retries}
+        return {"structured": self.structured, "parse_retries": self.parse_retries}
 
 
 ASKING = Asking()
@@ -87,14 +103,15 @@ class Chat:
             raise
         return completion
 
-    async def json(self, prompt: Prompt, read: Callable[[JSON], T] | None = None) -> T:
+    async def json(self, prompt: Prompt, read: Callable[[JSON], T] | None = None, schema: JSON | None = None) -> T:
         """Return the JSON object of the reply, or the result of `read(object)`.
 
-        `read` raises `InvalidReply(kind, why)` for an unusable object. Raise `InvalidReply` if the reply is still
-        unusable after all retries.
+        `read` raises `InvalidReply(kind, why)` for an unusable object. `schema` is the object's JSON schema, which
+        requests have if the run asks for it: in strict dialects all fields are required, and `additionalProperties` is
+        false. An endpoint may ignore it. Raise `InvalidReply` if the reply is still unusable after all retries.
         """
 
-        made: T = await self._read(prompt, _object, read, json=True)
+        made: T = await self._read(prompt, _object, read, json=True, schema=schema)
         return made
 
     async def text(self, prompt: Prompt, read: Callable[[str], T] | None = None) -> T:
@@ -103,27 +120,34 @@ class Chat:
         return made
 
     async def _read(
-        self, prompt: Prompt, extract: Callable[..., Any], read: Callable[[Any], Any] | None, *, json: bool
+        self,
+        prompt: Prompt,
+        extract: Callable[..., Any],
+        read: Callable[[Any], Any] | None,
+        *,
+        json: bool,
+        schema: JSON | None = None,
     ) -> Any:
         def reader(completion: Completion) -> tuple[Any, list[str]]:
             repairs: list[str] = []
             found = extract(completion, repairs)
             return (found if read is None else read(found)), repairs
 
-        made, repairs = await self.read(prompt, reader, json=json)
+        made, repairs = await self.read(prompt, reader, json=json, schema=schema)
         self.repairs += repairs
         return made
 
-    async def read(self, prompt: Prompt, read: Callable[[Completion], T], *, json: bool = True) -> T:
+    async def read(
+        self, prompt: Prompt, read: Callable[[Completion], T], *, json: bool = True, schema: JSON | None = None
+    ) -> T:
         """Return the result of `read(completion)`; ask again while it raises `InvalidReply`.
 
-        `json` is whether the reply has to be a JSON object. An error of shape in `read` (`LookupError`,
-        `TypeError`, ...) becomes `InvalidReply("wrong_shape")`. Raise the last `InvalidReply` after all retries, or at
-        once if it is final.
+        `json` is whether the reply has to be a JSON object, `schema` as for `json`. An error of shape in `read`
+        (`LookupError`, `TypeError`, ...) becomes `InvalidReply("wrong_shape")`. Raise the last `InvalidReply` after all
+        retries, or at once if it is final.
         """
-        messages = _messages(prompt)
-        wants_object, retries = json and self._asking.structured, self._asking.parse_retries
-        request = Request(messages, wants_object)
+        messages, retries = _messages(prompt), self._asking.parse_retries
+        request = self._request(messages, json, schema)
         while True:
             completion = await self.ask(request)
             try:
@@ -139,7 +163,15 @@ class Chat:
             retries -= 1
             note, last = self._note.json if json else self._note.text, messages[-1]
             note = note.format(why=error.why or self._note.reasons.get(error.kind, error.kind))
-            request = Request((*messages[:-1], Message(last.role, last.content + note)), wants_object)
+            request = replace(request, messages=(*messages[:-1], Message(last.role, last.content + note)))
+
+    def _request(self, messages: tuple[Message, ...], json: bool, schema: JSON | None) -> Request:
+        asking = self._asking
+        if json and schema is None and asking.needs_schema:
+            raise BadInput(
+                "--structured json_schema: the benchmark gives no schema with its request: run with --structured auto"
+            )
+        return Request(messages, json and asking.wants_json, schema=schema if json and asking.wants_schema else None)
 
 
 def _object(completion: Completion, repairs: list[str]) -> JSON:

@@ -177,12 +177,19 @@ def _main(arguments: list[str]) -> int:
             argument.encode()
         except UnicodeEncodeError:
             raise BadInput(f"{argument!r} is not text in UTF-8") from None
-    name = arguments[0] if arguments else ""
-    if name not in COMMANDS:
+    if (arguments[0] if arguments else "") not in COMMANDS:
         parser = _top_parser()
         parser.parse_args(arguments)  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
+    command, options = parsed(arguments)
+    code: int = command.execute(options)
+    return code
+
+
+def parsed(arguments: list[str]) -> tuple[Any, argparse.Namespace]:
+    """Return a command and its options; the first argument is the command's name."""
+    name, *words = arguments
     if name in registry.COMMANDS:
         command: Any = import_module("harness.commands.extra").Extra(name)
     else:
@@ -190,9 +197,8 @@ def _main(arguments: list[str]) -> int:
     options = _Parser(prog=f"harness {name}", description=COMMANDS[name], allow_abbrev=False)
     command.add_arguments(options)
     if add_flags := getattr(command, "add_flags", None):  # those that depend on other arguments
-        add_flags(options, arguments[1:])
-    code: int = command.execute(options.parse_args(arguments[1:]))
-    return code
+        add_flags(options, words)
+    return command, options.parse_args(words)
 
 
 def _scrubbed(text: str, arguments: list[str]) -> str:

@@ -38,8 +38,9 @@ SIGNIFICANT = 4
 TOKENS = "tokens"
 CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( each)?")
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
+LARGEST = (1 << 63) - 1
 
-Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
 Code = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
 
 
@@ -177,9 +178,9 @@ def cost_of(usage: RunUsage, price: Price | None) -> Cost:
 
 
 def _estimated(size: int, usage: RunUsage) -> int:
-    """Return the tokens of so many bytes by the ratio seen, rounded up."""
+    """Return the tokens of so many bytes by the ratio seen, rounded up, and at most what a file can hold."""
     tokens, seen = (usage.seen_tokens, usage.seen_bytes) if usage.seen_tokens else (1, BYTES_PER_TOKEN)
-    return -(-size * tokens // seen)
+    return min(-(-size * tokens // seen), LARGEST)
 
 
 def together(amounts: Iterable[Money | None]) -> tuple[Money, ...]:
@@ -212,4 +213,4 @@ def rounded(amount: Decimal) -> str:
 
 def plain(amount: Decimal) -> str:
     """Return an exact amount without an exponent."""
-    return f"{amount.normalize():f}"
+    return f"{EXACT.normalize(amount):f}"

@@ -15,7 +15,7 @@ INDEX_FOLDER, EXCEL_FOLDER, ALL_RUNS_PAGE = ".index", "metric_excels", "index.ht
 OWN_ENDINGS = re.compile(r"\.(?:(?:new|lock|torn)\Z|before-)")
 """Endings of files that are about to replace another, or were replaced; the results folder's own files have them,
 too."""
-SAMPLE_FOLDER = Path(__file__).resolve().parent.parent / "tasks" / "sample"
+SAMPLE_FOLDER = Path(__file__).resolve().parent / "sample"
 """The synthetic tasks that ship with a checkout."""
 
 BENCHMARK = "streamprofile"
@@ -72,7 +72,8 @@ class Tuning:
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
     tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
     the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only. `budget` is a cap on what the run takes, in the words of
+    `auto`: only for an endpoint that answers in streams only. With `batch` requests go by the provider's Batch API.
+    `budget` is a cap on what the run takes, in the words of
     `harness.cost.Cap`, None for none.
     """
 
@@ -91,6 +92,7 @@ class Tuning:
     hedge: float = 0.0
     durability: str = DURABILITY
     budget: str | None = None
+    batch: bool = False
 
     @property
     def most(self) -> int:

@@ -1,9 +1,12 @@
-"""The words of the harness, each with its unit. Source: docs/design.md, sections 2 and 3."""
+"""The words of the harness, each with its unit. Source: docs/design.md, sections 2 and 3.
+
+What every request makes is a `Struct`: making one takes a tenth of the time of a frozen dataclass.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
@@ -33,16 +36,17 @@ class Message:
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
+    `json_object` is whether the reply has to be a JSON object, and `schema` its JSON schema, None for any object.
     `parameters` are further members of the body, plain JSON, each used where the run does not set it.
     """
 
     messages: tuple[Message, ...]
     json_object: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schema: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
     `finish_reason` is the endpoint's own word, or OpenAI's for the same, except for three of ours: `content_filter`
@@ -97,12 +101,12 @@ class Completion:
         return self.text or self.refusal or f"(no text; finish_reason {self.finish_reason})"
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A settled request: `seconds` of the try that succeeded, `tries` in all, and who answered.
 
     `first_token` is the seconds until the first piece of a streamed reply, None for one that came whole. `sent` is the
-    bytes of the request's body.
+    bytes of the request's body. `reused` is the name of the run that saved it, None for a reply to this run's own
+    request.
     """
 
     completion: Completion
@@ -110,6 +114,7 @@ class Reply:
     tries: int
     endpoint: str
     first_token: float | None = None
+    reused: str | None = None
     sent: int = 0
 
 
@@ -124,8 +129,7 @@ Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
 """Answers the messages of a chat request (contents are strings). Only they and the seed decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens and requests of one user's completions, without retries of failed sends.
 
     `untold` counts answered requests for which the endpoint reported no usage.
@@ -147,8 +151,8 @@ class Usage:
     @property
     def data(self) -> JSON:
         """Return the usage as records have it; `untold` only if there is any."""
-        counts = asdict(self)
-        return counts if self.untold else {name: count for name, count in counts.items() if name != "untold"}
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return {**counts, "requests": self.requests, **({"untold": self.untold} if self.untold else {})}
 
 
 @dataclass(slots=True)
@@ -203,8 +207,7 @@ class Money(NamedTuple):
     about: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One completed user: `data` is the object of its line in the results file."""
 
     key: str
@@ -414,6 +417,17 @@ class AtRisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a run is that goes by batches: the `number` of its last wave, from 1, and what is at the provider: so
+    many `batches`, of so many `requests`, of which it has `completed` some."""
+
+    number: int
+    batches: int
+    requests: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
@@ -431,6 +445,7 @@ class Snapshot:
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
+    `wave` is None for a run without batches.
     """
 
     name: str
@@ -471,6 +486,7 @@ class Snapshot:
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
     budget: tuple[Money, Money] | None = None
+    wave: Wave | None = None
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import time
+from collections.abc import Sequence
 
 import uvloop
 
@@ -18,15 +19,21 @@ assert uvloop and harness.commands.run  # imported here, so that imports are not
 
 
 def main() -> int:
+    code, done = measured(sys.argv[1:])
+    if code == 0:
+        print(json.dumps(done))
+    return code
+
+
+def measured(command: Sequence[str]) -> tuple[int, dict[str, float]]:
+    """Run a command; return its exit code, and CPU and wall seconds and peak memory. What it shows is an error's."""
     cpu, wall = time.process_time(), time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        code = harness_main(sys.argv[1:])
+        code = harness_main(list(command))
     done = {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "peak_mb": peak_mb()}
     if code != 0:
         print(shown.getvalue(), file=sys.stderr)
-        return code
-    print(json.dumps(done))
-    return 0
+    return code, done
 
 
 if __name__ == "__main__":

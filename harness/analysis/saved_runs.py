@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
-from harness.chat import Asking
+from harness.chat import Asking, Structured
 from harness.config.origin import check_trust, is_own
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
@@ -22,6 +22,7 @@ from harness.store.run import RunFiles, shown
 
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
 """Defaults of runs from before these settings were recorded."""
+KINDS = {"structured": get_args(Structured), "parse_retries": int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +281,12 @@ class SavedRun:
 
 def _asking(identity: JSON) -> Asking:
     """Return how an earlier run sent its requests. Raise `BadInput`."""
-    made = ASKED | {name: settings.checked(identity, name, type(ASKED[name])) for name in ASKED if name in identity}
+    made = ASKED | {name: settings.checked(identity, name, kind) for name, kind in KINDS.items() if name in identity}
     if not 0 <= made["parse_retries"] <= RETRIES_MOST:  # each is paid for
         raise BadInput(
             f"the run's manifest: field identity.settings.parse_retries: expected a number from 0 to {RETRIES_MOST}"
         )
-    return Asking(made["structured"] == "json_object", made["parse_retries"])
+    return Asking(made["structured"], made["parse_retries"])
 
 
 def _is_copy(copy: Path, named: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from glob import escape
@@ -64,6 +65,15 @@ def find_imported(args: Namespace) -> tuple[list[Imported], int]:
             tell(str(error))
             code = error.exit_code
     return found, code
+
+
+def folder(name: str, results: Path) -> Path:
+    """Return the folder of a run of the results folder, or else the folder of that path. Raise `BadInput`."""
+    path = next((path for path in (results / name, Path(name)) if os.path.isdir(path)), None)
+    if path is None:
+        there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
+        raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
+    return path
 
 
 def check_name(folder: Path) -> None:

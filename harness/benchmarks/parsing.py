@@ -45,6 +45,12 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
     return data
 
 
+def strict_object(**fields: JSON) -> JSON:
+    """Return the JSON schema of an object with these fields, each by its schema, in a form that every strict dialect
+    takes: all of them required, and no others."""
+    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+
+
 def answer_text(completion: Completion, repairs: list[str]) -> str:
     """Return the text of a completion without the thoughts before it. Raise `InvalidReply` if there is none."""
     text = checked_text(completion).strip()

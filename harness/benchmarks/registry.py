@@ -1,4 +1,4 @@
-"""Finds benchmarks: those that ship by name, others by `FILE.py` or `package.module:Name`.
+"""Finds benchmarks: those that ship or are installed by name, others by `FILE.py` or `package.module:Name`.
 
 The bytes of a class that does not ship are part of what a run is: they are kept in the run's folder, and a run is
 played, measured and reported again with the very class that it had.
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -57,12 +58,27 @@ DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
 
+GROUP = "harness.benchmarks"
+"""The entry points of installed packages with benchmarks: `name = "package.module:Class"`."""
+
+
 def names() -> tuple[str, ...]:
     return tuple(SHIPPED)
 
 
 def is_shipped(name: str) -> bool:
     return name.lower() in SHIPPED
+
+
+@cache
+def installed() -> Mapping[str, str]:
+    """Return the benchmarks of installed packages: name -> package.module:Class. A shipped one keeps its name."""
+    return {point.name: point.value for point in entry_points(group=GROUP) if not is_shipped(point.name)}
+
+
+def is_name(word: str) -> bool:
+    """Return whether a word of a command names a benchmark, and is no file or module."""
+    return is_shipped(word) or word in installed()
 
 
 def find(spec: str) -> type[Benchmark]:
@@ -73,12 +89,13 @@ def find(spec: str) -> type[Benchmark]:
     if spec.endswith(".py"):
         path = Path(spec)
         return of_file(str(path.resolve()), path.name, input_file(path, "the benchmark "))
+    spec = installed().get(spec, spec)
     module, colon, name = spec.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
     raise BadInput(
-        f"unknown benchmark {shown(spec)}: this harness has {', '.join(SHIPPED)}; others are named as FILE.py or "
-        "package.module:Name"
+        f"unknown benchmark {shown(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named as "
+        "FILE.py or package.module:Name"
     )
 
 

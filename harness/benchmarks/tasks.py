@@ -78,6 +78,8 @@ def _parsed(benchmark: Benchmark, data: JSON, line: bytes, where: Where, subset:
     if not isinstance(task, Task):
         raise BenchmarkError(f"{benchmark.name}: parse returned {shown(task)} for {where}, expected a Task")
     key = _checked(benchmark, task.key, task.steps, where)
+    if key == task.key and marked <= task.synthetic:
+        return task
     return replace(task, key=key, synthetic=marked or task.synthetic)
 
 

@@ -60,8 +60,20 @@ def session(took: JSON | None, user: str) -> str | None:
         return None
     others = took.get("runs", 1) - 1  # several models at one account share its slots, and so one bound
     shared = f", with those of {others} more at the same account" if others else ""
+    held_up = f" {words}" if (words := bottleneck(took)) else ""
     return (
         f"The last session took {took['seconds']:.1f} s, {took['ratio']:.2f} times the least that its requests "
         f"allow ({took['lower_bound_seconds']:.1f} s: the larger of all their time over {took['slots']:g} slots, "
-        f"and the longest {user}'s chain{shared})."
+        f"and the longest {user}'s chain{shared}).{held_up}"
     )
+
+
+def bottleneck(took: JSON) -> str | None:
+    """Return that the event loop held the last session up, and what to do about it; None if it did not."""
+    if (share := took.get("event_loop")) is None:
+        return None
+    workers = took.get("workers")
+    what = f"The driver of {workers} workers" if workers else "The event loop"
+    remedy = "" if workers else "`--engine ray` uses more cores, "
+    share = f"{100 * share:.0f} % of its core"
+    return f"{what} used {share} and held the run up: {remedy}`--part` splits the run (docs/scale.md)."

@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import orjson
 
 from harness import defaults
+from harness.analysis import selection
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
-from harness.chat import Asking
+from harness.chat import Asking, Structured
 from harness.commands import fetch, reeval
-from harness.config import config_file, models, options, providers
+from harness.config import config_file, models, options, prices, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.defaults import PARSE_RETRIES
@@ -72,8 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
     add("--extra-body JSON", "more members for every request", type=_json_object, default={})
-    choices = ("json_object", "none")
-    add("--structured", "response_format of requests", choices=choices, default=choices[0])
+    words = "response_format of requests; json_schema is the benchmark's schema and nothing less, auto is that or as "
+    words += "much as the endpoint takes"
+    choices = get_args(Structured)
+    add("--structured", words, choices=choices, default=choices[0])
     words = f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})"
     add("--parse-retries N", words, type=options.retries, default=PARSE_RETRIES)
 
@@ -92,13 +96,15 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
+    screen = console(no_color=args.no_color)
     if args.dry_run:
         args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
-        return preview.show(_plans(args), console(no_color=args.no_color))
+        return preview.show(_plans(args), screen)
     if args.yes and not args.estimate:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
-    return launch(_plans(args), console(no_color=args.no_color), options.engine(args), html=args.html, agreed=agreed)
+    engine = options.engine(args)
+    return launch(_plans(args), screen, engine, html=args.html, observe=args.progress, agreed=agreed)
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
@@ -148,7 +154,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         raise BadInput(*dict.fromkeys(missing))
     models.check_keys(args, [model for model in made if model])
     tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
-    asking = Asking(args.structured == "json_object", args.parse_retries)
+    asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
         _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
@@ -168,6 +174,9 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
+    if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
+        raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
+    tuning = options.tuning(args, learned | model.pace)
     return Plan(
         name=name,
         benchmark=benchmark,
@@ -175,7 +184,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         tasks=tasks,
         results=args.results_dir,
         found=model.found,
-        tuning=options.tuning(args, learned | model.pace),
+        tuning=tuning,
         selection=_selection(args),
         allowed=frozenset(args.allow),
         restart=args.restart,
@@ -183,7 +192,8 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
-        price=model.price,
+        price=prices.in_force(model.price, tuning.batch),
+        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 
 

@@ -79,7 +79,7 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
 
 
 def add_benchmark(parser: argparse.ArgumentParser) -> None:
-    words = f"one that ships, FILE.py or package.module:Name (default: {defaults.BENCHMARK})"
+    words = f"one that ships or is installed, FILE.py or package.module:Name (default: {defaults.BENCHMARK})"
     name, default = "BENCHMARK", defaults.BENCHMARK
     parser.add_argument("benchmark", nargs="?", type=filled, default=default, metavar=name, help=words)
 
@@ -93,7 +93,7 @@ def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> st
         if not option.startswith("-"):
             return option
         action = known.get(option)
-        takes_one = action.nargs != 0 if action else not (left and registry.is_shipped(left[0]))
+        takes_one = action.nargs != 0 if action else not (left and registry.is_name(left[0]))
         if takes_one and not value and left and not left[0].startswith("-"):
             left.popleft()
     return defaults.BENCHMARK
@@ -119,7 +119,10 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
     _add_engine(parser.add_argument_group("engine (docs/scale.md; free to change on resume)"))
     add_page(parser)
+    parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
+    words = "take the replies that this run (name or folder) has saved for the same requests, at temperature 0"
+    add(parser, "--reuse RUN", words, type=filled)
     words = "accept that this field of an earlier run differs; may be repeated"
     add(parser, "--allow FIELD", words, action="append", default=[])
 
@@ -167,6 +170,8 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--hedge N", words, type=hedge)
     words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens); all runs of this command together"
     add(group, "--budget AMOUNT", words, type=budget)
+    words = "send requests by the provider's Batch API, in waves: within a day, for half the price at most providers"
+    add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
 

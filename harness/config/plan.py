@@ -46,7 +46,8 @@ class Plan:
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
-    or the environment did. `price` is None if it is not known; a run that has one keeps it.
+    or the environment did. `price` is None if it is not known; a run that has one keeps it. `reuse` is the folder of
+    the run whose replies are taken for equal requests.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Plan:
     address_from: str | None = None
     ca_file: str | None = None
     price: Price | None = None
+    reuse: Path | None = None
 
     @property
     def folder(self) -> Path:

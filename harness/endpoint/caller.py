@@ -6,6 +6,7 @@ tenacity is used only once a first try has failed, so that a success pays nothin
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -17,7 +18,7 @@ import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from harness.endpoint.budget import Meter, Reservation
-from harness.endpoint.latency import Latency
+from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
 from harness.endpoint.replies import Denied
@@ -175,7 +176,7 @@ class Caller(Generic[Body]):
             raise fault
         self.latency.add(now - start)
         self._succeeded(received.completion, now)
-        return Reply(received.completion, now - start, number, received.endpoint, received.first_token, len(body))
+        return Reply(received.completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
 
     async def _when_it_fits(self, meter: Meter, rank: int, tokens: float, size: int) -> Reservation:
         """Give the slot back until the budget has room for a request of so many bytes; return with a slot again.
@@ -237,9 +238,9 @@ class Caller(Generic[Body]):
 
     def stragglers(self) -> list[tuple[int, str, float]]:
         """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
-        if (beyond := self.latency.beyond) is None:
+        now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
+        if now - oldest <= LEAST_BEYOND or (beyond := self.latency.beyond) is None:
             return []
-        now = self._clock()
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
         return [(place, user, now - start) for place, (start, user) in old if user]
 

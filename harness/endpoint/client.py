@@ -12,14 +12,15 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
+from msgspec import structs
 from yarl import URL
 
 from harness.defaults import STALL_SECONDS
@@ -31,8 +32,8 @@ from harness.endpoint.error_phrases import one_line
 from harness.endpoint.pool import Response, Reusing, exchange, head, hung_up
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
-from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
-from harness.model import Completion
+from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
+from harness.model import JSON, Completion
 
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
@@ -75,6 +76,7 @@ class Client:
         check(address)
         parts = urlsplit(address.url)
         base = parts._replace(path=parts.path.rstrip("/").removesuffix("/chat/completions"))
+        self._base = base
         self._url = base._replace(path=base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
         self._way = connection(address, connections)
@@ -82,7 +84,7 @@ class Client:
         self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
         self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self._errors)
         self._shown = address.shown
-        self._without_secrets = Scrubber(secrets(address, self._way.via, self._public), self._public)
+        self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
@@ -114,20 +116,26 @@ class Client:
     @cached_property
     def _request(self) -> aiohttp.ClientRequest:
         """Return what all requests have in common: all but the body. Raise `aiohttp.InvalidURL`."""
+        if self._shares_with:
+            return self._shares_with._request  # whose connections have given it a proxy's credentials
         try:
             proxy, loop = URL(self._proxy) if self._proxy else None, asyncio.get_running_loop()
-            return aiohttp.ClientRequest("POST", URL(self._url), headers=self._headers, proxy=proxy, loop=loop)
+            made = aiohttp.ClientRequest("POST", URL(self._url), headers=self._headers, proxy=proxy, loop=loop)
+            head(made)  # refused before there is a connection
+            return made
         except ValueError as error:
             raise aiohttp.InvalidURL(self._url) from error
 
     @cached_property
     def _head(self) -> bytes:
+        """Return the head of every request; with a proxy's credentials only once a connection was made."""
         return head(self._request)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._deadlines.interval)
             self._deadlines.sweep()
+            self._connector.sweep()
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class of the reply.
@@ -142,7 +150,7 @@ class Client:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
-                    content = await _whole(response)
+                    content = await _whole(response.content)
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_REPLY)
             headers = response.headers
@@ -160,9 +168,7 @@ class Client:
                 raise
             if passed == "stalled":
                 raise TransportFault("stalled", f"the stream stood still for {self._stall:g} s") from None
-            waits = self._connector.stages.get(task) in ("connecting", "renewing")
-            over = aiohttp.ConnectionTimeoutError() if waits else TimeoutError()
-            raise self._mapped(over, self._deadlines.stood_still(begun)) from None
+            raise self._mapped(TimeoutError(), self._deadlines.stood_still(begun)) from None
         finally:
             self._deadlines.end(task)
         try:
@@ -180,30 +186,90 @@ class Client:
             completion = self._vetted(completion)
         return Received(completion, self._shown, first_token)
 
+    def judged(self, status: int, reply: JSON, body: bytes) -> Received:
+        """Return what the reply to `body` settles that a batch's results contain. Raise as `send` does."""
+        try:
+            if 200 <= status < 300:
+                completion = replies.completion_of(reply)
+            else:
+                completion = replies.refused(status, {}, orjson.dumps(reply), datetime.now(UTC), body)
+        except HarnessError as error:
+            raise self._scrubbed(self._named(error)) from None
+        return Received(self._vetted(completion), self._shown)
+
+    async def call(
+        self, path: str, query: str = "", *, data: bytes | aiohttp.FormData | None = None, into: BinaryIO | None = None
+    ) -> JSON:
+        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write the reply `into` a
+        file, and return nothing of it. Raise `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`."""
+        whole = self._base._replace(
+            path=self._base.path + path, query="&".join(filter(None, (self._base.query, query)))
+        )
+        headers = {name: value for name, value in self._headers.items() if name != "Content-Type"}
+        if isinstance(data, bytes):
+            headers["Content-Type"] = "application/json"
+        patience = aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=self._timeout)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=self._connector, connector_owner=False, timeout=patience) as session,
+                session.request(
+                    "GET" if data is None else "POST",
+                    URL(whole.geturl()),
+                    data=data,
+                    headers=headers,
+                    proxy=self._proxy,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                if into is not None and response.status == 200:
+                    async for block in response.content.iter_any():
+                        _write(into, block)
+                    return {}
+                content = await _whole(response.content)
+        except self._errors as error:
+            error.__traceback__ = None  # as above
+            raise self._scrubbed(self._mapped(error)) from None
+        return self._object(response, content)
+
+    def _object(self, response: aiohttp.ClientResponse, content: bytes) -> JSON:
+        """Return the object that a plain call was answered with. Raise as `call` does."""
+        try:
+            if not 200 <= response.status < 300:
+                replies.refused(response.status, response.headers, content, datetime.now(UTC))
+                raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
+            if (made := replies.decoded(content)) is None:
+                raise TransportFault("bad_json", "the reply is not whole JSON")
+        except HarnessError as error:
+            raise self._scrubbed(self._named(error)) from None
+        return made
+
     async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> Response:
         """Return a reply to its head. Send once more if the server closed a connection that it may have found idle.
 
         Only then: what a server has received belongs to the tries that are counted, paced and limited.
         """
-        while True:
+        connector, request = self._connector, self._request
+        if connection := connector.idle():
             try:
-                return await self._post(body)
+                return await exchange(connector, connection, request, self._head, body)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 crossed = self._clock() - begun <= CROSSING_SECONDS
-                if not (crossed and hung_up(error) and self._connector.stages.get(task) == "used"):
+                if not (crossed and hung_up(error)):
                     raise
                 error.__traceback__ = None  # as above
-            self._connector.stages[task] = "renewing"  # a new connection, which no server finds idle
+        connection = await self._connected(task)  # a new one, which no server finds idle
+        return await exchange(connector, connection, request, self._head, body)
 
-    async def _post(self, body: bytes) -> Response:
-        start = self._head
+    async def _connected(self, task: asyncio.Task[object]) -> Any:
+        """Return a new connection. Raise `aiohttp.ConnectionTimeoutError`, also at the request's own deadline."""
         try:
-            connection = await self._connector.connect(self._request, [], self._to_connect)
+            return await self._connector.connect(self._request, [], self._to_connect)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError from error
-        if self._proxy is not None:
-            start = head(self._request)  # has the proxy's credentials since the connection was made
-        return await exchange(connection, self._request, start, body)
+        except asyncio.CancelledError as error:
+            if self._deadlines.passed(task) is None:
+                raise
+            raise aiohttp.ConnectionTimeoutError from error
 
     async def _streamed(self, response: Response, task: asyncio.Task[object]) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
@@ -233,12 +299,12 @@ class Client:
 
         A model's name without any is not checked again.
         """
-        hide, reason, refusal = self._without_secrets, completion.finish_reason, completion.refusal
+        hide, reason, refusal = self.hide, completion.finish_reason, completion.refusal
         model = completion.model and hide(completion.model)
         if model == completion.model:
             self._served = model
         reason = reason if reason is None or reason in ENDS else hide(reason)
-        return replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
+        return structs.replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
 
     def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
         """Return the harness's error for one of the transport; `unwatched`: this machine stood still meanwhile.
@@ -302,8 +368,8 @@ class Client:
     def _scrubbed(self, error: HarnessError) -> HarnessError:
         """Remove the key and other secrets, which some endpoints echo, from an error."""
         if isinstance(error, CallError):
-            error.detail = self._without_secrets(error.detail)
-        error.args = tuple(map(self._without_secrets, error.args))
+            error.detail = self.hide(error.detail)
+        error.args = tuple(map(self.hide, error.args))
         return error
 
 
@@ -325,15 +391,24 @@ async def _linger(response: Response) -> None:
         response.close()
 
 
-async def _whole(response: Response) -> bytes:
+async def _whole(content: aiohttp.StreamReader) -> bytes:
     """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
-    content, blocks, size = response.content, [], 0
-    while block := content.read_nowait() if content.is_eof() else await content.readany():
+    blocks, size, ended = [], 0, False
+    while not ended:
+        ended = content.is_eof()  # then all that is left is there
+        block = content.read_nowait() if ended else await content.readany()
         size += len(block)
         if size > LARGEST_REPLY:
             raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
         blocks.append(block)
     return b"".join(blocks)
+
+
+def _write(into: BinaryIO, block: bytes) -> None:
+    try:
+        into.write(block)
+    except OSError as error:  # else it would be taken for one of the connection
+        raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
 
 
 def _behind_socks(error: Exception) -> Exception:

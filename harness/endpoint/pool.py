@@ -1,8 +1,8 @@
 """Connections that serve one request after another, and an exchange over one, below aiohttp's session.
 
-A session, its request and its response take a fifth of a request's CPU. Here aiohttp makes and keeps connections and
-parses replies. The head of a request is made once. This depends on what aiohttp does not promise: its version has an
-upper bound, and tests/endpoint/test_pool.py fails where a version differs.
+A session, its request and its response take a fifth of a request's CPU. Here aiohttp makes connections and parses
+replies. Idle connections are kept here, and the head of a request is made once. This depends on what aiohttp does not
+promise: its version has an upper bound, and tests/endpoint/test_pool.py fails where a version differs.
 
 A server may close an idle connection at any moment, and the next request may be on its way just then. Neither endpoint
 nor request is at fault, so that is no failed try, and the request may be sent once more, over a new connection. And a
@@ -12,60 +12,78 @@ or its user would get the answer of another.
 
 from __future__ import annotations
 
-import asyncio
 import errno
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-from weakref import WeakKeyDictionary, WeakSet
+from functools import partial
+from time import monotonic
+from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 
-Stage = Literal["connecting", "renewing", "new", "used"]
-"""The state of a task's connection: waits for any, waits for a new one; has a new one, has one that served before."""
+KEPT_SECONDS = 15.0
+"""For how long an idle connection may serve again; servers close theirs after some time, too."""
+
+
+class _Protocol(ResponseHandler):
+    """aiohttp's, which resumes reading, and parses nothing once more, after every read from a reply."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if self._reading_paused or self._buffer_paused:
+            super().resume_reading(resume_parser)
 
 
 class Reusing(aiohttp.TCPConnector):
-    """A pool that drops a connection with unrequested bytes. `stages` are those of tasks that have requested one.
+    """aiohttp makes the connections and bounds their number; idle ones are kept here, where taking one is one call.
 
-    A client that sets "renewing" gets a new connection next, whichever are idle. Bytes that come unrequested only after
-    the next request has been sent cannot be distinguished from its reply.
+    One that has received unrequested bytes is not used again. Bytes that come unrequested only after the next request
+    has been sent cannot be distinguished from its reply.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._known: WeakSet[Any] = WeakSet()
-        self.stages: WeakKeyDictionary[Any, Stage] = WeakKeyDictionary()
+        self._factory: Any = partial(_Protocol, loop=self._loop)
+        self._idle: deque[tuple[Any, float]] = deque()
 
-    async def _get(self, *args: Any) -> Any:
-        """Return an idle connection or None, for `connect`."""
-        return None if self.stages[asyncio.current_task()] == "renewing" else await super()._get(*args)
-
-    async def connect(self, *args: Any, **options: Any) -> Any:
-        """As aiohttp's, which checks only whether a connection is still open."""
-        task = asyncio.current_task()
-        if self.stages.get(task) != "renewing":
-            self.stages[task] = "connecting"
-        while True:
-            connection = await super().connect(*args, **options)
-            protocol = connection.protocol
-            assert protocol is not None
-            if protocol not in self._known:
-                self._known.add(protocol)
-                self.stages[task] = "new"
-                return connection
-            if not protocol.should_close:
-                self.stages[task] = "used"
+    def idle(self) -> Any:
+        """Return the connection that served last, of those that can serve again; None if there is none."""
+        oldest = monotonic() - KEPT_SECONDS
+        while self._idle:
+            connection, since = self._idle.pop()
+            if since >= oldest and not connection.protocol.should_close:
                 return connection
             connection.close()
+        return None
+
+    def keep(self, connection: Any) -> None:
+        """Take back a connection after a reply; close it if it has unread bytes, or a request waits for its place."""
+        protocol = connection.protocol
+        if protocol is None or protocol.should_close or self._waiters:
+            connection.close()
+        else:
+            self._idle.append((connection, monotonic()))
+
+    def sweep(self) -> None:
+        """Close the connections that were idle for too long."""
+        oldest = monotonic() - KEPT_SECONDS
+        while self._idle and self._idle[0][1] < oldest:
+            self._idle.popleft()[0].close()
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        while self._idle:
+            self._idle.pop()[0].close()
+        await super().close(abort_ssl=abort_ssl)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Response:
     """A reply after its head. `headers` match in any case. On exit its connection can serve again, or is closed for
     unread bytes."""
 
+    connector: Reusing
     connection: Any
     status: int
     headers: Mapping[str, str]
@@ -75,7 +93,7 @@ class Response:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.release()
+        self.connector.keep(self.connection)
 
     @property
     def closed(self) -> bool:
@@ -96,7 +114,9 @@ def head(request: aiohttp.ClientRequest) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-async def exchange(connection: Any, request: aiohttp.ClientRequest, start: bytes, body: bytes) -> Response:
+async def exchange(
+    connector: Reusing, connection: Any, request: aiohttp.ClientRequest, start: bytes, body: bytes
+) -> Response:
     """Write a request, which starts with `head`, and return the reply after its head. Close the connection on errors.
 
     Raise aiohttp's errors of a session.
@@ -111,7 +131,7 @@ async def exchange(connection: Any, request: aiohttp.ClientRequest, start: bytes
         while True:
             message, content = await protocol.read()
             if message.code >= 200 or message.code == 101:  # others announce the reply
-                return Response(connection, message.code, message.headers, content)
+                return Response(connector, connection, message.code, message.headers, content)
     except HttpProcessingError as error:
         connection.close()
         raise aiohttp.ClientResponseError(request.request_info, (), status=error.code, message=error.message) from error

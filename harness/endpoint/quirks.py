@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import orjson
 
 from harness.endpoint.error_phrases import searchable
+from harness.endpoint.request_body import SCHEMA_NAME
 from harness.endpoint.transport import Received, Transport
-from harness.errors import BadInput, EndpointStopped, Rejected, TransportFault
+from harness.errors import BadInput, ConfigurationRefused, EndpointStopped, Rejected, TransportFault
 from harness.model import JSON
 
 Quirks = frozenset[str]
@@ -29,6 +30,10 @@ FAILED = frozenset({"http_500", "http_501"})
 """How llama-cpp-python and older llama.cpp refuse a `response_format`; nothing else is learned from these."""
 SETTLED_UNREAD = frozenset({"content_filter", "context_length"})
 """Finish reasons of a completion that need not mean that the endpoint took the request's parameters."""
+LONGEST_ENUM = 250
+"""Values: OpenAI bounds the characters of an enum with more, and the number of all values by a multiple of it."""
+WITHOUT_SCHEMA = frozenset({"no_strict_schema", "json_object", "json_schema", "no_response_format"})
+"""Quirks with which requests go out without the benchmark's schema."""
 REQUEST = re.compile(r"\{.*[\"']messages[\"'].*\}", re.DOTALL)
 """A request that an error quotes: it names every parameter, and none of them is what is wrong."""
 NEAR = r"(?:(?!\. ).){0,60}?"
@@ -57,6 +62,40 @@ def _near(names: list[str], phrases: list[str]) -> str:
 def _form(body: JSON) -> object:
     form = body.get("response_format")
     return form.get("type") if isinstance(form, dict) else None
+
+
+def _is_ours(form: object) -> bool:
+    """Return whether a `response_format` is the schema that a benchmark gave (`request_body`)."""
+    schema = form.get("json_schema") if isinstance(form, dict) else None
+    return isinstance(schema, dict) and schema.get("name") == SCHEMA_NAME and schema.get("strict") is True
+
+
+def _parts(schema: Any) -> Iterator[JSON]:
+    """Yield every object in a schema."""
+    if isinstance(schema, dict):
+        yield schema
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _parts(value)
+
+
+def _any_length(body: JSON) -> None:
+    if _is_ours(body.get("response_format")):
+        for part in _parts(body["response_format"]):
+            if part.get("type") == "array":
+                part.pop("minItems", None)
+                part.pop("maxItems", None)
+
+
+def _short_enums(body: JSON) -> None:
+    if _is_ours(body.get("response_format")):
+        for part in _parts(body["response_format"]):
+            if isinstance(part.get("enum"), list) and len(part["enum"]) > LONGEST_ENUM:
+                del part["enum"]
+
+
+def _not_our_schema(body: JSON) -> None:
+    if _is_ours(body.get("response_format")):
+        _any_object(body)
 
 
 def _any_object(body: JSON) -> None:
@@ -108,6 +147,9 @@ def text_of(message: JSON) -> str:
 
 
 CHANGES: dict[str, Callable[[JSON], object]] = {
+    "no_array_length": _any_length,
+    "no_long_enum": _short_enums,
+    "no_strict_schema": _not_our_schema,
     "json_object": _any_object,
     "json_schema": _as_schema,
     "json_word": _only_with_json_in_prompt,
@@ -199,7 +241,8 @@ class Adapted:
     A quirk is adopted for every request, and `on_learned` gets it and the endpoint's words, once a request that it
     changed got through; if the same request is refused all the same, nothing is adopted. Requests that are refused at
     the start learn concurrently: none waits for the reply to another. `known` are quirks learned before. `stream` is
-    `on`, `off`, or `auto` (for an endpoint that answers in no other way). `given` as for `adapt`.
+    `on`, `off`, or `auto` (for an endpoint that answers in no other way). `given` as for `adapt`. `needs_schema`: the
+    run ends where an endpoint does not take the benchmark's JSON schema.
     """
 
     def __init__(
@@ -209,8 +252,10 @@ class Adapted:
         stream: str = "auto",
         on_learned: Callable[[str, str], None] = lambda name, words: None,
         given: Collection[str] = (),
+        needs_schema: bool = False,
     ) -> None:
-        self.quirks = checked(known) - ({"stream"} if stream == "off" else set())
+        self._unwanted = ({"stream"} if stream == "off" else set()) | (WITHOUT_SCHEMA if needs_schema else set())
+        self.quirks = checked(known) - self._unwanted
         self.on_learned = on_learned
         self._transport = transport
         self._stream = stream
@@ -219,7 +264,8 @@ class Adapted:
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try once, or as often as it takes to learn. Raise what the transport raises.
 
-        Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted.
+        Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted, or if it does not take a
+        schema that it must.
         """
         quirks = self.quirks
         try:
@@ -235,10 +281,12 @@ class Adapted:
 
     def _taught(self, known: Quirks, refusal: Rejected | TransportFault, body: bytes) -> str | None:
         name = learn(known, refusal.kind, refusal.detail, body, self._stream == "on", self._given)
-        if name == "stream" and self._stream == "off":
-            raise EndpointStopped(
-                f"the endpoint answers in streams only ({refusal.detail}): run with --stream auto"
-            ) from None
+        if name in self._unwanted:
+            if name == "stream":
+                words = f"the endpoint answers in streams only ({refusal.detail}): run with --stream auto"
+                raise EndpointStopped(words) from None
+            words = f"the endpoint does not take the JSON schema ({refusal.detail}): run with --structured auto"
+            raise ConfigurationRefused(words) from None
         return name
 
     async def _resend(self, body: bytes, user: str, refusal: Rejected | TransportFault, sent: Quirks) -> Received:

@@ -5,6 +5,7 @@ A request is identified by this body, before any change that one provider needs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 import orjson
 
 from harness.model import JSON, Request
+
+SCHEMA_NAME = "answer"
+"""The name of a benchmark's schema in a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,16 @@ class Sampling:
             if (value := getattr(self, name)) is not None:
                 body[name] = value
         if request.json_object:
-            body.setdefault("response_format", {"type": "json_object"})
+            body.setdefault("response_format", _response_format(request.schema))
         if self.extra_body:
             body |= self.extra_body
         return orjson.dumps(body)
+
+
+def _response_format(schema: Mapping[str, Any] | None) -> JSON:
+    if schema is None:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": SCHEMA_NAME, "strict": True, "schema": schema}}
 
 
 def digest(body: bytes) -> str:

@@ -14,12 +14,14 @@ from typing import Any
 from harness import defaults
 from harness.config.plan import Plan
 from harness.cost import TOKENS, Cap, Price
+from harness.endpoint.batches import BatchApi
 from harness.endpoint.budget import Budget, Meter, total
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
+from harness.engine.batches import Batches
 from harness.engine.lane import Lane, Player, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
@@ -111,6 +113,7 @@ class Opening:
             stream=plan.tuning.stream,
             known=frozenset(name for run in self.runs for name in run.manifest.provenance["quirks"]),
             given=frozenset(plan.sampling.extra_body),
+            needs_schema=plan.benchmark.asking.needs_schema,
         )
 
 
@@ -118,6 +121,8 @@ def check_budget(plan: Plan, price: Price | None) -> Cap | None:
     """Return a plan's budget, None if it has none or costs nothing. Raise `BadInput` if its price does not fit."""
     if (words := plan.tuning.budget) is None:
         return None
+    if plan.tuning.batch:
+        raise BadInput(f"{plan.name}: --budget cannot bound a whole wave of --batch: leave one of them out")
     try:
         whole = Cap.parse(words)
     except ValueError as error:
@@ -168,11 +173,14 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
     endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
     clients, lanes = Clients(), []
     for one in openings:
-        limiter, findings = Limiter(one.account.slots), Findings(one.runs, time.monotonic)
+        batch = one.plan.tuning.batch
+        limiter = Limiter(_slots_for_all(one.runs) if batch else one.account.slots)
+        findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
         transport, where = await open_transport(one.route, addresses, clients, listener, held)
-        lanes.append(_lane(one, findings, limiter, transport, where, play_here))
+        api = BatchApi(clients[one.account.number, addresses[0]]) if batch else None
+        lanes.append(_lane(one, findings, limiter, transport, where, play_here, api))
     return lanes
 
 
@@ -195,17 +203,28 @@ def _lane(
     transport: Transport[Any],
     where: Callable[[str], str],
     player: Player,
+    api: BatchApi | None = None,
 ) -> Lane:
-    plan, tuning = one.plan, one.plan.tuning
+    """Return the lane of an opening, which goes by batches where there is an `api` for them."""
+    plan, tuning, route = one.plan, one.plan.tuning, one.route
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
+    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter), None
+    if api is not None:
+        batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
     return Lane(
         plan.name,
         findings,
-        Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter),
+        caller,
         seed=plan.selection["sample_seed"],
         requested=one.account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
         player=player,
+        batches=batches,
     )
+
+
+def _slots_for_all(runs: Sequence[Run]) -> Slots:
+    """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
+    return Slots(FixedControl(sum([len(run.remaining) for run in runs])), time.monotonic)

@@ -15,7 +15,7 @@ from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
-from harness.endpoint.quirks import QUIRKS
+from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run
 from harness.errors import shown
 from harness.model import JSON, Record, RunFacts
@@ -83,6 +83,8 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
             scores.add(record)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
+    if store.reused:
+        manifest.provenance["reused"] = dict(store.reused)
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
     manifest.cost = msgspec.to_builtins(run.cost)
@@ -121,10 +123,15 @@ def _notes(run: Run) -> Iterator[str]:
     outside = run.index.users(run.expected & ~run.index.selected(selection))
     if outside:
         yield f"{outside} of the users stand outside the selection asked for last: together they are no fair sample."
-    for name in manifest.provenance.get("quirks_used", ()):
+    used = manifest.provenance.get("quirks_used", ())
+    if manifest.identity["settings"].get("structured") == "auto" and not WITHOUT_SCHEMA.intersection(used):
+        yield "Requests had the benchmark's JSON schema where it gives one, and otherwise asked for any JSON object."
+    for name in used:
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
             words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
+    for name, count in manifest.provenance.get("reused", {}).items():
+        yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
     if hedged := manifest.tuning.get("hedged"):
         yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 

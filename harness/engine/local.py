@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -18,6 +20,8 @@ TICK_SECONDS = 0.25
 RUNNING_SCORE_SECONDS = 2.0
 NOTE_SECONDS = 10.0
 """Between two log lines with the actual concurrency."""
+SATURATED, SATURATED_SECONDS = 0.9, 60.0
+"""The share of its core above which the event loop holds a run up, and the shortest run of which that is said."""
 
 
 async def _nothing(lane: Lane, schedule: JSON) -> None:
@@ -27,7 +31,8 @@ async def _nothing(lane: Lane, schedule: JSON) -> None:
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
-    `ended` is awaited for each lane that has ended while others still run, with its schedule.
+    `ended` is awaited for each lane that has ended while others still run, with its schedule. `cpu` is the CPU time of
+    this thread in seconds; `workers` play the users, 0 for this process. Create it in the thread of the event loop.
     """
 
     def __init__(
@@ -38,9 +43,14 @@ class LocalEngine:
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
         ended: Callable[[Lane, JSON], Awaitable[None]] = _nothing,
+        cpu: Callable[[], float] = time.thread_time,
+        workers: int = 0,
     ) -> None:
         self._lanes = lanes
         self._clock = clock
+        self._cpu = cpu
+        self._workers = workers
+        self._since = clock(), cpu()
         self._observe = observe
         self._ended = ended
         shared = dict.fromkeys(lane.caller.limiter.slots for lane in lanes)
@@ -66,7 +76,15 @@ class LocalEngine:
     def schedule(self, lane: Lane) -> JSON:
         """Return how close the runs on a lane's slots came to the shortest time possible, for its report."""
         [dispatch] = [dispatch for dispatch in self._dispatches if lane in dispatch.lanes]
-        return lane.progress.schedule([other.progress for other in dispatch.lanes if other is not lane])
+        took = lane.progress.schedule([other.progress for other in dispatch.lanes if other is not lane])
+        return took | self._bottleneck()
+
+    def _bottleneck(self) -> JSON:
+        """Return the share of its core that the event loop used, if that held the run up, and the number of workers."""
+        seconds, used = self._clock() - self._since[0], self._cpu() - self._since[1]
+        if seconds < SATURATED_SECONDS or used < SATURATED * seconds:
+            return {}
+        return {"event_loop": round(used / seconds, 2), "workers": self._workers}
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
@@ -84,6 +102,8 @@ class LocalEngine:
     async def _watch_signals(self) -> None:
         """Stop every lane on a signal: with a grace period if any lane was still running, else (a second signal, or
         all lanes already stopping) at once."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals are for whoever has started this one
         with anyio.open_signal_receiver(*heeded()) as signals:
             async for number in signals:
                 lanes = [lane for lane in self._lanes if not lane.over]

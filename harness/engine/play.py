@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.derived import is_measured
@@ -18,8 +18,7 @@ from harness.errors import AgentFailed, BenchmarkError, GaveUp, InvalidReply, Re
 from harness.model import JSON, Ask
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(Struct, frozen=True):
     """`answer` is None where a reply could not be used; `outcome` says how the play ended."""
 
     answer: Any
@@ -32,8 +31,7 @@ def name_of(key: str, repeat: int) -> str:
     return key if repeat == 1 else f"{key} (repeat {repeat})"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure.
 
     `played` means that the error came from measuring or recording the answer. `replayed` counts the saved responses

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
+from harness.benchmarks import usage
 from harness.benchmarks.overview import covered, headline
 from harness.benchmarks.reports import Report
 from harness.config import providers
@@ -38,7 +40,7 @@ from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
-from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
+from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run, replies_to_reuse
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -53,6 +55,7 @@ from harness.errors import (
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
+from harness.store.batches import outstanding
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -72,12 +75,18 @@ def launch(
     engine: Engine,
     *,
     html: bool,
+    observe: Callable[[Snapshots], None] | None = None,
     agreed: Callable[[Sequence[Estimate]], bool] | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. Pages are made last.
 
-    With `agreed` a few users are played first, and it decides by what the whole will take whether the rest follows.
+    `observe` gets snapshots instead of the display. With `agreed` a few users are played first, and it decides by what
+    the whole will take whether the rest follows.
     """
+    if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
+        raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
+    if agreed and any(plan.tuning.batch for plan in plans):
+        raise BadInput("--estimate plays users one request after another: estimate with --no-batch")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
@@ -88,8 +97,9 @@ def launch(
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
         if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, engine, agreed)
-        for session, lane, schedule in _play(unfinished, console, engine) if unfinished else ():
+            unfinished = _play_first(unfinished, console, engine, observe, agreed)
+        played = _play(unfinished, console, engine, observe) if unfinished else []
+        for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
@@ -97,13 +107,19 @@ def launch(
                 session.finish()
         if len(plans) > 1:
             _print_ends(sessions, console)
+        if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
+            console.print(held_up, **PLAIN)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
         return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
 
 
 def _play_first(
-    sessions: Sequence[Session], console: Console, engine: Engine, agreed: Callable[[Sequence[Estimate]], bool]
+    sessions: Sequence[Session],
+    console: Console,
+    engine: Engine,
+    observe: Callable[[Snapshots], None] | None,
+    agreed: Callable[[Sequence[Estimate]], bool],
 ) -> list[Session]:
     """Play a few users of each run, print what the whole will take, and return the sessions that go on.
 
@@ -112,7 +128,7 @@ def _play_first(
     began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
     for run in runs:
         run.first = choose(run)
-    played = _play(sessions, console, engine, finishing=False)
+    played = _play(sessions, console, engine, observe, finishing=False)
     open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
     parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
     for run in runs:
@@ -167,6 +183,8 @@ def _notices(plan: Plan) -> Iterator[str]:
         if note := plan.benchmark.note_on_baselines:
             yield note
         return
+    if plan.tuning.batch and len(plan.found.addresses) > 1:
+        raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
@@ -177,7 +195,7 @@ def _notices(plan: Plan) -> Iterator[str]:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
     elif plan.price is None and not (provider and not provider.key_required):
         model = plan.sampling.model
-        yield f"no price is known for {model} at {plan.endpoint}: tokens only (docs/providers.md has how to give one)"
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one: docs/providers.md, Prices)"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 
@@ -238,6 +256,9 @@ class Session:
         self._console = console
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
+        reusable = {subset: replies_to_reuse(plan, subset) for subset in plan.tasks}
+        for replies in filter(None, reusable.values()):
+            held.callback(replies.close)
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
@@ -249,7 +270,12 @@ class Session:
                 store.set_aside_everything()
         self.runs = [
             open_run(
-                plan, indexes[index_key(plan, subset)], store, subset if alone else f"{plan.name}, {subset}", console
+                plan,
+                indexes[index_key(plan, subset)],
+                store,
+                subset if alone else f"{plan.name}, {subset}",
+                console,
+                reusable[subset],
             )
             for subset, store in stores.items()
         ]
@@ -330,6 +356,8 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
+            if plan.tuning.batch and (left := sum([len(outstanding(run.store.files)) for run in runs])):
+                self._say(f"{label}{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
         for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:
@@ -356,19 +384,26 @@ Played = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
 
 
-def _play(sessions: Sequence[Session], console: Console, engine: Engine, finishing: bool = True) -> Played:
+def _play(
+    sessions: Sequence[Session],
+    console: Console,
+    engine: Engine,
+    observe: Callable[[Snapshots], None] | None,
+    finishing: bool = True,
+) -> Played:
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
     Sessions that end while others go on are finished at once, if `finishing`.
     """
     work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    handlers = {number: signal.getsignal(number) for number in heeded()}
+    in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
+    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
     try:
         with ExitStack() as held:
             workers = _connected(engine, console, held)
-            observe = held.enter_context(display(console))
+            observe = observe or held.enter_context(display(console))
             made = partial(work, sessions, observe, engine, workers, finishing)
             return anyio.run(made, backend_options={"use_uvloop": uvloop})
     finally:
@@ -395,7 +430,7 @@ async def _in_this_process(
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
         lanes = await open_lanes(_openings(sessions), held)
-        return await _played(sessions, lanes, observe, finishing)
+        return await _played(sessions, lanes, observe, workers, finishing)
 
 
 async def _on_workers(
@@ -405,7 +440,7 @@ async def _on_workers(
 
     made = _openings(sessions)
     async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe, finishing)
+        return await _played(sessions, lanes, observe, workers, finishing)
 
 
 def _openings(sessions: Sequence[Session]) -> list[Opening]:
@@ -413,7 +448,11 @@ def _openings(sessions: Sequence[Session]) -> list[Opening]:
 
 
 async def _played(
-    sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None], finishing: bool
+    sessions: Sequence[Session],
+    lanes: Sequence[Lane],
+    observe: Callable[[Snapshots], None],
+    workers: int,
+    finishing: bool,
 ) -> Played:
     session_of = dict(zip(lanes, sessions, strict=True))
 
@@ -422,7 +461,7 @@ async def _played(
             await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
     seed = sessions[0].plan.selection["sample_seed"]
-    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+    engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
     await engine.run()
     return [(session, lane, engine.schedule(lane)) for lane, session in session_of.items()]
 
@@ -451,9 +490,10 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
+    reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *headers])
 
 
 def _this_python() -> str:

@@ -24,7 +24,7 @@ class Route:
     """Where a plan's requests go; no `addresses` for the embedded endpoint of baselines. Times in seconds.
 
     Plans of one `account` share the connections to an address, `connections` of them at most. `known` are quirks
-    learned before, `given` the members of a body that the user set.
+    learned before, `given` the members of a body that the user set, and `needs_schema` as for `Adapted`.
     """
 
     addresses: tuple[Address, ...]
@@ -35,6 +35,7 @@ class Route:
     stream: str
     known: frozenset[str]
     given: frozenset[str]
+    needs_schema: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +85,7 @@ async def open_transport(
         clients.setdefault((route.account, address), client)
         opened.append((address.shown, client))
     several = Replicas(opened, time.monotonic, listener.replica) if len(opened) > 1 else None
-    transport = Adapted(several or opened[0][1], route.known, route.stream, listener.learned, route.given)
+    transport = Adapted(
+        several or opened[0][1], route.known, route.stream, listener.learned, route.given, route.needs_schema
+    )
     return transport, several.where if several else lambda user: opened[0][0]

@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from harness.serve import schemas
 from harness.serve.faults import Choice, error_body
 
 T = TypeVar("T")
@@ -159,6 +160,19 @@ def refuse(message: str, param: str | None = None, code: str | None = None) -> N
     raise web.HTTPBadRequest(text=text, content_type="application/json")
 
 
+def fitted(text: str, call: Mapping[str, Any]) -> str:
+    """Return an answer as the JSON schema of its call constrains it; unchanged without one."""
+    schema: Any = call
+    for name in ("response_format", "json_schema", "schema"):
+        schema = schema.get(name) if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or not schema:
+        return text
+    try:
+        return schemas.constrained(text, schema)
+    except ValueError as error:
+        refuse(f"the schema cannot be followed ({error})", "response_format")
+
+
 def limit(call: Mapping[str, Any]) -> int | None:
     """Return the most tokens that a choice may have, thoughts included; None for any number."""
     most = call.get("max_completion_tokens") or call.get("max_tokens")
@@ -199,6 +213,9 @@ def _check_combinations(call: Mapping[str, Any]) -> None:
     wanted = call.get("response_format") or {}
     if wanted.get("type") == "json_schema" and not wanted.get("json_schema"):
         refuse("a schema is missing", "response_format.json_schema", "missing_required_parameter")
+    schema = wanted.get("json_schema") or {}
+    if schema.get("strict") and (why := schemas.complaint(schema.get("schema"))):
+        refuse(f"Invalid schema for response_format '{schema['name']}': {why}.", "response_format")
     if call.get("max_tokens") and call.get("max_completion_tokens"):
         message = "max_tokens and max_completion_tokens are the same limit: give one of them"
         refuse(message, "max_tokens", "invalid_parameter_combination")

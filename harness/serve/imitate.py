@@ -120,7 +120,8 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     `reply`, `choice`, `message` and `usage` are members of whole replies in addition to OpenAI's, `chunk` and
     `chunk_choice` those of the chunks of streams; `"{prompt_tokens}"` in a usage is replaced by that count. `parts`:
     contents are lists of parts. `usage_at_finish`: it comes with a stream's end. A `comment` in streams and
-    `empty_lines` before whole replies keep a connection alive. `stream_error` is the data of an error in mid-stream.
+    `empty_lines` before whole replies keep a connection alive. `ignores_schemas`: a `json_schema` is taken, and the
+    answer need not fit it. `stream_error` is the data of an error in mid-stream.
     `errors` are by kind, of faults.REFUSALS.
     """
 
@@ -137,6 +138,7 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     usage_missing: bool = False
     usage_at_finish: bool = False
     empty_lines: bool = False
+    ignores_schemas: bool = False
     thinking: tuple[Thinking, ...] = ()
     refused: tuple[Refused, ...] = ()
     errors: dict[str, Error] = {}

@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import BinaryIO
 from zlib import crc32
 
 import orjson
+from msgspec import Struct
 
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.errors import BadInput, MachineError
@@ -65,8 +65,7 @@ def parsed(line: bytes) -> JSON:
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """`text` is without the line end; `offset` and `size` (with the end) are in bytes."""
 
     offset: int

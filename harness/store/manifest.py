@@ -59,7 +59,7 @@ class Identity(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
-    """What is recorded; nothing relies on those that may be anything."""
+    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name."""
 
     endpoint: Required[Text]
     key_from: Required[str | None]
@@ -83,6 +83,7 @@ class Provenance(TypedDict, total=False):
     quirks: list[str]
     quirks_used: list[str]
     allowed: list[str]
+    reused: dict[str, Count]
     origin: str | None
 
 
@@ -108,6 +109,7 @@ class Tuning(TypedDict, total=False):
     hedged: Count
     durability: Durability
     budget: str | None
+    batch: bool
     learned_limit: Slots
 
 
@@ -208,6 +210,8 @@ class _Schedule(msgspec.Struct):
     lower_bound_seconds: Number
     ratio: Number | None
     runs: int = 1
+    event_loop: Number | None = None
+    workers: int = 0
 
 
 UNKNOWN = "not a parameter of this version of the harness"

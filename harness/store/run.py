@@ -6,9 +6,9 @@ Guarantees are those of `log`, `atomic` and `backup`.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Repl
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
+from harness.store.batches import BatchJournal
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
@@ -35,7 +36,7 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
-    `usage` is that of every saved reply, of earlier sessions too.
+    `usage` is that of every saved reply to this run's own requests, of earlier sessions too.
     """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
@@ -54,6 +55,8 @@ class RunStore:
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
         self.usage = RunUsage()
+        self.reused: Counter[str] = Counter()
+        """How many of the saved replies are another run's, by its name."""
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -79,7 +82,8 @@ class RunStore:
     def set_aside_everything(self) -> None:
         """Set an earlier run aside (`--restart`), its manifest last: results without one are another program's."""
         files = self.files
-        paths = files.results, files.responses, files.failures, files.events, *files.reports, files.manifest
+        logs = files.results, files.responses, files.failures, files.batches, files.events
+        paths = *logs, *files.reports, files.manifest
         set_aside_any(paths, self._stamp, self._disk)
 
     @property
@@ -97,7 +101,14 @@ class RunStore:
                 self._disk.unlink(files.failures)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
-        set_aside_any([files.failures], self._stamp, self._disk)
+        set_aside_any([files.failures, files.batches], self._stamp, self._disk)
+
+    def batches(self) -> BatchJournal:
+        """Repair and open the journal of the run's batches; it is closed with the other logs."""
+        log.repair(self.files.batches, self._disk)
+        self._logs.append(log.AppendLog(self.files.batches, self._disk))
+        sync_folder(self.files.folder, self._disk)
+        return BatchJournal(self._logs[-1], self._clock)
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
         """Keep the bytes of prompts and agents with the results; other files of the same name are set aside."""
@@ -185,7 +196,11 @@ class RunStore:
             line["first_token"] = round(reply.first_token, 4)
         if reply.completion.lacks_usage:
             line["sent"] = reply.sent
-        self.usage.add(reply.completion, reply.sent)
+        if reply.reused is not None:
+            line["reused"] = reply.reused
+            self.reused[reply.reused] += 1
+        else:
+            self.usage.add(reply.completion, reply.sent)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -294,9 +309,12 @@ class RunStore:
         """Return the offsets and sizes of the saved responses of tasks that are not done; count those of all."""
         self.usage = RunUsage()
         places: dict[int, list[tuple[int, int]]] = {}
+        self.reused.clear()
         for line, data in log.objects(self.files.responses):
             self.beat()
             count_line(self.usage, data)
+            if "reused" in data:
+                self.reused[str(data["reused"])] += 1
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
@@ -318,7 +336,7 @@ def _record(data: JSON) -> Record:
     return Record(str(data["user_id"]), data)
 
 
-COMPLETION_KEYS = {field.name for field in fields(Completion)}
+COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
 
 
 def completion_of(line: JSON) -> Completion | None:
@@ -335,7 +353,8 @@ def completion_of(line: JSON) -> Completion | None:
 
 
 def count_line(usage: RunUsage, line: JSON) -> None:
-    """Add the reply in a response's line, if it is one as the harness writes it."""
-    if completion := completion_of(line):
+    """Add the reply in a response's line, if it is one as the harness writes it, and not another run's (`--reuse`),
+    which was paid for there."""
+    if "reused" not in line and (completion := completion_of(line)):
         sent = line.get("sent")
         usage.add(completion, sent if type(sent) is int and 0 <= sent < LARGEST_COUNT else 0)

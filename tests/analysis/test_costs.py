@@ -22,6 +22,7 @@ from harness.benchmarks import reports
 from harness.benchmarks.overview import page
 from harness.cli import main
 from harness.cost import rounded
+from harness.defaults import SAMPLE_FOLDER
 from tests.support.before import sheets
 from tests.support.scripted import answer, serving
 
@@ -104,14 +105,14 @@ def by_hand(results: Path, model: str, prompt_price: str | None = None) -> Fract
     _, *prices = PRICES[model]
     each, cached_each, answer_each = map(Fraction, [prompt_price or prices[0], *prices[1:]])
     lines = responses(results, model)
-    told = [line["completion"] for line in lines if line["completion"]["prompt_tokens"] is not None]
+    reported = [line["completion"] for line in lines if line["completion"]["prompt_tokens"] is not None]
     rest = [line for line in lines if line["completion"]["prompt_tokens"] is None]
     total = Fraction(0)
-    for one in told:
+    for one in reported:
         cached = one.get("cached_tokens", 0)
         total += (one["prompt_tokens"] - cached) * each + cached * cached_each + one["completion_tokens"] * answer_each
-    tokens = sum(one["completion_tokens"] for one in told) or 1
-    size = sum(len(one["text"].encode()) for one in told) or 3
+    tokens = sum(one["completion_tokens"] for one in reported) or 1
+    size = sum(len(one["text"].encode()) for one in reported) or 3
     for price, unknown in (
         (each, sum(line["sent"] for line in rest)),
         (answer_each, sum(len(line["completion"]["text"].encode()) for line in rest)),
@@ -257,7 +258,7 @@ def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
         for part in ("1/2", "2/2"):
             assert run(tmp_path / "parts", *words, "--part", part) == 0
         assert run(tmp_path / "whole", *words) == 0
-    tasks = ("--tasks-dir", "tasks/sample", "--results-dir", str(tmp_path / "parts"))
+    tasks = ("--tasks-dir", str(SAMPLE_FOLDER), "--results-dir", str(tmp_path / "parts"))
     assert main(["merge", "half", "--no-html", *tasks]) == 0
     merged, whole = (report(tmp_path / name, "half")["cost"] for name in ("parts", "whole"))
     assert merged == whole == manifest(tmp_path / "parts", "half")["cost"]

@@ -487,6 +487,7 @@ def test_nothing_to_show_is_told_with_what_there_is(
         ({"temperature": 1, "top_p": 0.5, "max_tokens": 100}, "temperature 1, top_p 0.5, max_tokens 100"),
         ({"extra_body": {"思考": False}, "seed": 0}, 'seed 0, extra_body {"思考":false}'),
         ({"persona": False, "seed": 3}, "no persona, seed 3"),
+        ({"structured": "json_schema", "seed": 3}, "seed 3, structured json_schema"),
     ],
 )
 def test_sampling_that_is_not_the_default_is_told(sampling: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from harness.commands.check_benchmark import models_of, subject_of
 from tests.support import ROOT
 from tests.support.plugins import STARS, VISITS, changed
 
-SAMPLE = ROOT / "tasks" / "sample"
+SAMPLE = ROOT / "harness" / "sample"
 
 
 def wrong_with(spec: Path | str, subset: str, folder: Path, users: int = 20) -> dict[str, str]:

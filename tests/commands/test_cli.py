@@ -845,7 +845,7 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
         "--model",
         "baseline/commuter",
         "--tasks-dir",
-        ROOT / "tasks" / "sample",
+        ROOT / "harness" / "sample",
         "--results-dir",
         tmp_path,
     ]

@@ -22,7 +22,7 @@ from tests.support import ROOT, Terminal
 from tests.support import hub as hubs
 from tests.support.hub import Fault, HubServer, serving_hub
 
-SAMPLE = ROOT / "tasks" / "sample"
+SAMPLE = ROOT / "harness" / "sample"
 STREAM, MOBILITY = (registry.find(name) for name in registry.names())
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 

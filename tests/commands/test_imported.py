@@ -16,7 +16,7 @@ from tests.report.test_text import by_stats
 from tests.support import ROOT
 from tests.support.plugins import Commands
 
-SAMPLE = ROOT / "tasks" / "sample" / "weibo_inference_tasks.jsonl"
+SAMPLE = ROOT / "harness" / "sample" / "weibo_inference_tasks.jsonl"
 NAME, USERS = "Qwen3-8B", 4
 FILES = RunFiles(Path(NAME), "weibo")
 THEIRS = "\n==================================================\nOverall Macro Average (M̄)\n"

@@ -150,7 +150,7 @@ class Package(ModuleType):
     ProxyError, ProxyConnectionError, ProxyTimeoutError = KeyError, IndexError, EOFError
 
     class ProxyConnector(aiohttp.TCPConnector):
-        _closed = True  # nothing was opened
+        _closed, _loop = True, None  # nothing was opened
 
         def __init__(self, **made: Any) -> None:
             self.made = made

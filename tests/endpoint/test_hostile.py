@@ -31,6 +31,7 @@ from aiohttp.resolver import ThreadedResolver
 from anyio.from_thread import start_blocking_portal
 
 from harness.cli import main
+from harness.endpoint import pool
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits, Reply
 from harness.endpoint.client import Client
@@ -419,6 +420,34 @@ async def test_request_that_crossed_the_end_of_its_connection_keeps_the_idle_one
     assert (len(server.heads), server.connections) == (2 * warm + 2, warm + 1)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("swept", [False, True])
+async def test_connection_that_was_idle_for_long_serves_no_more(swept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed when the next request looks at it, or by a sweep before; the request gets a new one."""
+    async with (
+        serving() as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        await client.send(b"{}")
+        with monkeypatch.context() as later:
+            later.setattr(pool, "KEPT_SECONDS", -1.0)
+            client._connector.sweep() if swept else await client.send(b"{}")
+        await client.send(b"{}")
+    assert (len(server.heads), server.connections) == ((2, 2) if swept else (3, 2))
+
+
+@pytest.mark.anyio
+async def test_request_that_waits_for_a_connection_gets_the_next_place() -> None:
+    """A connection that is kept for a later request keeps none waiting."""
+    async with (
+        serving() as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        with anyio.fail_after(HANGS / 2):
+            await asyncio.gather(*[client.send(b"{}") for _ in range(3)])
+    assert len(server.heads) == 3
+
+
 @BOTH_LOOPS
 @pytest.mark.anyio
 @pytest.mark.parametrize("late", [False, True], ids=["with the first", "while the connection is idle"])
@@ -563,7 +592,7 @@ async def test_time_out_of_a_machine_that_stood_still_condemns_no_address(
             now += seconds
         raise aiohttp.ConnectionTimeoutError("too late")
 
-    monkeypatch.setattr(Client, "_post", runs_out)
+    monkeypatch.setattr(Client, "_connected", runs_out)
     async with Client(
         Address("http://model.example/v1", KEY), timeout=600.0, connections=1, clock=lambda: now
     ) as client:

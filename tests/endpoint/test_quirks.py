@@ -143,7 +143,7 @@ def test_every_quirk_has_a_sentence_for_the_report() -> None:
     assert all(quirk.sentence.startswith("the endpoint ") for quirk in QUIRKS.values())
     assert checked(QUIRKS) == frozenset(QUIRKS)
     for wrong in (["no_temprature"], "no_seed "):
-        with pytest.raises(BadInput, match="no known habit of an endpoint; those known are json_object, "):
+        with pytest.raises(BadInput, match="no known habit of an endpoint; those known are no_array_length, "):
             checked(wrong)
 
 

@@ -16,23 +16,18 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import anyio.lowlevel
-import numpy as np
 import pytest
 
-from harness.benchmarks import tasks
 from harness.chat import Chat
 from harness.endpoint import caller as caller_module
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.request_body import Sampling
 from harness.engine import lane as lane_module
 from harness.engine import local
-from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
-from harness.engine.run import Run as SubsetRun
 from harness.errors import (
     EndpointStopped,
     HarnessError,
@@ -47,123 +42,12 @@ from harness.model import (
     Completion,
     Record,
     Snapshot,
-    Where,
 )
 from harness.store import log
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED, Manifest
-from harness.store.run import RunFiles, RunStore
-from harness.store.tasks import TaskIndex, open_index
-from tests.support.chains import Chains, Endpoint, no_wait, task_lines
-
-USERS = {f"用户{n}": 1 + n * 7 % 5 for n in range(12)}
-STEPS = sum(USERS.values())
-SAMPLING = Sampling("m")
-
-
-class Run:
-    """One folder and its tasks, played as often as a test wants, each time as a new process would."""
-
-    def __init__(
-        self, folder: Path, users: Mapping[str, int] = USERS, store: Callable[..., RunStore] = RunStore
-    ) -> None:
-        self.files = RunFiles(folder / "run", "weibo")
-        self.benchmark = Chains()
-        self.snapshots: list[Snapshot] = []
-        self.manifest = Manifest(
-            subset="weibo",
-            identity={"model": "m", "settings": {}, "sampling": {}, "files": {}},
-            provenance={"endpoint": "http://x", "harness": "0"},
-            tuning={},
-            tasks={"path": "tasks.jsonl", "sha256": "", "users": len(users)},
-            selection={"ratio": 1.0, "sample_seed": 0},
-            state=RUNNING,
-            counts={},
-            times={},
-        )
-        self._tasks = folder / "tasks.jsonl"
-        self._tasks.write_text(task_lines(users), encoding="utf-8")
-        self._make_store = store
-
-    async def play(
-        self,
-        endpoint: Endpoint,
-        *,
-        limit: int = 3,
-        power: bool = False,
-        max_retries: int = 2,
-        hedge: float = 0.0,
-        sleep: Callable[[float], Awaitable[None]] = no_wait,
-        observe: Callable[[Snapshot], None] = lambda snapshot: None,
-    ) -> HarnessError | None:
-        def observed(snapshots: tuple[Snapshot, ...]) -> None:
-            self.snapshots += snapshots
-            for snapshot in snapshots:
-                observe(snapshot)
-
-        with self.open() as job:
-            self.job = job
-            caller = Caller(
-                endpoint,
-                Limiter(Slots(FixedControl(limit), anyio.current_time)),
-                Limits(max_retries, max_outage=900.0, hedge=hedge),
-                clock=anyio.current_time,
-                sleep=sleep,
-                rng=random.Random(0),
-            )
-            lane = Lane(
-                "run",
-                Findings([job], anyio.current_time),
-                caller,
-                seed=1,
-                requested=limit,
-                power=power,
-                clock=anyio.current_time,
-            )
-            await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
-            ending = lane.ending
-            if not isinstance(ending, MachineError):
-                self.report, _ = finish(job, "run", stopped=ending is not None)
-                of = self.report.coverage
-                self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
-            return ending
-
-    def open(self) -> _Opened:
-        index = open_index(self._tasks, "chains", self._measured, self._tasks.parent / ".index")
-        return _Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"), self.manifest)
-
-    def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
-        task = tasks.parse(self.benchmark, line, where, "weibo")
-        return task.key, task.steps
-
-    @property
-    def recorded(self) -> list[str]:
-        return [log.unseal(line.text)["user_id"] for line in log.sound_lines(self.files.results)]
-
-    @property
-    def failures(self) -> list[tuple[str, str, int]]:
-        found = [log.unseal(line.text) for line in log.sound_lines(self.files.failures)]
-        return [(failure["user_id"], failure["kind"], failure["tries"]) for failure in found]
-
-    @property
-    def saved(self) -> Counter[str]:
-        """The requests whose responses are in the file."""
-        return Counter(log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses))
-
-
-class _Opened:
-    """A run's files, open for the time of a block."""
-
-    def __init__(self, benchmark: Chains, index: TaskIndex, store: RunStore, manifest: Manifest) -> None:
-        self._benchmark, self._index, self._store, self._manifest = benchmark, index, store, manifest
-
-    def __enter__(self) -> SubsetRun:
-        self._store.open_logs(self._index)
-        everyone = np.ones(len(self._index), np.bool_)
-        return SubsetRun(self._benchmark, "weibo", self._index, self._store, self._manifest, everyone)
-
-    def __exit__(self, *_: object) -> None:
-        self._store.close()
-        self._index.close()
+from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED
+from harness.store.run import RunStore
+from tests.support.chain_runs import STEPS, USERS, Opened, Run
+from tests.support.chains import Chains, Endpoint, no_wait
 
 
 @pytest.fixture(autouse=True)
@@ -406,6 +290,37 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
         assert lane.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
     assert [(part.done, part.steps_done) for part in a.snapshots[-1].subsets] == [(2, 4), (2, 3)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("seconds", "cpu", "workers", "found"),
+    [
+        (100.0, 96.6, 0, {"event_loop": 0.97, "workers": 0}),
+        (100.0, 96.6, 4, {"event_loop": 0.97, "workers": 4}),
+        (100.0, 89.0, 0, {}),  # below the threshold
+        (59.0, 59.0, 0, {}),  # too short to need a remedy
+    ],
+)
+async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
+    run: Run, seconds: float, cpu: float, workers: int, found: JSON
+) -> None:
+    """The share of its core and the number of workers are there if the loop was busy for most of a long run."""
+    now, used = [10.0], [3.0]
+
+    def clock() -> float:
+        return now[0]
+
+    with run.open() as job:
+        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(1), clock)), Limits(0, 900.0), clock=clock)
+        lane = Lane("run", Findings([job], clock), caller, seed=0, requested=1, power=False, clock=clock)
+        engine = LocalEngine(
+            [lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0], workers=workers
+        )
+        now[0] += seconds
+        used[0] += cpu
+        took = engine.schedule(lane)
+    assert {name: took[name] for name in took.keys() & {"event_loop", "workers"}} == found
 
 
 # Users that fail
@@ -844,7 +759,7 @@ class Together:
     def __init__(self, folder: Path, users: Mapping[str, int] = USERS) -> None:
         self._folder = folder
         self._users = users
-        self._opened: list[_Opened] = []
+        self._opened: list[Opened] = []
         self.runs: dict[str, Run] = {}
         self.lanes: dict[str, Lane] = {}
         self.sleep: Callable[[float], Awaitable[None]] = no_wait

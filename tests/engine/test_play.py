@@ -17,6 +17,8 @@ from harness.benchmarks import tasks
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile, authors_outcome
+from harness.benchmarks.streamprofile.reply import schema
+from harness.chat import Structured
 from harness.engine.play import Played, recorded, rescored
 from harness.engine.play import play as play_user
 from harness.errors import BadInput
@@ -44,7 +46,7 @@ TASK: JSON = {
 BROKEN = Completion("没有")
 
 
-def configure(*, structured: bool = True, parse_retries: int = 2, **settings: Any) -> StreamProfile:
+def configure(*, structured: Structured = "json_object", parse_retries: int = 2, **settings: Any) -> StreamProfile:
     return StreamProfile(StreamProfile.Settings(**settings), asking=Asking(structured, parse_retries))
 
 
@@ -204,10 +206,20 @@ def test_usage_counts_every_completion_that_was_asked_for() -> None:
 
 def test_json_mode_is_asked_for_in_every_request_or_in_none() -> None:
     """`structured` none leaves `response_format` out of first and further tries alike."""
-    for structured in (True, False):
+    modes: dict[Structured, bool] = {"json_object": True, "json_schema": True, "auto": True, "none": False}
+    for structured, wanted in modes.items():
         script = Script(BROKEN, reply())
         one_step(script, structured=structured)
-        assert [request.json_object for request in script.asked] == [structured, structured]
+        assert [request.json_object for request in script.asked] == [wanted, wanted]
+
+
+def test_schema_is_sent_where_the_run_asks_for_it_and_nowhere_else() -> None:
+    """The pool as it stands and the asked number of tags, in first and further tries alike."""
+    modes: dict[Structured, bool] = {"json_object": False, "json_schema": True, "auto": True, "none": False}
+    for structured, sent in modes.items():
+        script = Script(BROKEN, reply())
+        one_step(script, structured=structured)
+        assert [request.schema for request in script.asked] == [schema(tuple(POOL), 3) if sent else None] * 2
 
 
 def test_repairs_are_told_with_the_step() -> None:
@@ -397,7 +409,13 @@ def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(reasoni
 
 def test_settings_that_change_answers_are_identity() -> None:
     """Prompt, persona, structured mode and parse retries, each told apart."""
-    made: list[dict[str, Any]] = [{}, {"persona": False}, {"structured": False}, {"parse_retries": 0}]
+    made: list[dict[str, Any]] = [
+        {},
+        {"persona": False},
+        {"structured": "none"},
+        {"structured": "auto"},
+        {"parse_retries": 0},
+    ]
     identities = [configure(**settings).identity() for settings in made]
     assert identities[0] == {"prompt": "own", "persona": True, "structured": "json_object", "parse_retries": 2}
     assert len({orjson.dumps(identity) for identity in identities}) == len(made)

@@ -45,6 +45,7 @@ MAY_IMPORT = {
     "commands": ROOMS | {"engine", "analysis"},
     "cli": ROOMS | {"engine", "analysis", "commands"},
     "__main__": {"cli"},
+    "api": ROOMS | {"engine", "analysis", "cli"},
 }
 """Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all.
 

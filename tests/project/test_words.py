@@ -1,4 +1,4 @@
-"""What one benchmark calls its own stays in `harness/benchmarks/`: the rest asks benchmarks, and names none."""
+"""What one benchmark calls its own stays in `harness/benchmarks/`, and in its sample tasks: the rest names none."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ ALLOWED = {
 }
 """The only lines with such a word, by file."""
 
+DATA = ("benchmarks/", "sample/")
+"""What belongs to benchmarks: their code, and synthetic tasks."""
+
 
 def named(root: Path) -> Iterator[str]:
     """Lines outside of `benchmarks/` that have one of the words, as `file:line: ...`."""
     for file in sorted(root.rglob("*")):
         path = file.relative_to(root).as_posix()
-        if not file.is_file() or path.startswith("benchmarks/") or "__pycache__" in path:
+        if not file.is_file() or path.startswith(DATA) or "__pycache__" in path:
             continue
         allowed = ALLOWED.get(path)
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):

@@ -6,7 +6,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace as changed
 from pathlib import Path
 
 import numpy as np
@@ -206,7 +205,7 @@ def test_line_of_a_response_has_only_the_counts_that_were_reported(
     store = opened()
     store.open_logs(index)
     plain = Completion("一", "stop", 12, 3, "served")
-    for number, one in enumerate((plain, changed(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
+    for number, one in enumerate((plain, replace(plain, cached_tokens=0, reasoning_tokens=2), Completion("二"))):
         store.save_response(0, "甲", f"r{number}", 0, Reply(one, 0.1, 1, "http://x", sent=99))
     lines = [orjson.loads(line) for line in files.responses.read_bytes().splitlines()]
     names = ["text", "finish_reason", "prompt_tokens", "completion_tokens", "model", "refusal", "reasoning"]
@@ -237,6 +236,14 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
     assert store.usage == counted
     store.load_responses(index)
     assert store.usage == counted
+
+
+def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskIndex) -> None:
+    """It is saved, and was paid for there."""
+    store = opened()
+    store.open_logs(index)
+    store.save_response(0, "甲", "r", 0, Reply(Completion("字", "stop", 10, 4), 0.1, 1, "http://x", reused="earlier"))
+    assert store.usage.requests == reopened(opened, index).usage.requests == 0
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:

@@ -31,7 +31,7 @@ from tests.support import DATA, ROOT
 from tests.support.scripted import answer, serving
 
 KEPT = DATA / "before"
-SAMPLE = ROOT / "tasks" / "sample"
+SAMPLE = ROOT / "harness" / "sample"
 AGENT = DATA / "mobility_agents" / "rule_based.py"
 LARGE = 20_000
 """Bytes from which a file is kept compressed."""

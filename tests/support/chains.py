@@ -24,10 +24,7 @@ class Chains(Benchmark):
     name = "chains"
     subsets: ClassVar[Mapping[str, str]] = {"weibo": "tasks.jsonl"}
     metrics = (Metric("Length", unit="replies"),)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_play = self.most_in_play = self.started = 0
+    in_play = most_in_play = started = 0
 
     def parse(self, line: JSON, subset: str) -> Task:
         return Task(line["user_id"], given=line, steps=line["steps"])

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+THREAD_SECONDS = 10.0
+"""Of real time: the longest wait for a thread where nothing else is due."""
 
 
 class _Jumping(selectors.SelectSelector):
@@ -17,8 +19,10 @@ class _Jumping(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0.0)
-        if not ready:
-            assert timeout is not None, "everybody waits, and nothing will ever happen"
+        if not ready and timeout is None:
+            ready = super().select(THREAD_SECONDS)
+            assert ready, "everybody waits, and nothing will ever happen"
+        elif not ready and timeout is not None:
             self.now += max(0.0, timeout)
         return ready
 

@@ -5,7 +5,6 @@ Only users with a record contribute: a failure has no score. Files are read as t
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry
 from harness.benchmarks.derived import Figures
@@ -96,10 +96,7 @@ def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, P
     `BadInput` for fewer than `fewest`, or one that does not exist."""
     found: dict[str, Path] = {}
     for name in named:
-        path = next((path for path in (results / name, Path(name)) if os.path.isdir(path)), None)
-        if path is None:
-            there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
-            raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
+        path = selection.folder(name, results)
         label = path.resolve().name
         label = name if label in found else label
         if label in found or any(path.samefile(other) for other in found.values()):

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+from harness.analysis.leaderboard.footnotes import bounded
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.cost import Cost, each, plain, shown, together
 from harness.model import JSON, Money
 from harness.report.grid import Grid, Number
 
-COLUMNS = ("cost", "cost a user", "tokens a user in", "out", "cached", "reasoning")
+COLUMNS = ("cost", "cost a user", "tokens a user: prompt", "completion", "cached", "reasoning")
 COUNTED = (
     "Cost: of all saved replies, of users that are not scored too. Tries that failed, and replies that were not saved, "
     "may have been billed in addition."
@@ -79,9 +80,8 @@ def notes(chosen: Sequence[MetricTable]) -> list[str]:
 
 def first(chosen: Sequence[MetricTable]) -> list[MetricTable]:
     """Return the first table of each benchmark that has a run whose cost is known."""
-    first = {table.benchmark: table for table in reversed(chosen)}
-    there = [table for table in chosen if table is first[table.benchmark]]
-    return [table for table in there if any(is_known(row.reports) for row in table.rows)]
+    of = {table.benchmark: table for table in reversed(chosen)}
+    return [table for table in reversed(of.values()) if any(is_known(row.reports) for row in table.rows)]
 
 
 def _rows(table: MetricTable) -> list[Row]:
@@ -118,10 +118,10 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     yield COUNTED
     if any(report.cost and report.cost.requests_without_usage for report in reports):
         yield ESTIMATED
-    prices = {report.cost.price.described: report.model for report in reports if report.cost and report.cost.price}
-    yield from (f"Price of {model}: {price}." for price, model in prices.items())
+    priced = [(report.model, report.cost.price) for report in reports if report.cost and report.cost.price]
+    yield from dict.fromkeys(f"Price of {model}: {price.described}." for model, price in priced)
     if unknown := dict.fromkeys(report.run for report in reports if report.cost and not report.cost.price):
-        yield f"Tokens only, since no price is known: {', '.join(unknown)}."
+        yield f"Tokens only, since no price is known: {bounded(unknown)}."
 
 
 def as_json(chosen: Sequence[MetricTable]) -> JSON:

@@ -25,8 +25,9 @@ from harness.printable import short_hash
 
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
-DEFAULTS = {"temperature": defaults.TEMPERATURE, "top_p": None, "seed": None, "max_tokens": None}
-"""Sampling that needs no word."""
+DEFAULTS: JSON = {"temperature": defaults.TEMPERATURE, "top_p": None, "seed": None, "max_tokens": None}
+DEFAULTS |= {"structured": "json_object"}
+"""Parameters of requests that need no word."""
 LONGEST = 60
 """Characters of `extra_body` that are shown."""
 
@@ -67,6 +68,7 @@ class Run(msgspec.Struct, frozen=True):
     top_p: int | Number | None = None
     seed: int | Number | None = None
     max_tokens: int | Number | None = None
+    structured: str | None = None
     extra_body: JSON | None = None
 
 
@@ -226,7 +228,7 @@ def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
 def _sampling(run: Run) -> tuple[str, ...]:
     named = {name: getattr(run, name) for name in DEFAULTS}
     found = (
-        f"{name} {f'{value:g}' if isinstance(value, float) else value}"
+        f"{name} {f'{value:g}' if isinstance(value, float) else _bounded(str(value))}"
         for name, value in named.items()
         if value not in (None, DEFAULTS[name])
     )

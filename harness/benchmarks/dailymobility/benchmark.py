@@ -153,7 +153,7 @@ class AgentMode:
 
     def _as_run(self, request: Request) -> Request:
         """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
-        structured = self._asking.structured
+        structured = self._asking.wants_json
         asked = request.parameters if self._sent else {}
         kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
         return replace(request, json_object=request.json_object and structured, parameters=kept)
@@ -266,6 +266,8 @@ class DailyMobility(Benchmark):
         if self.recorded is not None:
             return UnplayedMode(self.recorded)
         if made.agent is not None:
+            if self.asking.needs_schema:
+                raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
@@ -333,6 +335,14 @@ class DailyMobility(Benchmark):
         with read_of(task.key):
             _check_record(task.given, data, self.city)
             return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
+
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        """Return a row for each half hour of the day, from 0."""
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
+        about["outcome"] = record["invalid"] or VALID
+        for slot, (place, intention) in enumerate(zip(record["places"], record["intentions"], strict=True)):
+            yield {**about, "slot": slot, "place": place, "intention": intention}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (record["invalid"] or VALID,)

@@ -18,7 +18,7 @@ from typing import Any
 from harness.benchmark import VALID
 from harness.benchmarks.dailymobility.city import Aoi, City, Poi, levels
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, OTHER, SLOTS, Day, Resident
-from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read
+from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read, schema
 from harness.benchmarks.template import Template
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply
@@ -143,7 +143,8 @@ async def play(resident: Resident, nearby: Nearby, chat: Chat, prompt: PlanPromp
     around = nearby.of(resident)
     places = nearby.places(around)
     try:
-        reading = await chat.read(prompt.messages(resident, around), lambda completion: read(completion, places))
+        messages = prompt.messages(resident, around)
+        reading = await chat.read(messages, lambda completion: read(completion, places), schema=schema(places))
     except InvalidReply as error:
         return stayed_home(resident, MODE, error.kind)
     visited = tuple(dict.fromkeys(reading.places))

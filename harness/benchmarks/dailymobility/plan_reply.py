@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from harness.benchmarks.dailymobility.day import NUMBERS, SLOTS, clock
-from harness.benchmarks.parsing import json_object
+from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, SLOTS, clock
+from harness.benchmarks.parsing import json_object, strict_object
 from harness.errors import InvalidReply
-from harness.model import Completion
+from harness.model import JSON, Completion
 
 INTENTIONS_ZH = {1: "睡眠", 2: "居家活动", 3: "其他", 4: "工作", 5: "购物", 6: "外出就餐", 7: "休闲娱乐"}
 """The prompt's second names of the intentions; a reply may use either, or the number."""
@@ -56,6 +56,18 @@ class Reading:
     places: tuple[int, ...]
     repairs: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+def schema(places: Places) -> JSON:
+    """Return the JSON schema of a day in segments, each at a place that was offered.
+
+    That segments follow one another without a gap cannot be said.
+    """
+    times = [clock(slot) for slot in range(SLOTS + 1)]
+    offered = [HOME, WORK, *map(str, sorted(places.candidates))]
+    values = {"start": times[:-1], "end": times[1:], "intention": list(INTENTIONS.values()), "place": offered}
+    segment = strict_object(**{name: {"type": "string", "enum": allowed} for name, allowed in values.items()})
+    return strict_object(segments={"type": "array", "items": segment, "minItems": 1, "maxItems": SLOTS})
 
 
 def read(completion: Completion, places: Places) -> Reading:

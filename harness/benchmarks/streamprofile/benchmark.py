@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Literal
 
+from msgspec import Struct
+
 from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Scored
@@ -19,7 +21,7 @@ from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, chance, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
-from harness.benchmarks.streamprofile.reply import read
+from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
@@ -41,8 +43,7 @@ _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected strin
 """What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepAnswer:
+class StepAnswer(Struct, frozen=True):
     """One step: `outcome` is `valid` or the kind of an invalid answer, whose prediction is empty.
 
     `persona` is what goes into the next step: the new summary, or the previous one where there was none.
@@ -144,7 +145,9 @@ class StreamProfile(Benchmark):
     async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> StepAnswer:
         messages = self._prompt.messages(given.subset, given, step, persona)
         try:
-            reading = await chat.read(messages, lambda completion: read(completion, step.pool))
+            reading = await chat.read(
+                messages, lambda completion: read(completion, step.pool), schema=schema(step.pool, step.asked)
+            )
         except InvalidReply as error:
             return StepAnswer((), persona, "", error.kind, ())
         new = reading.persona if reading.persona.strip() else persona
@@ -201,6 +204,13 @@ class StreamProfile(Benchmark):
             again.pop("metrics_at_asked", None)
             steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
+
+    @classmethod
+    def rows(cls, record: JSON) -> Iterable[JSON]:
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
+        for step in record["steps"]:
+            known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
+            yield {**about, **known, **step["metrics"]}
 
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (step["outcome"] for step in record["steps"])

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Truth
 
@@ -34,8 +35,7 @@ Values = dict[str, float | None]
 """Metric name -> fraction, or None if undefined."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepMetrics:
+class StepMetrics(Struct, frozen=True):
     """One step's values.
 
     `values` holds every name of `METRICS`; empty where G is empty, for such a step is not scored.
@@ -114,11 +114,11 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
 
 def chance(truth: Truth, step: GivenStep, rng: Random) -> Values:
     """Return Recall_Novelty and Recall_Stability of as many tags as are asked for, drawn from the pool at random."""
-    pool = list(dict.fromkeys(step.pool))
-    for at in range(min(step.asked, len(pool))):  # only `Random.random` gives the same numbers in every Python
+    pool, asked = list(dict.fromkeys(step.pool)), step.asked
+    for at in range(min(asked, len(pool))):  # only `Random.random` gives the same numbers in every Python
         other = at + int(rng.random() * (len(pool) - at))
         pool[at], pool[other] = pool[other], pool[at]
-    drawn = frozenset(pool[: step.asked])
+    drawn = frozenset(pool[:asked])
     parts = {"Recall_Novelty": frozenset(truth.new), "Recall_Stability": frozenset(truth.kept)}
     return {name: _share(len(drawn & tags), len(tags)) for name, tags in parts.items()}
 

@@ -6,28 +6,40 @@ Only the text decides, so that the same completion always gives the same answer.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
-from harness.benchmarks.parsing import json_object
+from harness.benchmarks.parsing import json_object, strict_object
 from harness.benchmarks.tasks import is_text
 from harness.errors import InvalidReply
-from harness.model import Completion
+from harness.model import JSON, Completion
 
 _SEPARATORS = re.compile(r"[,，、;；\n]")
 _TAG_NAMES = ("tag", "name", "label", "text")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """`tags` are in the model's order, without repeats; `repairs` are the kinds of repairs."""
 
     persona: str
     tags: tuple[str, ...]
     reasoning: str
     repairs: tuple[str, ...] = ()
+
+
+def schema(pool: tuple[str, ...], asked: int) -> JSON:
+    """Return the JSON schema of an answer: `asked` tags, each exactly as in the pool.
+
+    That they differ cannot be said: strict dialects have no `uniqueItems`. Repeated tags are dropped when read.
+    """
+    tag = {"type": "string"} | ({"enum": list(dict.fromkeys(pool))} if pool else {})
+    return strict_object(
+        persona_summary={"type": "string"},
+        predicted_tags={"type": "array", "items": tag, "minItems": asked, "maxItems": asked},
+        reasoning={"type": "string"},
+    )
 
 
 def read(completion: Completion, pool: tuple[str, ...]) -> Reading:

@@ -6,7 +6,6 @@ Fields that are not declared here are ignored; of those with a default, null is 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -61,8 +60,7 @@ class Line(Struct):
     bio: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GivenStep:
+class GivenStep(Struct, frozen=True):
     """What the model may see of a step. `pool` is in the file's order."""
 
     step_id: int
@@ -76,8 +74,7 @@ class GivenStep:
         return max(1, round(0.25 * len(self.pool)))
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(Struct, frozen=True):
     """What a prompt is made of. `platform` is the tasks file's spelling of the subset."""
 
     user_id: str | int
@@ -88,8 +85,7 @@ class Given:
     steps: tuple[GivenStep, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(Struct, frozen=True):
     """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name, as the file
     lists them: `measure` makes sets, which tasks that are only validated never need."""
 

@@ -33,8 +33,6 @@ from harness.errors import GaveUp, HarnessError, Rejected, WorkerLost, WorkersSt
 
 SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
-DROP_SECONDS = 2.0
-"""The longest wait for a worker to confirm that a try is cancelled."""
 SETTLING_ROUNDS = 4
 """Rounds of the event loop between a turn's messages and the next turn, so that it carries what they led to."""
 TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
@@ -43,6 +41,9 @@ driver half of that in CPU."""
 HEAD_SECONDS, HEAD_MISSES = 5.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
+BUSY, IDLE, STRETCH = 0.85, 0.6, 1.25
+"""Shares of a turn with work above which a worker's next turn is longer, and below which it is shorter, by this factor:
+one that has enough work is not kept from it by turns."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
@@ -92,7 +93,7 @@ class RemoteTransport:
 
     async def send(self, body: Ticket, user: str = "") -> Received:
         """Try a request once; raise `WorkerLost` too. A cancelled try has ended once this returns."""
-        return await body.link.send(body)
+        return await body.link.send(body, user)
 
 
 @dataclass(eq=False)
@@ -127,22 +128,34 @@ class _Link:
         self.plays: dict[int, _Play] = {}
         self.attempts: dict[int, asyncio.Future[Received]] = {}
         self.lost = False
+        self._stretch = 1.0
         self._numbers = count()
 
-    async def send(self, ticket: Ticket) -> Received:
+    def turn_seconds(self, least: float) -> float:
+        """Return the length of the next turn: the least, or longer for a busy worker."""
+        self._stretch = min(self._stretch, max(1.0, TURN_MOST / least))
+        return least * self._stretch
+
+    def worked(self, share: float) -> None:
+        """Note for which share of a turn there was work."""
+        if share > BUSY:
+            self._stretch *= STRETCH
+        elif share < IDLE:
+            self._stretch = max(1.0, self._stretch / STRETCH)
+
+    async def send(self, ticket: Ticket, user: str) -> Received:
         if self.lost:
             raise WorkerLost
         attempt = next(self._numbers)
         self.attempts[attempt] = outcome = asyncio.get_running_loop().create_future()
-        self.outbox.append(m.Send(attempt, ticket.number))
+        self.outbox.append(m.Send(attempt, ticket.number, user))
         ticket.in_flight += 1
         try:
             return await asyncio.shield(outcome)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the slot stays taken until the worker confirms, or is lost and released
             self.outbox.append(m.Drop(attempt))
-            if not self.lost:
-                with anyio.move_on_after(DROP_SECONDS, shield=True), suppress(HarnessError):
-                    await asyncio.shield(outcome)
+            with suppress(HarnessError):
+                await asyncio.shield(outcome)
             raise
         finally:
             ticket.in_flight -= 1
@@ -179,6 +192,7 @@ class Crew:
         self._many = len(workers)
         self._numbers = count()
         self._losses = 0
+        self._adopted: list[m.Adopt] = []
         self._changed = asyncio.Event()
         self._stopped: HarnessError | None = None
 
@@ -237,12 +251,14 @@ class Crew:
             ended = await play.ended
             self._losses = 0
             return ended
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, HarnessError):
             link.outbox.append(m.Cancel(number))
             raise
         finally:
             del link.plays[number]
             play.drop(in_flight=not link.lost)
+            if link.lost and play.settling:  # a reply may still be saved: played again before, it would be asked again
+                await asyncio.wait(play.settling)
 
     async def _pump(self, link: _Link) -> None:
         """Give a worker its turns until it is lost; then start another."""
@@ -251,7 +267,7 @@ class Crew:
                 await asyncio.sleep(0)
             out, link.outbox = link.outbox, []
             try:
-                seconds = self._seconds()
+                seconds = self._turn or link.turn_seconds(self._least_seconds())
                 with anyio.fail_after(seconds + SILENT_SECONDS + self._slack * len(link.plays)):
                     heard = m.to_driver(await link.worker.turn(m.encode(out), seconds))
             except (WorkerGone, TimeoutError) as error:
@@ -259,9 +275,7 @@ class Crew:
             for message in heard:
                 self._take(link, message)
 
-    def _seconds(self) -> float:
-        if self._turn is not None:
-            return self._turn
+    def _least_seconds(self) -> float:
         medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
         return max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
 
@@ -273,11 +287,11 @@ class Crew:
         self._note(f"worker {link.worker.name} is lost ({why}): its users are played again from their saved replies")
         link.worker.kill()
         link.lose()
+        asyncio.get_running_loop().call_later(0.0 if certain else LEASE_SECONDS + 1.0, link.release)
         if self._losses > max(LOSSES_MOST, 2 * self._many):
             return self.stop(
                 WorkersStopped(f"{self._losses} workers were lost, and no user was done in between: {why}")
             )
-        asyncio.get_running_loop().call_later(0.0 if certain else LEASE_SECONDS + 1.0, link.release)
         await self._replace()
 
     async def _replace(self) -> None:
@@ -290,6 +304,7 @@ class Crew:
             return
         self._note(f"worker {worker.name} replaces it")
         self._links.append(link := _Link(worker))
+        link.outbox += self._adopted
         self._wake()
         self._group.start_soon(self._pump, link)
 
@@ -318,6 +333,8 @@ class Crew:
             case m.Stopped(user, error, defect):
                 if play := link.plays.get(user):
                     play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
+            case m.Worked(share):
+                link.worked(share)
             case m.Learned(lane, quirk, words):
                 self._learned(link, lane, quirk, words)
             case m.Exhausted(lane, seconds):
@@ -333,9 +350,10 @@ class Crew:
         """Save a quirk, once, and let the other workers apply it."""
         if not self._lanes[lane].learned(quirk, words):
             return
+        self._adopted.append(adopt := m.Adopt(lane, quirk))
         for other in self._links:
             if other is not link:
-                other.outbox.append(m.Adopt(lane, quirk))
+                other.outbox.append(adopt)
 
     def _ask(self, link: _Link, ask: m.Ask) -> None:
         if play := link.plays.get(ask.user):
@@ -351,9 +369,13 @@ class Crew:
             completion = await play.user.settle(ticket, ask.rank, ask.digest, ask.nth)
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
+        except WorkerLost:
+            if link.lost:
+                raise
+            # else the play no longer waits for this request
         else:
-            hedged = self._lanes[play.lane].caller.limits.hedge
-            link.outbox.append(m.Settled(ask.request, completion if hedged else None))
+            may_lack_it = self._lanes[play.lane].caller.limits.hedge or play.user.run.reusable
+            link.outbox.append(m.Settled(ask.request, completion if may_lack_it else None))
 
 
 def _resolve(outcome: asyncio.Future[Any] | None, result: Any) -> None:

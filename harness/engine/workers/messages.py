@@ -86,10 +86,11 @@ class Play(_Message, frozen=True):
 
 
 class Send(_Message, frozen=True):
-    """Send a request that was announced by `Ask`, once."""
+    """Send a request that was announced by `Ask`, once; `user` as for `Transport.send`."""
 
     attempt: int
     request: int
+    user: str
 
 
 class Drop(_Message, frozen=True):
@@ -151,6 +152,8 @@ class Failed(_Message, frozen=True):
 
 
 class Dropped(_Message, frozen=True):
+    """A try is cancelled, or was not begun, since no play waits for its request."""
+
     attempt: int
 
 
@@ -172,6 +175,12 @@ class Stopped(_Message, frozen=True):
     user: int
     error: Raised | None
     defect: str = ""
+
+
+class Worked(_Message, frozen=True):
+    """The share of a turn for which the worker had work, not waiting; at its end."""
+
+    share: float
 
 
 class Learned(_Message, frozen=True):
@@ -203,7 +212,7 @@ class Logged(_Message, frozen=True):
 
 
 ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Adopt
-ToDriver = Ask | Received | Failed | Dropped | PlayEnded | Stopped | Learned | Exhausted | Noted | Logged
+ToDriver = Ask | Received | Failed | Dropped | PlayEnded | Stopped | Worked | Learned | Exhausted | Noted | Logged
 
 encode = msgspec.msgpack.Encoder().encode
 to_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode

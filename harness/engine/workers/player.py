@@ -6,9 +6,9 @@ All of it runs in one thread, in turns. Between two turns nothing runs, so a wor
 from __future__ import annotations
 
 import asyncio
-import gc
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 import orjson
 
 from harness.benchmarks import tasks
-from harness.defaults import GC_THRESHOLD
+from harness.endpoint.address import Address
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.request_body import Sampling
 from harness.engine.accounts import admit_sockets
-from harness.engine.play import name_of, play_user
+from harness.engine.play import play_user
 from harness.engine.replay import Conversation
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.engine.workers import messages as m
@@ -32,6 +32,10 @@ from harness.errors import HarnessError
 from harness.model import Completion, Where
 
 LEASE_SECONDS = 10.0
+Connect = Callable[
+    [Route, tuple[Address, ...], Clients, Listener, AsyncExitStack], Awaitable[tuple[Adapted, Callable[[str], str]]]
+]
+"""As `open_transport`."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,10 @@ class LanePart:
 
 @dataclass(eq=False)
 class _Request:
-    """A request of a play until it is settled; `user` is for the transport, `last` the reply that came last."""
+    """A request of a play until it is settled; `last` is the reply that came last."""
 
     play: m.Play
     body: bytes
-    user: str
     settled: asyncio.Future[Completion]
     last: Completion | None = None
 
@@ -84,13 +87,18 @@ class Player:
         contents: Mapping[str, bytes],
         sockets: tuple[int, int],
         loop: asyncio.AbstractEventLoop,
+        connect: Connect = open_transport,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """Load benchmarks, their files from `contents` by SHA-256, and open connections. Raise `HarnessError`.
 
-        `sockets` are the arguments of `admit_sockets`.
+        `sockets` are the arguments of `admit_sockets`. `connect`, and `cpu` in seconds of this thread, are what tests
+        replace.
         """
         admit_sockets(*sockets)
         self._loop = loop
+        self._connect = connect
+        self._cpu = cpu
         self._held = AsyncExitStack()
         self._folder = TemporaryDirectory(prefix="behavior-harness-")
         self._out: list[m.ToDriver] = []
@@ -103,9 +111,6 @@ class Player:
             unpacked(part.shipped, contents, Path(self._folder.name, str(lane))) for lane, part in enumerate(parts)
         ]
         self._transports = loop.run_until_complete(self._opened([part.route for part in parts]))
-        gc.set_threshold(*GC_THRESHOLD)
-        gc.collect()
-        gc.freeze()
 
     async def _opened(self, routes: Sequence[Route]) -> list[Adapted]:
         classes = [type(benchmark) for benchmark in self._benchmarks]
@@ -113,7 +118,7 @@ class Player:
         endpoints, clients, made = await embedded(served, self._held), Clients(), []
         for lane, route in enumerate(routes):
             addresses = route.addresses or endpoints[classes[lane]]
-            transport, _ = await open_transport(route, addresses, clients, self._listener(lane), self._held)
+            transport, _ = await self._connect(route, addresses, clients, self._listener(lane), self._held)
             made.append(transport)
         return made
 
@@ -128,7 +133,9 @@ class Player:
         """Take the driver's messages, work for so many seconds, and return the messages for the driver."""
         for message in m.to_worker(sent):
             self._take(message)
+        began, used = time.perf_counter(), self._cpu()
         self._loop.run_until_complete(asyncio.sleep(seconds))
+        self._out.append(m.Worked((self._cpu() - used) / (time.perf_counter() - began)))
         for lane, benchmark in enumerate(self._benchmarks):
             if benchmark.logged or benchmark.warnings:
                 self._out.append(m.Logged(lane, benchmark.logged, benchmark.warnings))
@@ -151,10 +158,12 @@ class Player:
     def _take(self, message: m.ToWorker) -> None:
         match message:
             case m.Play():
-                self._plays[message.user] = self._loop.create_task(self._play(message))
-            case m.Send(attempt, number):
+                self._plays[message.user] = playing = self._loop.create_task(self._play(message))
+                playing.add_done_callback(lambda _: self._plays.pop(message.user))
+            case m.Send(attempt, number, user):
                 if request := self._requests.get(number):
-                    self._attempts[attempt] = self._loop.create_task(self._send(attempt, request))
+                    self._attempts[attempt] = sending = self._loop.create_task(self._send(attempt, request, user))
+                    sending.add_done_callback(partial(self._sent, attempt, request))
                 else:  # its play was cancelled
                     self._out.append(m.Dropped(attempt))
             case m.Settled(number, completion):
@@ -186,8 +195,6 @@ class Player:
             self._out.append(m.Stopped(user, m.packed(error)))
         except Exception:  # unforeseen: the driver reports it, where its user can see it
             self._out.append(m.Stopped(user, None, traceback.format_exc()))
-        finally:
-            del self._plays[user]
 
     async def _played(self, play: m.Play) -> m.PlayEnded:
         benchmark, sampling = self._benchmarks[play.lane], self._samplings[play.lane].of_repeat(play.repeat)
@@ -207,25 +214,28 @@ class Player:
 
     async def _settle(self, play: m.Play, key: str, body: bytes, rank: int, digest: str, nth: int) -> Completion:
         """Return a reply once the driver has saved it; as `Settle`."""
-        number, user = next(self._numbers), name_of(key, play.repeat)
-        self._requests[number] = request = _Request(play, body, user, self._loop.create_future())
+        number = next(self._numbers)
+        self._requests[number] = request = _Request(play, body, self._loop.create_future())
         self._out.append(m.Ask(play.user, number, key, len(body), rank, digest, nth))
         try:
             return await request.settled
         finally:
             del self._requests[number]
 
-    async def _send(self, attempt: int, request: _Request) -> None:
+    async def _send(self, attempt: int, request: _Request, user: str) -> None:
         try:
-            received = await self._transports[request.play.lane].send(request.body, request.user)
-        except asyncio.CancelledError:
-            self._out.append(m.Dropped(attempt))
+            received = await self._transports[request.play.lane].send(request.body, user)
         except HarnessError as error:
             self._out.append(m.Failed(attempt, m.packed(error)))
-        except Exception:
-            self._out.append(m.Stopped(request.play.user, None, traceback.format_exc()))
         else:
             request.last = received.completion
             self._out.append(m.Received(attempt, *received))
-        finally:
-            del self._attempts[attempt]
+
+    def _sent(self, attempt: int, request: _Request, task: asyncio.Task[None]) -> None:
+        """Forget a try; one that was cancelled may never have begun."""
+        del self._attempts[attempt]
+        if task.cancelled():
+            self._out.append(m.Dropped(attempt))
+        elif error := task.exception():
+            self._out.append(m.Stopped(request.play.user, None, "".join(traceback.format_exception(error))))
+            self._out.append(m.Dropped(attempt))

@@ -16,6 +16,7 @@ from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.day import SLOTS, Day
+from harness.chat import Structured
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Completion, Request, Where
@@ -154,15 +155,21 @@ def test_what_an_agent_swallows_is_counted_in_its_record(made: Callable[..., Dai
     assert day.warnings == ("cut_off: 3", "no_reply: 1", "unknown_intention: 1")
 
 
-@pytest.mark.parametrize("structured", [True, False])
+@pytest.mark.parametrize("structured", ["json_object", "none"])
 def test_no_json_mode_is_asked_for_where_the_run_has_none(
-    made: Callable[..., DailyMobility], data: Path, structured: bool
+    made: Callable[..., DailyMobility], data: Path, structured: Structured
 ) -> None:
     """`--structured none` is for endpoints that refuse it, whatever the agent file says."""
     body = ASKS.replace("get_tick())}]", 'get_tick())}], response_format={"type": "json_object"}')
     benchmark = made(body, Asking(structured))
     _, asked = lived(benchmark, data, lambda number: Completion("sleep"))
-    assert {request.json_object for request in asked} == {structured}
+    assert {request.json_object for request in asked} == {structured == "json_object"}
+
+
+def test_an_agent_cannot_be_asked_for_the_schema_of_a_plan(made: Callable[..., DailyMobility]) -> None:
+    """It writes its own requests, so that none of them would have it."""
+    with pytest.raises(BadInput):
+        made(ASKS, Asking("json_schema"))
 
 
 def test_an_agent_that_fails_is_no_day(made: Callable[..., DailyMobility], data: Path) -> None:

@@ -16,7 +16,7 @@ from harness.benchmarks.dailymobility.city import Aoi, City, Poi
 from harness.benchmarks.dailymobility.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanPrompt, play
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
-from harness.chat import Chat
+from harness.chat import Chat, Structured
 from harness.errors import BadInput
 from harness.model import Completion, Message, Request, Usage
 
@@ -358,12 +358,30 @@ def test_a_final_reason_is_asked_once(reason: str) -> None:
     assert (later.outcome, later.visited, usage.requests) == (reason, (HOME,), 2)
 
 
-@pytest.mark.parametrize("structured", [True, False])
-def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: bool) -> None:
+@pytest.mark.parametrize("structured", ["json_object", "none"])
+def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: Structured) -> None:
     """First and further tries alike."""
     script = Script(Completion("没有"), reply())
     played(script, structured=structured)
-    assert [request.json_object for request in script.asked] == [structured] * 2
+    assert [request.json_object for request in script.asked] == [structured == "json_object"] * 2
+
+
+def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
+    """Every time, intention and place that the schema has: its AOIs are those that the prompt shows, as text."""
+    script, nearby = Script(reply()), Nearby(SMALL)
+    played(script, structured="json_schema")
+    places = nearby.places(nearby.of(RESIDENT))
+    segments = (script.asked[0].schema or {})["properties"]["segments"]
+    values = {name: part["enum"] for name, part in segments["items"]["properties"].items()}
+    assert (segments["minItems"], segments["maxItems"]) == (1, 48)
+    assert {int(place) for place in values["place"][2:]} == places.candidates
+    assert [len(values[name]) for name in ("start", "end", "intention")] == [48, 48, 7]
+    for number, place in enumerate(values["place"]):
+        parts = zip(values["start"], values["end"], strict=True)
+        intention = values["intention"][number % 7]
+        day = [{"start": start, "end": end, "intention": intention, "place": place} for start, end in parts]
+        found = read(Completion(orjson.dumps({"segments": day}).decode()), places)
+        assert (found.repairs, found.warnings) == ((), ())
 
 
 def test_what_the_prompt_shows_as_places_can_be_answered() -> None:

@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.model import JSON
 from tests.support import ROOT
 
-SAMPLE = ROOT / "tasks" / "sample" / "dailymobility"
+SAMPLE = ROOT / "harness" / "sample" / "dailymobility"
 DATA = os.environ.get("HARNESS_DM_DATA")
 
 

@@ -1,4 +1,4 @@
-"""The synthetic city and its residents (harness/benchmarks/dailymobility/synth*.py, tasks/sample/dailymobility)."""
+"""The synthetic city and its residents (harness/benchmarks/dailymobility/synth*.py, harness/sample/dailymobility)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.benchmarks.dailymobility.synth import PLACES, files
 from harness.errors import BadInput
 from tests.support import ROOT
 
-SAMPLE = ROOT / "tasks" / "sample" / "dailymobility"
+SAMPLE = ROOT / "harness" / "sample" / "dailymobility"
 ARRAYS = {
     "gyration_radius": ((100,), "<f8"),
     "daily_location_numbers": ((100,), "<f8"),

@@ -22,7 +22,7 @@ from harness.errors import BadInput
 from harness.model import Where
 from tests.support import ROOT
 
-SAMPLE = ROOT / "tasks" / "sample"
+SAMPLE = ROOT / "harness" / "sample"
 SETS = ("T_keep", "T_new", "D_decay", "D_cluster", "D_viral", "D_random")
 platforms = pytest.mark.parametrize("platform", sorted(PLATFORMS))
 
@@ -216,7 +216,7 @@ def test_bad_arguments_are_refused_at_once(platform: str, users: int, mean_steps
 
 @platforms
 def test_shipped_sample_is_what_its_readme_says(platform: str) -> None:
-    """The files of tasks/sample are 40 users, seed 2026, about 6 steps, byte for byte, and modest."""
+    """The files of harness/sample are 40 users, seed 2026, about 6 steps, byte for byte, and modest."""
     shipped = (SAMPLE / f"{platform}_inference_tasks.jsonl").read_bytes()
     assert shipped == b"".join(generate(platform, 40, 2026, 6))
     assert len(shipped) < 1_200_000

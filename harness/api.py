@@ -1,0 +1,195 @@
+"""The harness from Python: commands as functions, and saved runs as data.
+
+    from harness import run
+
+    for made in run(model="gpt-4o-mini", limit=100):      # a run of each subset
+        print(made.subset, made.report.metrics)
+        made.frame("steps")                               # with pandas or polars installed
+
+An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--no-html` is `no_html=True`; a list repeats a
+flag, a mapping is JSON. `run`, `resume` and `reeval` block, also in a notebook; `await asyncio.to_thread(run, ...)`
+does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.reports import Report, read
+from harness.cli import parsed
+from harness.defaults import BENCHMARK, RESULTS_FOLDER
+from harness.errors import BadInput, HarnessError, reading
+from harness.model import JSON, Snapshots
+from harness.store import log
+from harness.store.manifest import COMPLETE, Manifest, load
+from harness.store.run import RunFiles, runs, runs_in
+
+Progress = Callable[[Snapshots], None]
+"""Gets frozen snapshots several times a second, one of each model (`harness.model.Snapshot`), in another thread in a
+notebook."""
+Rows = Literal["users", "steps", "responses"]
+FAILED = 2
+"""The first exit code of a command that did not do its work; 1 is a run with failed users."""
+
+
+class CommandFailed(HarnessError):
+    """A command ended with an `exit_code` from 2 on; its output says why. Everything answered is saved."""
+
+    def __init__(self, name: str, exit_code: int) -> None:
+        super().__init__(f"{name} ended with exit code {exit_code}: see its output")
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A saved run of one subset, read from its folder when asked. Raise `HarnessError` for files that are not whole."""
+
+    folder: Path
+    subset: str
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def files(self) -> RunFiles:
+        return RunFiles(self.folder, self.subset)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Return what exactly was run."""
+        found = load(self.files.manifest)
+        if found is None:
+            raise BadInput(f"{self.files.manifest} no longer exists")
+        return found
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.manifest.state == COMPLETE)
+
+    @property
+    def report(self) -> Report:
+        """Return the figures, with intervals and coverage."""
+        path = self.files.report("json")
+        with reading(path):
+            return read(content(path, DOCUMENT_MOST))
+
+    def users(self) -> Iterator[JSON]:
+        """Yield the record of each user, in the order of the file."""
+        return (data for _, data in log.objects(self.files.results))
+
+    def steps(self) -> Iterator[JSON]:
+        """Yield a flat row for each step of each user, as the benchmark declares it; a user without steps is one."""
+        rows = SavedRun(self.files, self.manifest).benchmark_class.rows
+        return (row for record in self.users() for row in rows(record))
+
+    def responses(self) -> Iterator[JSON]:
+        """Yield every saved reply: user, digest of the request, completion, seconds, tries, endpoint."""
+        return (data for _, data in log.objects(self.files.responses))
+
+    def frame(self, rows: Rows = "steps") -> Any:
+        """Return rows as a DataFrame of pandas, else of polars, whichever is installed."""
+        made: list[JSON] = list({"users": self.users, "steps": self.steps, "responses": self.responses}[rows]())
+        for library in ("pandas", "polars"):
+            if find_spec(library):
+                return import_module(library).DataFrame(made)
+        raise BadInput("frame() needs pandas or polars: pip install pandas")
+
+
+def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
+    """Run a benchmark against a model, as `harness run`; return the runs of its subsets.
+
+    Raise `HarnessError`, `CommandFailed` too. A run with failed users is returned, and is not `complete`.
+    """
+    return _called("run", [str(benchmark)], options, progress)
+
+
+def resume(*, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
+    """Continue unfinished runs, as `harness resume`."""
+    return _called("resume", [], options, progress)
+
+
+def reeval(**options: Any) -> list[LoadedRun]:
+    """Score saved answers again, without any request, as `harness reeval`."""
+    return _called("reeval", [], options, None)
+
+
+def load_run(folder: str | Path, subset: str | None = None) -> LoadedRun:
+    """Return the run in a folder such as `results/gpt-4o-mini`; name the subset if it has several. Raise `BadInput`."""
+    found = [files for files in runs_in(Path(folder)) if subset in (None, files.subset)]
+    if len(found) != 1:
+        which = ", ".join(files.subset for files in found) or "none"
+        raise BadInput(f"{folder}: expected one run{f' of {subset}' if subset else ''}, found {which}")
+    return LoadedRun(found[0].folder, found[0].subset)
+
+
+def list_runs(results: str | Path = RESULTS_FOLDER) -> list[LoadedRun]:
+    """Return every run below a results folder, by name and subset."""
+    return [LoadedRun(files.folder, files.subset) for files in runs(Path(results))]
+
+
+def _called(name: str, words: list[str], options: Mapping[str, Any], progress: Progress | None) -> list[LoadedRun]:
+    work = partial(_executed, name, [*words, *_flags(options)], progress)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as own:  # this thread's loop is busy, as in a notebook
+        return own.submit(work).result()
+
+
+def _executed(name: str, words: list[str], progress: Progress | None) -> list[LoadedRun]:
+    """Execute a command; return the runs that it names or has changed."""
+    try:
+        command, arguments = parsed([name, *words])
+    except SystemExit as left:  # its message is printed
+        raise CommandFailed(name, int(left.code or 0)) from None
+    arguments.progress = progress
+    before = {one.files.manifest: _changed(one) for one in list_runs(arguments.results_dir)}
+    code: int = command.execute(arguments)
+    if code >= FAILED:
+        raise CommandFailed(name, code)
+    found = list_runs(arguments.results_dir)
+    return [one for one in found if before.get(one.files.manifest) != _changed(one) or _is_named(one, arguments)]
+
+
+def _is_named(one: LoadedRun, arguments: Namespace) -> bool:
+    """Return whether a run, complete before, is one that `run` was called for."""
+    manifest, platforms = one.manifest, {platform.lower() for platform in arguments.platform or [one.subset]}
+    benchmark = getattr(arguments, "benchmark_class", None)
+    if one.subset not in platforms or (benchmark and benchmark.name != manifest.identity["benchmark"]):
+        return False
+    if arguments.name:
+        return bool(one.name == arguments.name)
+    model = manifest.identity["model"]
+    models = arguments.model if isinstance(arguments.model, list) else []
+    return not {model, f"{manifest.provenance.get('provider')}:{model}"}.isdisjoint(models)
+
+
+def _changed(one: LoadedRun) -> int:
+    return one.files.manifest.stat().st_mtime_ns
+
+
+def _flags(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if one is True:
+                yield flag
+            elif isinstance(one, Mapping):
+                yield f"{flag}={orjson.dumps(one).decode()}"
+            elif one is not None and one is not False:
+                yield f"{flag}={one}"

@@ -1,0 +1,114 @@
+"""JSON schemas of requests: which ones OpenAI refuses, and answers as decoding under a schema makes them.
+
+Source: https://platform.openai.com/docs/guides/structured-outputs, supported schemas; docs/design.md, section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+KEYWORDS = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "enum",
+    "const",
+    "anyOf",
+    "$ref",
+    "$defs",
+}
+KEYWORDS |= {"title", "description", "pattern", "format", "minItems", "maxItems"}
+KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+"""What a strict schema may have."""
+MOST_VALUES = 1_000
+LONG_ENUM, MOST_CHARACTERS = 250, 15_000
+"""An enum of more values than the first may have so many characters in all."""
+
+_EMPTY: Mapping[str, Any] = {"object": {}, "array": [], "string": "", "number": 0.0, "integer": 0, "boolean": False}
+
+
+def complaint(schema: Any) -> str | None:
+    """Return why OpenAI refuses a strict schema, None if it is well formed."""
+    if not isinstance(schema, dict) or schema.get("type") != "object" or "anyOf" in schema:
+        return "schema must be a JSON Schema of 'type: \"object\"'"
+    values = 0
+    for place, part in _parts(schema, ()):
+        if words := _wrong(part):
+            return f"In context={place}, {words}"
+        values += len(part.get("enum", ()))
+    if values > MOST_VALUES:
+        return f"Expected at most {MOST_VALUES} enum values in total within a schema, but got {values}"
+    return None
+
+
+def _parts(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a schema and those within it, each with its place."""
+    yield place, schema
+    if isinstance(schema, dict):
+        for name in ("properties", "$defs"):
+            for key, part in schema[name].items() if isinstance(schema.get(name), dict) else ():
+                yield from _parts(part, (*place, name, key))
+        for part in schema["anyOf"] if isinstance(schema.get("anyOf"), list) else ():
+            yield from _parts(part, (*place, "anyOf"))
+        if "items" in schema:
+            yield from _parts(schema["items"], (*place, "items"))
+
+
+def _wrong(part: Any) -> str | None:
+    if not isinstance(part, dict):
+        return "expected an object"
+    if unknown := part.keys() - KEYWORDS:
+        return f"'{min(unknown)}' is not permitted"
+    if part.get("type") == "object":
+        if part.get("additionalProperties") is not False:
+            return "'additionalProperties' is required to be supplied and to be false"
+        if sorted(map(str, part.get("required") or ())) != sorted(part.get("properties") or ()):
+            return "'required' is required to be supplied and to be an array including every key in properties"
+    if part.get("type") == "array" and "items" not in part:
+        return "array schema missing items"
+    return _wrong_enum(part["enum"]) if "enum" in part else None
+
+
+def _wrong_enum(values: Any) -> str | None:
+    if not (isinstance(values, list) and values):
+        return "'enum' is required to have at least one value"
+    if len({orjson.dumps(value) for value in values}) < len(values):
+        return "'enum' has a value twice"
+    characters = sum(len(value) for value in values if isinstance(value, str))
+    if len(values) > LONG_ENUM and characters > MOST_CHARACTERS:
+        return f"the enum values have {characters} characters, at most {MOST_CHARACTERS} are allowed"
+    return None
+
+
+def constrained(text: str, schema: Mapping[str, Any]) -> str:
+    """Return the JSON that is nearest to a text and fits a schema. Raise `ValueError` if the schema is malformed."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    try:
+        return orjson.dumps(_fitted(value, schema)).decode()
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _fitted(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a value as a schema has it: what does not fit becomes the first value of its enum, or an empty one."""
+    if "enum" in schema:
+        return next((one for one in schema["enum"] if str(one) == str(value)), schema["enum"][0])
+    kind = schema.get("type")
+    empty = _EMPTY.get(kind, value) if isinstance(kind, str) else value
+    if type(value) is not type(empty) and not (kind == "number" and type(value) is int):
+        value = empty
+    if kind == "object":
+        return {name: _fitted(value.get(name), part) for name, part in schema.get("properties", {}).items()} or value
+    if kind == "array":
+        value = value[: schema.get("maxItems")]
+        missing = schema.get("minItems", 0) - len(value)
+        return [_fitted(item, schema.get("items", {})) for item in [*value, *[None] * missing]]
+    return value

@@ -1,0 +1,78 @@
+"""The saved replies of another run, found by request (`--reuse`; docs/design.md, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from io import BufferedReader
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from harness.benchmarks.files import open_regular
+from harness.errors import MachineError
+from harness.model import JSON, Reply
+from harness.store import log
+from harness.store.run import completion_of
+from harness.store.tasks import key_hash
+
+
+class SavedReplies:
+    """The replies in a run's file of responses; `name` and `quirks` are that run's. 16 bytes of memory for each.
+
+    Only whole lines that are as the harness writes them count, checked again when they are read.
+    """
+
+    def __init__(self, path: Path, name: str, quirks: Iterable[str] = ()) -> None:
+        self.name = name
+        self.quirks = frozenset(quirks)
+        self._path = path
+        rows = ((_hash(data), line.offset) for line, data in log.objects(path) if completion_of(data))
+        found = np.fromiter(chain.from_iterable(rows), np.uint64).reshape(-1, 2)
+        found = found[np.argsort(found[:, 0], kind="stable")]
+        self._hashes, self._offsets = np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+        self._file: BufferedReader | None = self._opened() if len(found) else None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def reply(self, request: str, nth: int) -> Reply | None:
+        """Return the reply to the request with this digest; `nth` is how often it was sent before. None without one."""
+        wanted = np.uint64(key_hash(f"{request} {nth}"))
+        first, end = (int(np.searchsorted(self._hashes, wanted, side)) for side in ("left", "right"))
+        for offset in self._offsets[first:end]:
+            data = self._line(int(offset))
+            if (data.get("request"), data.get("nth")) == (request, nth) and (made := self._reply(data)):
+                return made
+        return None
+
+    def _opened(self) -> BufferedReader:
+        try:
+            return open_regular(self._path)
+        except OSError as error:
+            raise MachineError(f"cannot read {self._path}: {error.strerror}") from error
+
+    def _line(self, offset: int) -> JSON:
+        assert self._file is not None
+        try:
+            line = log.line_at(self._file, offset)
+        except OSError as error:
+            raise MachineError(f"cannot read {self._path}: {error.strerror}") from error
+        return log.parsed(line) if log.sound(line) else {}
+
+    def _reply(self, data: JSON) -> Reply | None:
+        completion = completion_of(data)
+        try:
+            return (
+                msgspec.structs.replace(msgspec.convert(data, Reply), completion=completion, reused=self.name)
+                if completion
+                else None
+            )
+        except msgspec.ValidationError:
+            return None
+
+
+def _hash(data: JSON) -> int:
+    return key_hash(f"{data['request']} {data['nth']}")

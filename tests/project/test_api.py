@@ -1,0 +1,106 @@
+"""The Python interface: commands as functions, saved runs as data."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+import harness
+from harness import list_runs, load_run, reeval, resume, run
+from harness.api import CommandFailed, LoadedRun
+from harness.errors import BadInput
+from harness.model import Snapshots
+from tests.support import ROOT
+
+PUBLIC = {
+    *("Benchmark", "Chat", "InvalidReply", "LoadedRun", "Metric", "Task", "__version__"),
+    *("list_runs", "load_run", "reeval", "resume", "run"),
+}
+
+
+def small(results: Path, **options: object) -> list[LoadedRun]:
+    """Run a baseline on a few synthetic users."""
+    made: dict[str, object] = {"model": "baseline/recency", "platform": "weibo", "demo": True, "limit": 3}
+    return run(results_dir=results, no_html=True, **{**made, **options})
+
+
+def test_public_names_are_these_and_no_others() -> None:
+    """Each can be imported, and what is not listed may change."""
+    assert set(harness.__all__) == PUBLIC
+    assert all(getattr(harness, name) for name in PUBLIC)
+    with pytest.raises(AttributeError):
+        _ = harness.nothing
+
+
+def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
+    """A complete run is returned too, so that a notebook's cell can be executed again."""
+    [first], [again] = small(tmp_path), small(tmp_path)
+    assert first == again == load_run(tmp_path / "recency")
+    assert first.complete and (first.name, first.subset) == ("recency", "weibo")
+    assert list_runs(tmp_path) == [first]
+
+
+def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
+    """Users, steps and replies of a run are read back, with the numbers of its report."""
+    [made] = small(tmp_path)
+    users, steps, replies = list(made.users()), list(made.steps()), list(made.responses())
+    assert len(users) == 3 == made.report.coverage.scored_users
+    assert len(steps) == sum(len(user["steps"]) for user in users) == len(replies) == made.report.usage["requests"]
+    assert not any(isinstance(value, (dict, list)) for step in steps for value in step.values())
+    assert {reply["user_id"] for reply in replies} == {user["user_id"] for user in users}
+
+
+def test_day_has_a_row_for_each_half_hour(tmp_path: Path) -> None:
+    """48 slots, each with a place and an intention."""
+    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, no_html=True)
+    steps = list(made.steps())
+    assert [step["slot"] for step in steps] == [*range(48)] * 2
+    assert all(1 <= step["intention"] <= 7 for step in steps)
+
+
+def test_progress_gets_frozen_snapshots_to_the_end(tmp_path: Path) -> None:
+    """The last one says that all users are done."""
+    seen: list[Snapshots] = []
+    small(tmp_path, progress=seen.append)
+    assert seen[-1][0].subsets[0].done == 3
+
+
+def test_functions_work_where_a_loop_runs(tmp_path: Path) -> None:
+    """As in a notebook: blocking, and in a thread to await."""
+
+    async def cell() -> list[LoadedRun]:
+        small(tmp_path)
+        return await asyncio.to_thread(small, tmp_path, model="baseline/frequency")
+
+    assert [made.name for made in asyncio.run(cell())] == ["frequency"]
+    assert resume(results_dir=tmp_path) == []
+    assert len(reeval(results_dir=tmp_path, no_html=True)) == 2
+
+
+def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bad options and input are errors of the harness, never an exit of the interpreter."""
+    with pytest.raises(BadInput):
+        small(tmp_path, platform="nowhere")
+    with pytest.raises(CommandFailed) as failed:
+        small(tmp_path, colour="red")
+    assert failed.value.exit_code == 2
+    with pytest.raises(BadInput):
+        load_run(tmp_path / "nothing")
+
+
+def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
+    monkeypatch.chdir(tmp_path)
+    cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
+    names: dict[str, object] = {}
+
+    async def kernel() -> None:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), names)
+
+    asyncio.run(kernel())
+    assert (tmp_path / "results" / "recency" / "eval_report_weibo.json").is_file()

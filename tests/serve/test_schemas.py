@@ -1,0 +1,99 @@
+"""Schemas that the embedded endpoint refuses as OpenAI does, and answers that fit the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.benchmarks.parsing import strict_object
+from harness.serve.app import Options
+from harness.serve.schemas import complaint, constrained
+from tests.serve.test_imitations import post
+from tests.support.embedded import session_with
+
+TEXT = {"type": "string"}
+TAGS = strict_object(tags={"type": "array", "items": {**TEXT, "enum": ["猫", "狗"]}, "minItems": 2, "maxItems": 2})
+
+
+def enum(count: int, length: int) -> dict[str, Any]:
+    return strict_object(tag={**TEXT, "enum": [f"{number:0{length}}" for number in range(count)]})
+
+
+@pytest.mark.parametrize("schema", [TAGS, enum(1_000, 15), enum(250, 100), strict_object(day=TAGS)])
+def test_strict_schemas_within_openais_rules_are_taken(schema: dict[str, Any]) -> None:
+    """Up to 1,000 values, and 15,000 characters where they are more than 250."""
+    assert complaint(schema) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        {"type": "array", "items": TEXT},
+        {"type": "object", "properties": {"a": TEXT}, "required": ["a"]},
+        {"type": "object", "properties": {"a": TEXT}, "required": [], "additionalProperties": False},
+        strict_object(tags={"type": "array", "items": TEXT, "uniqueItems": True}),
+        strict_object(tags={"type": "array"}),
+        strict_object(tag={**TEXT, "enum": []}),
+        strict_object(tag={**TEXT, "enum": ["猫", "猫"]}),
+        strict_object(day={"type": "object", "properties": {}}),
+        strict_object(tag="text"),
+        enum(1_001, 4),
+        enum(251, 60),
+    ],
+)
+def test_strict_schemas_beyond_them_are_refused(schema: Any) -> None:
+    """In whatever part of the schema the mistake is."""
+    assert complaint(schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "fitted"),
+    [
+        ('{"tags":["狗","猫"]}', '{"tags":["狗","猫"]}'),
+        ('{"tags":["狗","猫","狗"],"more":1}', '{"tags":["狗","猫"]}'),
+        ('{"tags":["鱼"]}', '{"tags":["猫","猫"]}'),
+        ("没有 JSON", '{"tags":["猫","猫"]}'),
+        ("[1]", '{"tags":["猫","猫"]}'),
+    ],
+)
+def test_answers_are_made_to_fit(text: str, fitted: str) -> None:
+    """What fits stays; fields, items and values that do not are replaced or left out."""
+    assert constrained(text, TAGS) == fitted
+
+
+def test_values_of_other_kinds_are_made_to_fit() -> None:
+    """A number is its own text among texts; any number is a number, and what is of another type is empty."""
+    kinds = {name: {"type": name} for name in ("string", "number", "integer", "boolean", "array", "object")}
+    schema = strict_object(place={**TEXT, "enum": ["home", "7"]}, **kinds)
+    whole = {"place": 7, "string": "是", "number": 3, "integer": 4, "boolean": True, "array": [1], "object": {"a": 1}}
+    assert orjson.loads(constrained(orjson.dumps(whole).decode(), schema)) == {**whole, "place": "7"}
+    empty = {"place": "home", "string": "", "number": 0, "integer": 0, "boolean": False, "array": [], "object": {}}
+    assert orjson.loads(constrained("{}", schema)) == empty
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("name", "schema", "strict", "status"),
+    [
+        (None, TAGS, True, 200),
+        ("openai", TAGS, True, 200),
+        ("openai", {"type": "object"}, True, 400),
+        ("openai", {"type": "object"}, False, 200),
+        ("vllm", {"type": "object"}, True, 200),
+        ("vllm", {"type": "string", "enum": []}, True, 400),
+        ("openrouter", {"type": "string", "enum": []}, True, 200),
+    ],
+)
+async def test_endpoint_refuses_what_it_cannot_follow(
+    name: str | None, schema: dict[str, Any], strict: bool, status: int
+) -> None:
+    """OpenAI by its rules for strict schemas, others what no answer fits, and one that ignores schemas nothing."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": strict, "schema": schema}}
+    messages = [{"role": "user", "content": 'Tags: 猫\n从 ["狗", "猫"] 里选，输出 JSON'}]
+    body = {"model": "baseline/recency", "messages": messages, "response_format": form}
+    async with session_with(Options(imitate=name)) as (endpoint, session):
+        found, content, _ = await post(endpoint, session, body)
+    assert (found, b"error" in content) == (status, status == 400)

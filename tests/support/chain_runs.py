@@ -1,0 +1,158 @@
+"""Runs of the small benchmark of dependent requests, with real files, in this process or on workers."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+
+from harness.benchmarks import tasks
+from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.control import Control, FixedControl
+from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.rates import Rates
+from harness.engine.finish import finish
+from harness.engine.lane import Lane
+from harness.engine.local import LocalEngine
+from harness.engine.progress import Findings
+from harness.engine.run import Run as SubsetRun
+from harness.engine.workers.crew import Crew
+from harness.errors import HarnessError, MachineError
+from harness.model import Snapshot, Where
+from harness.store import log
+from harness.store.manifest import RUNNING, Manifest
+from harness.store.run import RunFiles, RunStore
+from harness.store.tasks import TaskIndex, open_index
+from tests.support.chains import Chains, Endpoint, no_wait, task_lines
+
+USERS = {f"用户{n}": 1 + n * 7 % 5 for n in range(12)}
+STEPS = sum(USERS.values())
+
+
+class Run:
+    """One folder and its tasks, played as often as a test wants, each time as a new process would."""
+
+    def __init__(
+        self,
+        folder: Path,
+        users: Mapping[str, int] = USERS,
+        store: Callable[..., RunStore] = RunStore,
+        benchmark: Chains | None = None,
+        repeats: int = 1,
+    ) -> None:
+        self.files = RunFiles(folder / "run", "weibo")
+        self.benchmark = benchmark or Chains()
+        self._repeats = repeats
+        self.snapshots: list[Snapshot] = []
+        self.manifest = Manifest(
+            subset="weibo",
+            identity={"model": "m", "settings": {}, "sampling": {}, "files": {}},
+            provenance={"endpoint": "http://x", "harness": "0", "quirks": [], "quirks_used": []},
+            tuning={},
+            tasks={"path": "tasks.jsonl", "sha256": "", "users": len(users)},
+            selection={"ratio": 1.0, "sample_seed": 0},
+            state=RUNNING,
+            counts={},
+            times={},
+        )
+        self._tasks = folder / "tasks.jsonl"
+        self._tasks.write_text(task_lines(users), encoding="utf-8")
+        self._make_store = store
+
+    async def play(
+        self,
+        endpoint: Endpoint,
+        *,
+        crew: Crew | None = None,
+        limit: int = 3,
+        control: Control | None = None,
+        rates: Rates | None = None,
+        power: bool = False,
+        max_retries: int = 2,
+        hedge: float = 0.0,
+        sleep: Callable[[float], Awaitable[None]] = no_wait,
+        observe: Callable[[Snapshot], None] = lambda snapshot: None,
+    ) -> HarnessError | None:
+        def observed(snapshots: tuple[Snapshot, ...]) -> None:
+            self.snapshots += snapshots
+            for snapshot in snapshots:
+                observe(snapshot)
+
+        with self.open() as job:
+            self.job = job
+            self.caller: Caller[Any] = Caller(
+                crew.transport if crew else endpoint,
+                Limiter(Slots(control or FixedControl(limit), anyio.current_time, rates)),
+                Limits(max_retries, max_outage=900.0, hedge=hedge),
+                clock=anyio.current_time,
+                sleep=sleep,
+                rng=random.Random(0),
+            )
+            lane = self.lane = Lane(
+                "run",
+                Findings([job], anyio.current_time),
+                self.caller,
+                seed=1,
+                requested=limit,
+                power=power,
+                clock=anyio.current_time,
+                player=crew.player(0) if crew else None,
+            )
+            async with anyio.create_task_group() as serving:
+                if crew:
+                    serving.start_soon(crew.serve, [lane])
+                await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
+                serving.cancel_scope.cancel()
+            ending = lane.ending
+            if not isinstance(ending, MachineError):
+                self.report, _ = finish(job, "run", stopped=ending is not None)
+                of = self.report.coverage
+                self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
+            return ending
+
+    def open(self) -> Opened:
+        index = open_index(self._tasks, "chains", self._measured, self._tasks.parent / ".index")
+        if self._repeats > 1:
+            with closing(index):
+                index = index.repeated(self._repeats)
+        return Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"), self.manifest)
+
+    def _measured(self, line: bytes, where: Where) -> tuple[str, int]:
+        task = tasks.parse(self.benchmark, line, where, "weibo")
+        return task.key, task.steps
+
+    @property
+    def recorded(self) -> list[str]:
+        return [log.unseal(line.text)["user_id"] for line in log.sound_lines(self.files.results)]
+
+    @property
+    def failures(self) -> list[tuple[str, str, int]]:
+        found = [log.unseal(line.text) for line in log.sound_lines(self.files.failures)]
+        return [(failure["user_id"], failure["kind"], failure["tries"]) for failure in found]
+
+    @property
+    def saved(self) -> Counter[str]:
+        """The requests whose responses are in the file."""
+        return Counter(log.unseal(line.text)["request"] for line in log.sound_lines(self.files.responses))
+
+
+class Opened:
+    """A run's files, open for the time of a block."""
+
+    def __init__(self, benchmark: Chains, index: TaskIndex, store: RunStore, manifest: Manifest) -> None:
+        self._benchmark, self._index, self._store, self._manifest = benchmark, index, store, manifest
+
+    def __enter__(self) -> SubsetRun:
+        self._store.open_logs(self._index)
+        everyone = np.ones(len(self._index), np.bool_)
+        return SubsetRun(self._benchmark, "weibo", self._index, self._store, self._manifest, everyone)
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+        self._index.close()
