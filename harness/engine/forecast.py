@@ -21,7 +21,7 @@ from harness.endpoint.caller import FIRST_WAIT, LONGEST_WAIT
 from harness.engine.schedule import Schedule
 from harness.scoring.prediction import Array, Range, quantile
 
-REQUESTS = 500_000
+REQUESTS = 200_000
 """Requests of all simulations together, approximately."""
 FEWEST, MOST = 40, 200
 """Simulations."""

@@ -35,7 +35,7 @@ from harness.store.tasks import open_index
 from tests.support import virtual
 from tests.support.chains import Chains, task_lines
 
-USERS, SLOTS, FAULTS, AGAIN = 250, 16, 0.05, 0.03
+USERS, SLOTS, FAULTS, AGAIN = 300, 16, 0.05, 0.03
 PRICE = {"currency": "USD", "prompt": "0.5", "completion": "2"}
 QUANTITIES = ("requests", "prompt_tokens", "completion_tokens", "amount", "seconds")
 
