@@ -100,9 +100,9 @@ class Meter:
         budget = self.budget
         while not budget.fits(amount := self.estimate(size)):
             if not budget.reserved:
-                spent, next_one = budget.cap.shown(budget.spent), budget.cap.shown(amount)
+                whole, spent, next_one = map(budget.cap.shown, (budget.cap.amount, budget.spent, amount))
                 raise BudgetReached(
-                    f"the budget of {budget.cap} is reached ({spent} spent, the next request may take {next_one}): "
+                    f"the budget of {whole} is reached ({spent} spent, the next request may take {next_one}): "
                     "resume with a larger --budget"
                 )
             await budget.changed()

@@ -85,8 +85,8 @@ def launch(
     """
     if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
         raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
-    if agreed and any(plan.tuning.batch for plan in plans):
-        raise BadInput("--estimate plays users one request after another: estimate with --no-batch")
+    if agreed and any(plan.tuning.batch or plan.reuse for plan in plans):
+        raise BadInput("--estimate is for requests that are sent one by one and paid for: not with --batch or --reuse")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:

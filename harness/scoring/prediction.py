@@ -41,14 +41,14 @@ def total(sizes: Array, values: Array, left: float, *, counted: bool = False) ->
     """Return what users of the sizes' sum `left` take, as those did who took `values`; at least two of these.
 
     Values that are `counted` are about their sizes, and rare events add to them: their variance is at least that of
-    the events seen and one more, if they are Poisson's. So where all are alike, the next may still be another.
+    the events seen and two more, if they are Poisson's. So where all are alike, the next may still be another.
     """
     seen = float(sizes.sum())
     ratio = float(values.sum()) / seen
     errors = (values - ratio * sizes) / (1.0 - sizes / seen)  # what is left of a user who pulls the ratio to itself
     spread = float((errors**2).sum()) / (len(sizes) - 1) / float(sizes.mean())
     if counted:
-        spread = max(spread, (abs(float(values.sum()) - seen) + 1) / seen)
+        spread = max(spread, (abs(float(values.sum()) - seen) + 2) / seen)
     half, value = quantile(sizes) * (spread * left * (1 + left / seen)) ** 0.5, ratio * left
     factor = math.exp(half / value) if value else 1.0
     return Range(value, value / factor, value * factor)
