@@ -49,8 +49,15 @@ class Sample:
     seconds: Sequence[Array]
     left: NDArray[np.int32]
 
+    @property
+    def is_enough(self) -> bool:
+        """Return whether anything can be said of those who are left."""
+        return len(self.steps) > 1 or not len(self.left)
+
     def total(self, of: Callable[[RunUsage], float], *, counted: bool = False) -> Range:
         """Return what those who are left will take of something; arguments as for `prediction.total`."""
+        if not len(self.left):
+            return Range(0.0, 0.0, 0.0)
         values = np.array([of(usage) for usage in self.usage], np.float64)
         return total(self.steps, values, float(self.left.sum()), counted=counted)
 
@@ -98,7 +105,7 @@ def sample_of(run: Run) -> Sample:
 
 def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float) -> list[Estimate] | None:
     """Return the estimate of each plan after so many seconds, None where a subset has too few users who ended."""
-    if any(len(sample.steps) < 2 for _, _, samples in plans for sample in samples):
+    if not all(sample.is_enough for _, _, samples in plans for sample in samples):
         return None
     made: dict[int, Estimate] = {}
     for places in group([plan for plan, *_ in plans]):

@@ -12,7 +12,6 @@ import pytest
 from harness.cli import main
 from tests.support.scripted import baseline, serving
 
-
 FEW = ("--limit", "12")
 
 
@@ -22,7 +21,18 @@ class Terminal(io.StringIO):
 
 
 def run(tmp_path: Path, url: str, *words: str) -> int:
-    where = ["--demo", "--platform", "weibo", "--sample-seed", "1", "--no-html", "--results-dir", str(tmp_path / "r"), "--api-url", url]
+    where = [
+        "--demo",
+        "--platform",
+        "weibo",
+        "--sample-seed",
+        "1",
+        "--no-html",
+        "--results-dir",
+        str(tmp_path / "r"),
+        "--api-url",
+        url,
+    ]
     return main(["run", *where, *words])
 
 
