@@ -28,7 +28,7 @@ from harness.store import log
 from harness.store.run import count_line
 from harness.ui.words import count, duration
 
-FEWEST, MOST, SHARE = 5, 30, 0.1
+FEWEST, MOST, SHARE = 10, 30, 0.1
 """Users of a subset who are played first: a share of those left, between these."""
 
 

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from harness.scoring.libraries import special
 
 LEVEL = 0.90
+LEAST_FREEDOM = 3.0
+"""Degrees of freedom: below, the errors of one user would be all that counts."""
 
 Array = NDArray[np.float64]
 
@@ -34,7 +36,7 @@ class Range(NamedTuple):
 def quantile(sizes: Array) -> float:
     """Return Student's quantile for an interval of `LEVEL` from users of these sizes, two at least."""
     freedom = float((sizes**2).sum()) ** 2 / float((sizes**4).sum()) - 1
-    return float(special().stdtrit(max(1.0, freedom), (1 + LEVEL) / 2))
+    return float(special().stdtrit(max(LEAST_FREEDOM, freedom), (1 + LEVEL) / 2))
 
 
 def total(sizes: Array, values: Array, left: float, *, counted: bool = False) -> Range:

@@ -52,7 +52,7 @@ def test_without_agreement_the_run_ends_after_its_first_users(
     with serving(baseline) as server:
         assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 0
         first, out = len(server.bodies), capsys.readouterr().out
-        assert (users(tmp_path), state(tmp_path)) == (5, "stopped")
+        assert (users(tmp_path), state(tmp_path)) == (10, "stopped")
         assert "requests" in out and "resume --name m" in out
         again = ["resume", "--results-dir", str(tmp_path / "r"), "--no-html", "--api-url", server.url]
         assert main(again) == 0
@@ -71,7 +71,7 @@ def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
     assert a == b
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", 12), ("\n", 5)])
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 12), ("\n", 10)])
 def test_one_question_for_all_models(answer: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal the user decides, once."""
     stdin, stderr = Terminal(answer), Terminal()

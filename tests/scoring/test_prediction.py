@@ -22,7 +22,9 @@ def test_equal_sizes_give_students_interval_of_a_sum() -> None:
 def test_few_large_users_leave_more_unknown() -> None:
     """The spread is then known from them alone."""
     assert quantile(np.ones(20)) == pytest.approx(stats.t.ppf(0.95, 19))
-    assert quantile(np.array([100.0, *[1.0] * 19])) == pytest.approx(stats.t.ppf(0.95, 1), rel=1e-3)
+    assert quantile(np.array([100.0, *[1.0] * 19])) == pytest.approx(stats.t.ppf(0.95, 3))
+    sizes = np.array([2.0, 2.0, *[1.0] * 18])
+    assert quantile(sizes) == pytest.approx(stats.t.ppf(0.95, 26.0**2 / 50.0 - 1))
 
 
 def test_counts_that_are_all_alike_are_not_taken_as_certain() -> None:
