@@ -45,13 +45,14 @@ def responses(tmp_path: Path, name: str) -> list[JSON]:
     return [orjson.loads(line) for line in (tmp_path / "r" / name / "responses_weibo.jsonl").read_bytes().splitlines()]
 
 
-def spent(tmp_path: Path, name: str) -> Decimal:
+def spent(tmp_path: Path, name: str, model: str | None = None) -> Decimal:
     """Return what the saved replies cost, in money, or in tokens for a model without a price."""
+    price = PRICES.get(model or name)
     replies = [line["completion"] for line in responses(tmp_path, name)]
     prompts, completions = (sum(reply[f"{kind}_tokens"] for reply in replies) for kind in ("prompt", "completion"))
-    if name not in PRICES:
+    if price is None:
         return Decimal(prompts + completions)
-    return Decimal(prompts * Decimal(PRICES[name][1]) + completions * Decimal(PRICES[name][2])) / 10**6
+    return Decimal(prompts * Decimal(price[1]) + completions * Decimal(price[2])) / 10**6
 
 
 def manifest(tmp_path: Path, name: str) -> JSON:
@@ -120,3 +121,19 @@ def test_entry_of_a_queue_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 def test_baseline_costs_nothing(tmp_path: Path) -> None:
     assert run(tmp_path, "--model", "baseline/recency", "--budget", "0.000001usd") == 0
+
+
+def test_part_has_its_share(tmp_path: Path) -> None:
+    """As of the other limits, so that all parts together keep the whole."""
+    with serving(script) as server:
+        words = ["--model", "p:a", "--part", "1/2", "--budget", "0.005usd", *providers(tmp_path, server)]
+        assert run(tmp_path, *words) == 5
+    [folder] = (tmp_path / "r").glob("a.part*")
+    assert 0 < spent(tmp_path, folder.name, "a") <= Decimal("0.0025")
+
+
+def test_batches_take_no_budget(tmp_path: Path) -> None:
+    """A wave is submitted as a whole."""
+    with serving(script) as server:
+        assert run(tmp_path, "--model", "p:a", "--batch", "--budget", "5usd", *providers(tmp_path, server)) == 2
+        assert not server.bodies
