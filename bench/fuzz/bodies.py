@@ -40,4 +40,4 @@ def run(data: bytes) -> None:
     except (CallError, EndpointStopped) as error:
         str(error).encode()
         return
-    orjson.dumps(made)
+    orjson.dumps(made.data)

@@ -39,5 +39,5 @@ def _read(blocks: list[bytes]) -> Completion | str:
     except EXPECTED as error:
         str(error).encode()
         return f"{type(error).__name__} {error}"
-    orjson.dumps(made)
+    orjson.dumps(made.data)
     return made
