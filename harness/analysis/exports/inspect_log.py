@@ -24,7 +24,7 @@ from harness.analysis.exports.rows import records, steps_of, values_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
-from harness.model import JSON
+from harness.model import JSON, Message
 from harness.store import atomic
 from harness.store.manifest import COMPLETE, INCOMPLETE
 
@@ -135,20 +135,19 @@ def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
 
 
 def _sample(run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, played: Played | None) -> JSON:
+    exchanges = played.exchanges if played else ()
     groups = played.groups(len(steps)) if played else [() for _ in steps]
-    spent = cost(played.exchanges if played else ())
-    messages = [made for number, of in enumerate(groups, 1) for each in of for made in _messages(number, each)]
-    last = [_output(each) for of in groups for each in of][-1:]
+    spent = cost(exchanges)
     return {
         "id": record["user_id"],
         "epoch": record.get("repeat", 1),
-        "input": [message for message in messages if message["role"] != "assistant"][:1] or "",
+        "input": [_message(message) for each in exchanges[:1] for message in each.request.messages] or "",
         "target": "",
-        "messages": messages,
-        "output": last[0] if last else {},
+        "messages": list(_messages(steps, groups)),
+        "output": _output(exchanges[-1]) if exchanges else {},
         "scores": {run.manifest.identity["benchmark"]: {"value": values}},
         "metadata": {"steps": [{**step, **cost(of)} for step, of in zip(steps, groups, strict=True)]},
-        "model_usage": {_model(run): _usage(played.exchanges if played else ())},
+        "model_usage": {_model(run): _usage(exchanges)},
         "total_time": spent["seconds"],
         "working_time": spent["seconds"],
         "completed": True,
@@ -156,15 +155,28 @@ def _sample(run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, pl
 
 
 def _summary(sample: JSON) -> JSON:
-    first = sample["input"][0]["content"][:SHORT] if sample["input"] else ""
-    return {**{name: sample[name] for name in SUMMARY}, "input": first, "message_count": len(sample["messages"])}
+    asked = sample["input"][-1]["content"][:SHORT] if sample["input"] else ""
+    return {**{name: sample[name] for name in SUMMARY}, "input": asked, "message_count": len(sample["messages"])}
 
 
-def _messages(step: int, exchange: Exchange) -> Iterator[JSON]:
-    """Yield the messages of a request, and the reply with the step that it is of."""
-    for message in exchange.request.messages:
-        yield {"role": message.role, "content": message.content, "source": "input"}
-    yield _reply(exchange) | {"metadata": {"step": step, "seconds": seconds(exchange)}}
+def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> Iterator[JSON]:
+    """Yield the messages of all requests, a system message only where it changes, each with its reply.
+
+    A reply has its seconds and tokens; the last one of a step has that step's row, too.
+    """
+    system, known = None, all(groups)
+    for step, group in zip(steps, groups, strict=True):
+        for each in group:
+            for message in each.request.messages:
+                if message.role != "system" or message != system:
+                    yield _message(message)
+                system = message if message.role == "system" else system
+            own = step if known and each is group[-1] else {}
+            yield _reply(each) | {"metadata": {**own, **cost((each,))}}
+
+
+def _message(message: Message) -> JSON:
+    return {"role": message.role, "content": message.content, "source": "input"}
 
 
 def _reply(exchange: Exchange) -> JSON:
