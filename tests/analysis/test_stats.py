@@ -617,7 +617,9 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
 
 def test_notes_are_on_a_sheet_of_their_own() -> None:
     """Each once, with the sheets that it is about; a program that reads a sheet of figures finds nothing else there."""
-    sheets = [Sheet(name, ("run", "a"), [("甲", Cell(1))], ["一句话", *more]) for name, more in (("t", ()), ("u", ["x"]))]
+    sheets = [
+        Sheet(name, ("run", "a"), [("甲", Cell(1))], ["一句话", *more]) for name, more in (("t", ()), ("u", ["x"]))
+    ]
     content = workbook(sheets)
     page, notes = Page(content), Page(content, 3)
     assert page.titles == ["t", "u", "notes"]
