@@ -75,10 +75,11 @@ NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
 class Chat:
     """Send the requests of one user and read the replies.
 
-    `usage` counts requests and tokens so far, `reads` the requests of each `read` that has ended. `repairs` lists the kinds of repairs that replies needed. `failed` is the
-    error of a request without a reply: the user fails with it, even if the benchmark catches it. `odd` describes other
-    errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in `read`. `repeat` is which of the user's
-    repeats is played, from 1; a benchmark that draws random numbers makes them depend on it.
+    `usage` counts requests and tokens so far, and `reads` the requests of each `read` that has ended. `repairs` lists
+    the kinds of repairs that replies needed. `failed` is the error of a request without a reply: the user fails with
+    it, even if the benchmark catches it. `odd` describes other errors than `InvalidReply` that `read` raised: an odd
+    reply, or a mistake in `read`. `repeat` is which of the user's repeats is played, from 1; a benchmark that draws
+    random numbers makes them depend on it.
     """
 
     def __init__(

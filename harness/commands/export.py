@@ -26,7 +26,7 @@ FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "names of runs (default: all)"
-    parser.add_argument("runs", nargs="*", type=options.folder_name, metavar="RUN", help=words)
+    parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
     words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens"
     options.add(parser, "--format", words, choices=tuple(ENDINGS))
     words = "one a row: steps (default), users, or responses"

@@ -67,8 +67,8 @@ def decimals(digits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A heading row and the rows. Notes, a paragraph each, are on a sheet of their own, the last one of the workbook, so
-    that programs read nothing but the data here.
+    """A heading row and the rows. Notes, a paragraph each, are on the last sheet of the workbook, so that programs read
+    nothing but data here.
 
     `title` may be any text: what Excel refuses in a sheet's name is replaced, and names made alike by that get numbers.
     Every row has as many cells as there are columns, None being an empty one. The heading row and the first column

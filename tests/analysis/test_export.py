@@ -17,7 +17,6 @@ import pytest
 from harness.analysis.exports import formats
 from harness.api import load_run
 from harness.cli import main
-from harness.errors import BadInput
 from harness.store import log
 from tests.support import ROOT
 from tests.support.scripted import baseline, completion, serving
@@ -34,8 +33,8 @@ def run(results: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of both benchmarks and of a plug-in. The model `m`, with two repeats, first replies without JSON in the first
-    one, whose requests have no seed."""
+    """Runs of both benchmarks and of a plug-in. The model `m` plays two repeats; in the first, whose requests have no
+    seed, its first reply to a step is no JSON."""
     folder = tmp_path_factory.mktemp("made")
     seen = set[str]()
 
@@ -185,9 +184,8 @@ def test_log_has_a_sample_for_each_repeat_with_its_conversation(finished: Path, 
         assert name == f"samples/{sample['id']}_epoch_{sample['epoch']}.json"
         roles = [message["role"] for message in sample["messages"] if message["role"] != "system"]
         assert roles == ["user", "assistant"] * (len(roles) // 2)
-        ends = [
-            message["metadata"]["Recall"] for message in sample["messages"] if "Recall" in message.get("metadata", {})
-        ]
+        about = [message.get("metadata", {}) for message in sample["messages"]]
+        ends = [own["Recall"] for own in about if "Recall" in own]
         assert ends == [step["Recall"] for step in sample["metadata"]["steps"]]
 
 

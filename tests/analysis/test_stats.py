@@ -617,14 +617,12 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
 
 def test_notes_are_on_a_sheet_of_their_own() -> None:
     """Each once, with the sheets that it is about; a program that reads a sheet of figures finds nothing else there."""
-    sheets = [
-        Sheet(name, ("run", "a"), [("甲", Cell(1))], ["一句话", *more]) for name, more in (("t", ()), ("u", ["x"]))
-    ]
-    content = workbook(sheets)
-    page, notes = Page(content), Page(content, 3)
+    notes = {"t": ["一句话"], "u": ["一句话", "x"]}
+    content = workbook([Sheet(name, ("run", "a"), [("甲", Cell(1))], of) for name, of in notes.items()])
+    page, last = Page(content), Page(content, 3)
     assert page.titles == ["t", "u", "notes"]
     assert page.values == {"A1": "run", "B1": "a", "A2": "甲", "B2": 1.0}
-    assert (notes.row(2), notes.row(3)) == (["一句话", "all"], ["x", "u"])
+    assert (last.row(2), last.row(3)) == (["一句话", "all"], ["x", "u"])
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,8 @@ def commands(scene: Scene) -> dict[str, list[str]]:
         "stats": ["stats", *where],
         "compare": ["compare", PART, WHOLE, *where, *tasks, "--resamples", "1000"],
         "reeval": ["reeval", *where, *tasks, *named],
+        "export": ["export", PART, *where, *tasks],
+        "export log": ["export", PART, *where, *tasks, "--format", "inspect"],
         "reparse": ["reeval", "--reparse", *where, *tasks, *named],
         "resume": ["resume", *where, *tasks, *named],
         "run": run(scene.root, PART),

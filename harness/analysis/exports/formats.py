@@ -34,6 +34,12 @@ class Spool:
     file: BinaryIO
     columns: dict[str, type]
 
+    def add(self, row: JSON) -> int:
+        """Add a row; return 1, for counting."""
+        self.columns.update({name: _wider(self.columns.get(name), value) for name, value in row.items()})
+        self.file.write(orjson.dumps(row) + b"\n")
+        return 1
+
     def rows(self) -> Iterator[dict[str, Scalar]]:
         self.file.seek(0)
         for line in self.file:
@@ -42,14 +48,12 @@ class Spool:
 
 
 def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
-    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` where Parquet needs a package."""
-    writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
+    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` as `check` does."""
     check(form)
+    writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
     with TemporaryFile() as file:
-        spool, count = Spool(file, {}), 0
-        for count, row in enumerate(rows, 1):
-            spool.columns.update({name: _wider(spool.columns.get(name), value) for name, value in row.items()})
-            file.write(orjson.dumps(row) + b"\n")
+        spool = Spool(file, {})
+        count = sum(map(spool.add, rows))
         with atomic.replacing(path, shared=True) as whole:
             writing(spool, whole)
     return count
@@ -76,9 +80,11 @@ def _wider(known: type | None, value: Any) -> type:
 
 def _as(kind: type, value: Any) -> Scalar:
     """Return a value in the type of its column; lists and objects are JSON."""
-    if value is None or type(value) is kind:
-        return value  # type: ignore[no-any-return]
-    return float(value) if kind is float else value if type(value) is str else orjson.dumps(value).decode()
+    if kind is float and value is not None:
+        return float(value)
+    as_json = kind is str and value is not None and type(value) is not str
+    made: Scalar = orjson.dumps(value).decode() if as_json else value
+    return made
 
 
 def _jsonl(spool: Spool, whole: BinaryIO) -> None:

@@ -130,7 +130,7 @@ def _figures(report: Report) -> Iterator[JSON]:
 
 def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
     for record in records(run):
-        steps = steps_of(run.benchmark_class, record, None)
+        steps = steps_of(type(plays.benchmark), record, None)
         yield _sample(run, record, steps, values_of(plays.benchmark, [record])[0], plays.of(record))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal, get_args
 
-import numpy as np
 import orjson
 
 from harness.analysis.exports.plays import COST, Plays, cost
@@ -32,11 +32,10 @@ def rows(run: SavedRun, kind: Rows, plays: Plays | None, benchmark: Benchmark | 
     without `benchmark` users have no values."""
     about = {"run": run.name, "model": run.manifest.identity["model"], "subset": run.files.subset}
     repeat = {"repeat": 1} if run.manifest.repeats > 1 else {}
-    found = {
-        "steps": lambda: (row for record in records(run) for row in steps_of(run.benchmark_class, record, plays)),
-        "users": lambda: users(run, plays, benchmark),
-        "responses": lambda: responses(run),
-    }[kind]()
+    if kind == "responses":
+        found = responses(run)
+    else:
+        found = steps(run, plays) if kind == "steps" else users(run, plays, benchmark)
     return ({**about, "user_id": row.get("user_id"), **repeat, **row, **about} for row in found)
 
 
@@ -52,6 +51,12 @@ def responses(run: SavedRun) -> Iterator[JSON]:
         if completion := completion_of(line):
             plain |= {**completion.data, "response_model": completion.model}
         yield plain
+
+
+def steps(run: SavedRun, plays: Plays | None) -> Iterator[JSON]:
+    """Yield the rows of every user."""
+    cls = run.benchmark_class
+    return (row for record in records(run) for row in steps_of(cls, record, plays))
 
 
 def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JSON]:
@@ -90,7 +95,7 @@ def values_of(benchmark: Benchmark, batch: Sequence[JSON]) -> list[JSON]:
         return [{**of, **_numbers(record)} for of, record in zip(made, batch, strict=True)]
     names = every_name(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record["user_id"]), record) for record in batch])
-    plain = np.where(np.isnan(table), None, table).tolist()
+    plain = [[None if math.isnan(value) else value for value in row] for row in table.tolist()]
     return [{**of, **dict(zip(names, row, strict=False))} for of, row in zip(made, plain, strict=True)]
 
 
