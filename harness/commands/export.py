@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     found, code = _selected(args)
+    if not found:
+        return code
     out = Path(args.out) if args.out else None
     ending = FORMATS.get(out.suffix.lower()) if out else None
     form = args.format or ending or "csv"
@@ -66,7 +68,7 @@ def _selected(args: argparse.Namespace) -> tuple[list[SavedRun], int]:
 
 def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.Namespace) -> int:
     """Write the rows of all runs into one file."""
-    if path.suffix == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
+    if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
     if form != INSPECT:
         atomic.make_folder(path.parent)

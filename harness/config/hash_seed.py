@@ -18,7 +18,8 @@ def fixed(environment: Mapping[str, str]) -> str | None:
 
 
 def fix(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Start this process again with a fixed hash seed if it may play agents: `run --agent`, `resume`, `reeval`, `export`.
+    """Start this process again with a fixed hash seed if it may play agents: `run --agent`, `resume`, `reeval`,
+    `export`.
 
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
     that ignores its environment (`python -I`), or cannot be replaced.

@@ -43,7 +43,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if "seed" in body or any(asked.startswith(one) for one in seen):
             return baseline(body)
         seen.add(asked)
-        return 200, completion("再想想。")
+        reply = orjson.loads(completion("再想想。"))
+        reply["choices"][0]["message"]["reasoning_content"] = "嗯"
+        return 200, orjson.dumps(reply)
 
     with serving(stuttering) as server:
         words = ("--demo", "--platform", "weibo", "--limit", "4", "--repeats", "2")
@@ -114,6 +116,7 @@ def test_responses_are_the_lines_of_their_file(finished: Path, tmp_path: Path) -
     lines = list(load_run(finished / "m").responses())
     assert [row["text"] for row in found] == [line["completion"]["text"] for line in lines]
     assert {(row["model"], row["response_model"]) for row in found} == {("m", "scripted")}
+    assert {row["reasoning"] for row in found} == {"嗯", None}
     assert [(row["user_id"], row["seconds"]) for row in found] == [(line["user_id"], line["seconds"]) for line in lines]
 
 

@@ -37,7 +37,7 @@ class Spool:
     def add(self, row: JSON) -> int:
         """Add a row; return 1, for counting."""
         self.columns.update({name: _wider(self.columns.get(name), value) for name, value in row.items()})
-        self.file.write(orjson.dumps(row) + b"\n")
+        self.file.write(as_json(row) + b"\n")
         return 1
 
     def rows(self) -> Iterator[dict[str, Scalar]]:
@@ -57,6 +57,14 @@ def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
         with atomic.replacing(path, shared=True) as whole:
             writing(spool, whole)
     return count
+
+
+def as_json(data: Any) -> bytes:
+    """Return data of a record as JSON. Raise `BadInput` for what is nested too deeply to be written again."""
+    try:
+        return orjson.dumps(data)
+    except TypeError as error:
+        raise BadInput(f"a record cannot be exported: {error}") from None
 
 
 def check(form: str) -> None:

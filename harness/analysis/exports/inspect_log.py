@@ -16,12 +16,12 @@ from tempfile import TemporaryFile
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-import orjson
-
 from harness import __version__
+from harness.analysis.exports.formats import as_json
 from harness.analysis.exports.plays import Exchange, Played, Plays, cost, seconds
 from harness.analysis.exports.rows import records, steps_of, values_of
 from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
 from harness.model import JSON, Message
@@ -61,7 +61,7 @@ def _add(archive: ZipFile, name: str, data: Any) -> None:
         raise BadInput(f"{name!r} cannot be the name of a sample's file")
     info = ZipInfo(name)  # without the time of day
     info.compress_type = ZIP_DEFLATED
-    archive.writestr(info, orjson.dumps(data))
+    archive.writestr(info, as_json(data))
 
 
 # Header
@@ -130,8 +130,11 @@ def _figures(report: Report) -> Iterator[JSON]:
 
 def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
     for record in records(run):
-        steps = steps_of(type(plays.benchmark), record, None)
-        yield _sample(run, record, steps, values_of(plays.benchmark, [record])[0], plays.of(record))
+        steps, played = steps_of(type(plays.benchmark), record, None), plays.of(record)
+        [values] = values_of(plays.benchmark, [record])
+        with read_of(str(record.get("user_id"))):
+            sample = _sample(run, record, steps, values, played)
+        yield sample
 
 
 def _sample(run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, played: Played | None) -> JSON:

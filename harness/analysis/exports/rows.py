@@ -79,7 +79,8 @@ def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark | None) -> It
         values = values_of(benchmark, batch) if benchmark else [{} for _ in batch]
         for record, own in zip(batch, values, strict=True):
             played = plays.of(record) if plays else None
-            spent = cost(played.exchanges) if played else {**dict.fromkeys(COST), **record.get("usage", {})}
+            with read_of(str(record.get("user_id"))):
+                spent = cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}
             yield {**{name: record[name] for name in ("user_id", "repeat") if name in record}, **own, **spent}
 
 
@@ -94,7 +95,7 @@ def values_of(benchmark: Benchmark, batch: Sequence[JSON]) -> list[JSON]:
     if not has_values(benchmark):
         return [{**of, **_numbers(record)} for of, record in zip(made, batch, strict=True)]
     names = every_name(benchmark)
-    table, _ = raw_rows(benchmark, [Record(str(record["user_id"]), record) for record in batch])
+    table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in batch])
     plain = [[None if math.isnan(value) else value for value in row] for row in table.tolist()]
     return [{**of, **dict(zip(names, row, strict=False))} for of, row in zip(made, plain, strict=True)]
 
