@@ -72,7 +72,7 @@ class Tuning:
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
     tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
     the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only.
+    `auto`: only for an endpoint that answers in streams only. With `batch` requests go by the provider's Batch API.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -89,6 +89,7 @@ class Tuning:
     wait: float = 0.0
     hedge: float = 0.0
     durability: str = DURABILITY
+    batch: bool = False
 
     @property
     def most(self) -> int:

@@ -417,6 +417,17 @@ class AtRisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a run is that goes by batches: the `number` of its last wave, from 1, and what is at the provider: so
+    many `batches`, of so many `requests`, of which it has `completed` some."""
+
+    number: int
+    batches: int
+    requests: int
+    completed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of one run at one moment, for displays. Times in seconds, tokens and requests as counts.
 
@@ -433,6 +444,7 @@ class Snapshot:
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
+    `wave` is None for a run without batches.
     """
 
     name: str
@@ -472,6 +484,7 @@ class Snapshot:
     hedged: int = 0
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
+    wave: Wave | None = None
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -91,6 +91,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         found = address.again(args, provenance, os.environ, first.name, provider, own=own)
         for one in found.addresses:
             usable(one)
+    tuning = options.tuning(args, _lower({**manifest.tuning}, found))
     return Plan(
         name=first.name,
         benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
@@ -98,7 +99,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
         found=found,
-        tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
+        tuning=tuning,
         selection=manifest.selection,
         allowed=frozenset(args.allow),
         source=provenance.get("source"),
@@ -107,7 +108,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
-        price=manifest.price or _price(found, manifest.identity["model"], args),
+        price=manifest.price or prices.in_force(_price(found, manifest.identity["model"], args), tuning.batch),
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 

@@ -18,7 +18,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
 from harness.commands import fetch, reeval
-from harness.config import config_file, models, options, providers
+from harness.config import config_file, models, options, prices, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.defaults import PARSE_RETRIES
@@ -159,6 +159,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
     if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
+    tuning = options.tuning(args, learned | model.pace)
     return Plan(
         name=name,
         benchmark=benchmark,
@@ -166,7 +167,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         tasks=tasks,
         results=args.results_dir,
         found=model.found,
-        tuning=options.tuning(args, learned | model.pace),
+        tuning=tuning,
         selection=_selection(args),
         allowed=frozenset(args.allow),
         restart=args.restart,
@@ -174,7 +175,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
-        price=model.price,
+        price=prices.in_force(model.price, tuning.batch),
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
     )
 

@@ -12,6 +12,7 @@ import anyio
 
 from harness.config.address import key_in
 from harness.config.options import add as add_option
+from harness.config.options import not_negative
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--imitate PROVIDER", f"answer to any model, in the shapes and with the refusals of {', '.join(NAMES)}")
     add("--api-key-file FILE", "refuse requests without the key in this file", type=Path)
     add("--max-concurrency N", "refuse with 429 beyond N requests in flight", type=int)
+    add("--batch-seconds S", "time that a batch of the Batch API takes (default: 0)", type=not_negative, default=0.0)
     add("--seed", "of faults, latencies and baselines (default: 0)", type=int, default=0)
 
 
@@ -52,7 +54,8 @@ def options(args: argparse.Namespace) -> Options:
     elif args.faults is not None:
         raise BadInput("--faults needs --fault-rate, the part of the requests that fail")
     key = key_in(args.api_key_file) if args.api_key_file is not None else None
-    plain = {name: getattr(args, name) for name in ("latency", "jitter", "max_concurrency", "seed", "imitate")}
+    names = ("latency", "jitter", "max_concurrency", "seed", "imitate", "batch_seconds")
+    plain = {name: getattr(args, name) for name in names}
     return Options(faults=faults, key=key, **plain)
 
 

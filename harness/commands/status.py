@@ -6,6 +6,7 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import msgspec
@@ -22,17 +23,19 @@ from harness.cost import Cost, cost_of
 from harness.cost import shown as money
 from harness.defaults import EMBEDDED
 from harness.errors import BadInput
-from harness.model import JSON, RunUsage
+from harness.model import JSON, RunUsage, Wave
+from harness.store.batches import submissions
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import count_line
 from harness.ui.console import console
 from harness.ui.streams import show_json
+from harness.ui.words import plural
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
-COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost", "updated")
+COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost", "waves", "updated")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
@@ -69,7 +72,8 @@ def _percent(row: JSON) -> int | None:
 def _print(rows: list[JSON]) -> None:
     """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
-    there = {"repeats": any("repeats" in row for row in rows), "cost": any(_money(row["cost"]) for row in rows)}
+    there = {name: any(name in row for row in rows) for name in ("repeats", "waves")}
+    there["cost"] = any(_money(row["cost"]) for row in rows)
     columns = [name for name in COLUMNS if there.get(name, True)]
     for name in columns:
         table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
@@ -78,6 +82,7 @@ def _print(rows: list[JSON]) -> None:
         shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
         shown |= {name: f"{row[name]}{more}" for name in TOKENS if row[name] is not None}
         shown["cost"] = _money(row["cost"])
+        shown |= {"waves": _waves_words(row["waves"])} if "waves" in row else {}
         table.add_row(*("" if shown.get(name) is None else str(shown[name]) for name in columns))
     screen = console()
     if not screen.is_terminal:
@@ -110,7 +115,23 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
+        **_waves(run),
     }
+
+
+def _waves(run: SavedRun) -> JSON:
+    """Return how far a run by batches was when its process last looked; nothing for one without batches."""
+    if not (found := submissions(run.files.batches)):
+        return {}
+    left = [one for one in found if one.ended is None and run.manifest.state != COMPLETE]
+    requests, completed = sum([len(one.places) for one in left]), sum([one.completed for one in left])
+    wave = Wave(max([one.wave for one in found]), len(left), requests, completed)
+    return {"waves": asdict(wave)}
+
+
+def _waves_words(wave: JSON) -> str:
+    left = f" ({plural(wave['batches'], 'batch', 'batches')}, {wave['completed']}/{wave['requests']})"
+    return f"{wave['number']}{left if wave['batches'] else ''}"
 
 
 def _usage(run: SavedRun) -> JSON:

@@ -167,6 +167,8 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--wait S", words, type=seconds_or_none)
     words = "send what takes N times the 99th percentile, such as 3, a second time; can pay twice (default: 0, never)"
     add(group, "--hedge N", words, type=hedge)
+    words = "send requests by the provider's Batch API, in waves: within a day, for half the price at most providers"
+    add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
 

@@ -15,10 +15,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import aiohttp
+import orjson
 from msgspec import structs
 from yarl import URL
 
@@ -31,8 +32,8 @@ from harness.endpoint.error_phrases import one_line
 from harness.endpoint.pool import Response, Reusing, exchange, head, hung_up
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
-from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
-from harness.model import Completion
+from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
+from harness.model import JSON, Completion
 
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
@@ -75,6 +76,7 @@ class Client:
         check(address)
         parts = urlsplit(address.url)
         base = parts._replace(path=parts.path.rstrip("/").removesuffix("/chat/completions"))
+        self._base = base
         self._url = base._replace(path=base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
         self._way = connection(address, connections)
@@ -82,7 +84,7 @@ class Client:
         self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
         self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self._errors)
         self._shown = address.shown
-        self._without_secrets = Scrubber(secrets(address, self._way.via, self._public), self._public)
+        self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
@@ -148,7 +150,7 @@ class Client:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
-                    content = await _whole(response)
+                    content = await _whole(response.content)
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_REPLY)
             headers = response.headers
@@ -183,6 +185,63 @@ class Client:
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
             completion = self._vetted(completion)
         return Received(completion, self._shown, first_token)
+
+    def judged(self, status: int, reply: JSON, body: bytes) -> Received:
+        """Return what the reply to `body` settles that a batch's results contain. Raise as `send` does."""
+        try:
+            if 200 <= status < 300:
+                completion = replies.completion_of(reply)
+            else:
+                completion = replies.refused(status, {}, orjson.dumps(reply), datetime.now(UTC), body)
+        except HarnessError as error:
+            raise self._scrubbed(self._named(error)) from None
+        return Received(self._vetted(completion), self._shown)
+
+    async def call(
+        self, path: str, query: str = "", *, data: bytes | aiohttp.FormData | None = None, into: BinaryIO | None = None
+    ) -> JSON:
+        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write the reply `into` a
+        file, and return nothing of it. Raise `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`."""
+        whole = self._base._replace(
+            path=self._base.path + path, query="&".join(filter(None, (self._base.query, query)))
+        )
+        headers = {name: value for name, value in self._headers.items() if name != "Content-Type"}
+        if isinstance(data, bytes):
+            headers["Content-Type"] = "application/json"
+        patience = aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=self._timeout)
+        try:
+            async with (
+                aiohttp.ClientSession(connector=self._connector, connector_owner=False, timeout=patience) as session,
+                session.request(
+                    "GET" if data is None else "POST",
+                    URL(whole.geturl()),
+                    data=data,
+                    headers=headers,
+                    proxy=self._proxy,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                if into is not None and response.status == 200:
+                    async for block in response.content.iter_any():
+                        _write(into, block)
+                    return {}
+                content = await _whole(response.content)
+        except self._errors as error:
+            error.__traceback__ = None  # as above
+            raise self._scrubbed(self._mapped(error)) from None
+        return self._object(response, content)
+
+    def _object(self, response: aiohttp.ClientResponse, content: bytes) -> JSON:
+        """Return the object that a plain call was answered with. Raise as `call` does."""
+        try:
+            if not 200 <= response.status < 300:
+                replies.refused(response.status, response.headers, content, datetime.now(UTC))
+                raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
+            if (made := replies.decoded(content)) is None:
+                raise TransportFault("bad_json", "the reply is not whole JSON")
+        except HarnessError as error:
+            raise self._scrubbed(self._named(error)) from None
+        return made
 
     async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> Response:
         """Return a reply to its head. Send once more if the server closed a connection that it may have found idle.
@@ -240,7 +299,7 @@ class Client:
 
         A model's name without any is not checked again.
         """
-        hide, reason, refusal = self._without_secrets, completion.finish_reason, completion.refusal
+        hide, reason, refusal = self.hide, completion.finish_reason, completion.refusal
         model = completion.model and hide(completion.model)
         if model == completion.model:
             self._served = model
@@ -309,8 +368,8 @@ class Client:
     def _scrubbed(self, error: HarnessError) -> HarnessError:
         """Remove the key and other secrets, which some endpoints echo, from an error."""
         if isinstance(error, CallError):
-            error.detail = self._without_secrets(error.detail)
-        error.args = tuple(map(self._without_secrets, error.args))
+            error.detail = self.hide(error.detail)
+        error.args = tuple(map(self.hide, error.args))
         return error
 
 
@@ -332,9 +391,9 @@ async def _linger(response: Response) -> None:
         response.close()
 
 
-async def _whole(response: Response) -> bytes:
+async def _whole(content: aiohttp.StreamReader) -> bytes:
     """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
-    content, blocks, size, ended = response.content, [], 0, False
+    blocks, size, ended = [], 0, False
     while not ended:
         ended = content.is_eof()  # then all that is left is there
         block = content.read_nowait() if ended else await content.readany()
@@ -343,6 +402,13 @@ async def _whole(response: Response) -> bytes:
             raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
         blocks.append(block)
     return b"".join(blocks)
+
+
+def _write(into: BinaryIO, block: bytes) -> None:
+    try:
+        into.write(block)
+    except OSError as error:  # else it would be taken for one of the connection
+        raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
 
 
 def _behind_socks(error: Exception) -> Exception:

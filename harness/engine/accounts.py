@@ -13,11 +13,13 @@ from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan
+from harness.endpoint.batches import BatchApi
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
+from harness.engine.batches import Batches
 from harness.engine.lane import Lane, Player, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
@@ -124,11 +126,14 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
     endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
     clients, lanes = Clients(), []
     for one in openings:
-        limiter, findings = Limiter(one.account.slots), Findings(one.runs, time.monotonic)
+        batch = one.plan.tuning.batch
+        limiter = Limiter(_slots_for_all(one.runs) if batch else one.account.slots)
+        findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
         transport, where = await open_transport(one.route, addresses, clients, listener, held)
-        lanes.append(_lane(one, findings, limiter, transport, where, play_here))
+        api = BatchApi(clients[one.account.number, addresses[0]]) if batch else None
+        lanes.append(_lane(one, findings, limiter, transport, where, play_here, api))
     return lanes
 
 
@@ -151,17 +156,28 @@ def _lane(
     transport: Transport[Any],
     where: Callable[[str], str],
     player: Player,
+    api: BatchApi | None = None,
 ) -> Lane:
-    plan, tuning = one.plan, one.plan.tuning
+    """Return the lane of an opening, which goes by batches where there is an `api` for them."""
+    plan, tuning, route = one.plan, one.plan.tuning, one.route
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
+    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic), None
+    if api is not None:
+        batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
     return Lane(
         plan.name,
         findings,
-        Caller(transport, limiter, limits, clock=time.monotonic),
+        caller,
         seed=plan.selection["sample_seed"],
         requested=one.account.tuning.concurrency,
         power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
         player=player,
+        batches=batches,
     )
+
+
+def _slots_for_all(runs: Sequence[Run]) -> Slots:
+    """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
+    return Slots(FixedControl(sum([len(run.remaining) for run in runs])), time.monotonic)

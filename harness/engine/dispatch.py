@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import random
 
+import anyio.lowlevel
+
 from harness.endpoint.limiter import Slots
 from harness.engine.lane import Lane
+
+STARTS_AT_ONCE = 64
+"""Users that start before others have a turn; with batches all start at once."""
 
 
 class Dispatch:
@@ -24,7 +29,7 @@ class Dispatch:
 
     async def serve(self) -> None:
         """Return once every lane has started all its users, or is stopping."""
-        left = list(self.lanes)
+        left, started = list(self.lanes), 0
         while left:
             for lane in left:
                 if not lane.has_more:
@@ -33,6 +38,9 @@ class Dispatch:
             free = self._with_room(left)
             if free:
                 self._start_one(free)
+                started += 1
+                if started % STARTS_AT_ONCE == 0:
+                    await anyio.lowlevel.checkpoint()
             elif left:
                 await self.slots.changed()
 

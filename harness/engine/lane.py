@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ import numpy as np
 
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import HEDGED, Caller
+from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
 from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
@@ -37,7 +39,7 @@ from harness.errors import (
     TransportFault,
     WorkersStopped,
 )
-from harness.model import JSON, Completion, Failure, Snapshot
+from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
@@ -53,7 +55,8 @@ class Lane:
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
-    `player` plays a user, by default in this process.
+    `player` plays a user, by default in this process. `batches` settle the requests instead of the caller, which then
+    has the counts alone.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class Lane:
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
         player: Player | None = None,
+        batches: Batches | None = None,
     ) -> None:
         self.caller = caller
+        self.batches = batches
         self._player = player or play_here
         self.runs = findings.runs
         self.ending: HarnessError | None = None
@@ -94,16 +99,29 @@ class Lane:
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self.commit.serve)
+                if self.batches:
+                    background.start_soon(self.guarded, partial(self.batches.serve, self._all_wait, self.commit.saved))
                 await self._all_started.wait()
             background.cancel_scope.cancel()
         if not isinstance(self.ending, MachineError):
-            await self.guarded(self.commit.flush)
+            await self.guarded(self._flush)
         self.over = True
 
     @property
     def has_more(self) -> bool:
         """Return whether users wait to be started; a stopping lane starts none."""
         return bool(self.schedule) and self.ending is None
+
+    async def _flush(self) -> None:
+        """Sync what nobody waits for any more."""
+        await self.commit.flush()
+        if self.batches:
+            self.batches.finish()
+
+    def _all_wait(self) -> bool:
+        """Return whether every user has started, and each that has not ended waits for a batch."""
+        assert self.batches is not None
+        return not self.schedule and self.batches.users_waiting >= self.in_play
 
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
@@ -158,7 +176,8 @@ class Lane:
     def snapshot(self) -> Snapshot:
         longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
-        return self.progress.snapshot(self.schedule.remaining_steps, longest, stopping, self.over)
+        wave = self.batches.wave if self.batches else None
+        return self.progress.snapshot(self.schedule.remaining_steps, longest, stopping, self.over, wave)
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do some work; an error after which no user can go on ends the lane, or all lanes."""
@@ -298,17 +317,30 @@ class User:
         lane, reusable = self.lane, self.run.reusable
         if reply := reusable.reply(request, nth) if reusable else None:
             lane.progress.replayed += 1
+            self._save(request, nth, reply)
+            completion = reply.completion
+        elif lane.batches is not None:
+            assert isinstance(body, bytes)  # users are played in this process
+            completion = await lane.batches.settle(self, body, request, nth)
         else:
-            reply = await lane.caller.complete(body, rank, self.name, self._warn)
-            self.busy += reply.seconds
-            self.settled += 1
-        self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
-        lane.step_done(self)
+            reply = await lane.caller.complete(body, rank, self.name, self.warn)
+            self.keep(request, nth, reply)
+            completion = reply.completion
         if lane.commit.power:
             await lane.commit.saved()
-        return reply.completion
+        return completion
 
-    def _warn(self, fault: TransportFault, number: int) -> None:
+    def keep(self, request: str, nth: int, reply: Reply) -> None:
+        """Save a new reply to a request."""
+        self.busy += reply.seconds
+        self.settled += 1
+        self._save(request, nth, reply)
+
+    def _save(self, request: str, nth: int, reply: Reply) -> None:
+        self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
+        self.lane.step_done(self)
+
+    def warn(self, fault: TransportFault, number: int) -> None:
         run = self.run
         if fault.kind == HEDGED:
             tuning = run.manifest.tuning

@@ -35,10 +35,22 @@ from harness.engine.run import NOT_REPORTED, Run
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
+from harness.store.batches import outstanding
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
 from harness.store.log import objects
-from harness.store.manifest import RUNNING, STOPPED, Manifest, Provenance, Times, differences, load, part_of, shown
+from harness.store.manifest import (
+    COMPLETE,
+    RUNNING,
+    STOPPED,
+    Manifest,
+    Provenance,
+    Times,
+    differences,
+    load,
+    part_of,
+    shown,
+)
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex
 
@@ -78,6 +90,8 @@ def _locked(files: RunFiles, held: ExitStack) -> Part:
     manifest = load(files.manifest)
     if manifest is None:
         raise BadInput(f"{files.manifest} no longer exists")
+    if manifest.state != COMPLETE and outstanding(files):
+        raise BadInput(f"{files.folder}: batches of it may be at the provider: resume this part first")
     return Part(files, manifest)
 
 

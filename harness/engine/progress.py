@@ -12,7 +12,7 @@ from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
 from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
-from harness.model import JSON, AtRisk, Money, Snapshot, Warned
+from harness.model import JSON, AtRisk, Money, Snapshot, Warned, Wave
 from harness.ui.streams import tell
 
 STRAGGLERS_NAMED = 3
@@ -183,7 +183,9 @@ class Progress:
             "runs": 1 + len(others),
         }
 
-    def snapshot(self, steps: int, longest: int, stopping: str | None, over: bool) -> Snapshot:
+    def snapshot(
+        self, steps: int, longest: int, stopping: str | None, over: bool, wave: Wave | None = None
+    ) -> Snapshot:
         """Return the state of now. `steps` remain of all users, `longest` of the user with the longest chain;
         `stopping` is why the lane ends early, if it does; `over` means that it has ended."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
@@ -193,6 +195,8 @@ class Progress:
         mean = latency.mean
         step_seconds = mean if mean is None or per_step is None else mean * per_step
         eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, outage > 0)
+        if wave is not None and step_seconds is not None:
+            eta, chain_bound = longest * step_seconds, True  # a step of all users takes a wave
         bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
         at_most = eta is not None and bound > eta
         warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
@@ -234,6 +238,7 @@ class Progress:
             over=over,
             awaited=self._caller.wait_left if outage else 0.0,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
+            wave=wave,
         )
 
     def _counts(self) -> Counts:

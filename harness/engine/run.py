@@ -29,10 +29,12 @@ from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, RunUsage, SubsetProgress
 from harness.store import fetched
+from harness.store.batches import outstanding
 from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, differences, load
 from harness.store.reuse import SavedReplies
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
+from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark", "price", "data_set", "reused"}
@@ -40,6 +42,10 @@ NOT_REPORTED |= {"origin", "benchmark", "price", "data_set", "reused"}
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
 """What sessions found out or counted, in addition to what a command gives."""
+
+BATCHES = "batches"
+GIVE_UP = f"--no-batch --allow {BATCHES}"
+"""How a run goes on without the replies of its batches, and pays for these requests again."""
 
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
@@ -220,6 +226,9 @@ def open_run(
     for words in _state(run, old, plan.price, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
+        if (left := outstanding(files)) and not plan.tuning.batch and BATCHES not in plan.allowed:
+            left_there = plural(len(left), "batch", "batches")
+            raise BadInput(f"{label}: {left_there} of it may be at the provider: use --batch, or {GIVE_UP}")
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
         manifest.state, manifest.results_sha256 = RUNNING, None
         manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users

@@ -53,6 +53,7 @@ from harness.errors import (
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
+from harness.store.batches import outstanding
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -78,6 +79,8 @@ def launch(
 
     `observe` gets snapshots instead of the display.
     """
+    if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
+        raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
@@ -134,6 +137,8 @@ def _notices(plan: Plan) -> Iterator[str]:
         if note := plan.benchmark.note_on_baselines:
             yield note
         return
+    if plan.tuning.batch and len(plan.found.addresses) > 1:
+        raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
@@ -293,6 +298,8 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
+            if plan.tuning.batch and (left := sum([len(outstanding(run.store.files)) for run in runs])):
+                self._say(f"{label}{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
         for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:

@@ -28,12 +28,13 @@ from harness.benchmarks import registry
 from harness.errors import BadInput, MachineError
 from harness.model import Baseline
 from harness.serve import calls, faults, imitate, stream, wire
+from harness.serve.batches import Batches
 from harness.serve.faults import Choice, FaultPlan, HttpReply
 from harness.serve.stream import Manner
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
-PATHS = "POST /v1/chat/completions, GET /v1/models, /v1/models/MODEL, /health or /stats"
+PATHS = "POST /v1/chat/completions, /v1/files, /v1/batches, GET /v1/models, /v1/models/MODEL, /health or /stats"
 MODELS: Mapping[str, Baseline] = registry.baselines()
 """The functions that answer, by model."""
 BAD_KEY = HttpReply(401, faults.error_body("this is not the key", "invalid_request_error", "invalid_api_key"))
@@ -52,7 +53,7 @@ class Options:
     Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
     any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served in addition to
     `MODELS`, by model; a request on which one of them fails is refused with 400. `strict`: what OpenAI would refuse
-    is refused, unless another provider is imitated. Raise `BadInput`.
+    is refused, unless another provider is imitated. A batch takes `batch_seconds`. Raise `BadInput`.
     """
 
     latency: float = 0.0
@@ -64,6 +65,7 @@ class Options:
     key: str | None = field(default=None, repr=False)
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     strict: bool = True
+    batch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency) and self.latency >= 0):
@@ -101,6 +103,9 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     app.router.add_get("/v1/models/{model:.+}", endpoint.model)
     app.router.add_get("/health", endpoint.health)
     app.router.add_get("/stats", endpoint.stats)
+    for method, path, handler in endpoint.batches.routes():
+        app.router.add_route(method, path, endpoint.guarded(handler))
+    app.on_shutdown.append(endpoint.batches.close)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING)
     await runner.setup()
     try:
@@ -132,7 +137,19 @@ class _Endpoint:
         self._tries: Counter[bytes] = Counter()
         self._faults: Counter[str] = Counter()
         self._in_flight = 0
-        self._counts = dict.fromkeys(("requests", "most_in_flight", "completed", "streamed", "foreign_keys"), 0)
+        self._arrivals = 0.0, 0.0
+        names = ("requests", "batched", "most_in_flight", "completed", "streamed", "foreign_keys")
+        self._counts = dict.fromkeys(names, 0)
+        self.batches = Batches(self._batched, options.batch_seconds, options.faults)
+
+    def guarded(self, handler: Handler) -> Handler:
+        """Return a handler that refuses requests without the key."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            refusal = self._foreign(request)
+            return refusal if refusal is not None else await handler(request)
+
+        return handle
 
     async def models(self, request: web.Request) -> web.Response:
         if (refusal := self._foreign(request)) is not None:
@@ -150,13 +167,18 @@ class _Endpoint:
         return wire.respond(HttpReply(200, b'{"status":"ok"}'))
 
     async def stats(self, request: web.Request) -> web.Response:
-        """Return the counts. `requests` are all for completions, including refused and malformed ones; `completed` got
-        their completion, `streamed` got it as a stream; `foreign_keys` came without the key.
+        """Return the counts. `requests` are all for completions, including refused and malformed ones, and `batched`
+        are lines of batches; `completed` got their completion, `streamed` got it as a stream; `foreign_keys` came
+        without the key. `seconds` are those between the first and the last request.
         """
-        counts = {**self._counts, "distinct_bodies": len(self._tries), "faults": self._faults}
+        first, last = self._arrivals
+        counts: dict[str, Any] = {**self._counts, **self.batches.counts, "seconds": round(last - first, 3)}
+        counts |= {"distinct_bodies": len(self._tries), "faults": self._faults + self.batches.faults}
         return wire.respond(HttpReply(200, orjson.dumps(counts)))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
+        now = time.monotonic()
+        self._arrivals = self._arrivals[0] or now, now
         self._counts["requests"] += 1
         body = await request.read()
         if (refusal := self._foreign(request)) is not None:
@@ -202,6 +224,27 @@ class _Endpoint:
         body = orjson.dumps(self._reply(call, digest, fault))
         self._counts["completed"] += 1
         return wire.respond(HttpReply(200, body))
+
+    def _batched(self, body: bytes) -> HttpReply:
+        """Answer a line of a batch: as a request by itself would be, but for faults that only a connection has."""
+        self._counts["batched"] += 1
+        try:
+            call = calls.read(body, self._openai)
+        except web.HTTPException as error:
+            return HttpReply(error.status, (error.text or "").encode())
+        if refused := self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None):
+            return refused
+        digest = blake2b(body, digest_size=16).digest()
+        self._tries[digest] += 1
+        fault = self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+        if fault:
+            self._faults[fault] += 1
+        if fault and fault not in faults.CONTENT:
+            if self._imitation and fault in faults.REFUSALS:
+                return self._imitation.errors[fault].reply(call["model"])
+            return faults.TOO_MANY if fault.startswith("429") else HttpReply(500, faults.FAILED)
+        self._counts["completed"] += 1
+        return HttpReply(200, orjson.dumps(self._reply(call, digest, fault)))
 
     async def _fail(self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str) -> web.StreamResponse:
         """Send the reply in place of a completion."""

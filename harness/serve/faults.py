@@ -37,7 +37,16 @@ PASSING = ("rate_limit", "overloaded")
 LASTING = ("quota", "arrears", "input_filter", "context_length", "unknown_model", "bad_key", "bad_parameter")
 REFUSALS = (*PASSING, *LASTING)
 """Errors in the words of an imitated provider, which need not have all of them."""
-GROUPS = {"transport": TRANSPORT, "stream": STREAM, "content": CONTENT, "refusals": REFUSALS}
+STEPS = {
+    "upload": ("upload-refused", "upload-500", "upload-lost"),
+    "create": ("create-refused", "create-500", "create-lost"),
+    "poll": ("poll-500",),
+    "download": ("download-cut",),
+    "batch": ("batch-expired", "batch-cancelled", "batch-failed"),
+}
+"""What each step of the Batch API can do wrong; `-500` and `-lost` come after the step was accepted."""
+BATCH = tuple(kind for kinds in STEPS.values() for kind in kinds)
+GROUPS = {"transport": TRANSPORT, "stream": STREAM, "content": CONTENT, "refusals": REFUSALS, "batch": BATCH}
 _DRAWN_AGAIN = (*TRANSPORT, *STREAM, *PASSING)
 _DRAWN_ONCE = (*CONTENT, *LASTING)
 
@@ -65,6 +74,10 @@ class FaultPlan:
         """Return the fault of a body (or its digest) at its n-th try, None for none."""
         passing = self._pick(_DRAWN_AGAIN, uniform(self.seed, "transport", body, attempt))
         return passing or self._pick(_DRAWN_ONCE, uniform(self.seed, "content", body))
+
+    def draw_step(self, step: str, time: int) -> str | None:
+        """Return the fault of a step of the Batch API at its n-th time, None for none."""
+        return self._pick(STEPS[step], uniform(self.seed, step, b"", time))
 
     def against(self, provider: str | None, has: Collection[str]) -> FaultPlan:
         """Return the plan for an imitated provider (None for none) that `has` these refusals.

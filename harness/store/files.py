@@ -13,6 +13,7 @@ class RunFiles:
         self.results = folder / f"inference_results_{subset}.jsonl"
         self.responses = folder / f"responses_{subset}.jsonl"
         self.failures = folder / f"failures_{subset}.jsonl"
+        self.batches = folder / f"batches_{subset}.jsonl"
         self.manifest = folder / f"run_{subset}.json"
         self.events = folder / f"run_{subset}.log"
         self.lock = folder / f"run_{subset}.lock"

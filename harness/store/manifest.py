@@ -108,6 +108,7 @@ class Tuning(TypedDict, total=False):
     hedge: Annotated[float, Meta(ge=0)]
     hedged: Count
     durability: Durability
+    batch: bool
     learned_limit: Slots
 
 

@@ -21,6 +21,7 @@ from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Repl
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
+from harness.store.batches import BatchJournal
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
@@ -81,7 +82,8 @@ class RunStore:
     def set_aside_everything(self) -> None:
         """Set an earlier run aside (`--restart`), its manifest last: results without one are another program's."""
         files = self.files
-        paths = files.results, files.responses, files.failures, files.events, *files.reports, files.manifest
+        logs = files.results, files.responses, files.failures, files.batches, files.events
+        paths = *logs, *files.reports, files.manifest
         set_aside_any(paths, self._stamp, self._disk)
 
     @property
@@ -99,7 +101,14 @@ class RunStore:
                 self._disk.unlink(files.failures)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
-        set_aside_any([files.failures], self._stamp, self._disk)
+        set_aside_any([files.failures, files.batches], self._stamp, self._disk)
+
+    def batches(self) -> BatchJournal:
+        """Repair and open the journal of the run's batches; it is closed with the other logs."""
+        log.repair(self.files.batches, self._disk)
+        self._logs.append(log.AppendLog(self.files.batches, self._disk))
+        sync_folder(self.files.folder, self._disk)
+        return BatchJournal(self._logs[-1], self._clock)
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
         """Keep the bytes of prompts and agents with the results; other files of the same name are set aside."""

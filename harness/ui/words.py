@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.cost import shown
-from harness.model import Snapshot, Warned
+from harness.model import Snapshot, Warned, Wave
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
@@ -27,7 +27,10 @@ class Piece:
 
 
 def in_flight(s: Snapshot) -> list[Piece]:
-    """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight."""
+    """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight; of a run
+    that goes by batches its wave, and what the provider has completed of it."""
+    if s.wave is not None:
+        return [*at_provider(s.wave), *(Piece(reason, style="yellow") for reason in held_back(s))]
     digits = len(str(max(s.limit, s.requested or 0)))
     requested = "auto" if s.requested is None else str(s.requested)
     resting = 0 if s.outage else s.backing_off  # in an outage all wait for its end
@@ -37,6 +40,16 @@ def in_flight(s: Snapshot) -> list[Piece]:
         Piece(f"{resting} backing off", 12 + digits),
     ]
     return parts + [Piece(reason, style="yellow") for reason in held_back(s)]
+
+
+def at_provider(wave: Wave) -> list[Piece]:
+    digits = len(str(wave.requests))
+    batches = plural(wave.batches, "batch", "batches")
+    return [
+        Piece(f"wave {wave.number}", 8),
+        Piece(f"{batches} in progress", 22),
+        Piece(f"{wave.completed:>{digits}}/{wave.requests} requests completed by the provider"),
+    ]
 
 
 def held_back(s: Snapshot) -> list[str]:
@@ -56,7 +69,7 @@ def held_back(s: Snapshot) -> list[str]:
     if taken and s.in_flight < s.limit:
         return ["other runs use the remaining slots"]
     left = users_left(s)
-    if not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
+    if not s.wave and not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
         return [f"only {plural(left, 'user')} left"]
     return []
 
@@ -203,8 +216,9 @@ def count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str, several: str | None = None) -> str:
+    """Return a number with its noun; `several` is a plural that does not end in s alone."""
+    return f"{number} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def brief(seconds: float) -> str:

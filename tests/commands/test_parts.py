@@ -19,7 +19,9 @@ from harness.engine import merge
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.store.disk import Disk
+from harness.store.files import RunFiles
 from harness.store.lock import RunLock
+from harness.store.log import seal
 from harness.store.manifest import load
 from harness.store.tasks import TaskIndex
 from tests.commands.test_commands import RESULTS, lines_of, report, run, write_tasks
@@ -262,6 +264,12 @@ def no_prompt(results: Path) -> None:
         path.unlink()
 
 
+def submitted(results: Path) -> None:
+    files = RunFiles(results / "recency.part2of4", "weibo")
+    files.batches.write_bytes(seal({"what": "intend", "label": "harness-1", "wave": 1, "requests": []}))
+    edit(files.manifest, lambda made: made.update(state="stopped", results_sha256=None))
+
+
 def taken(results: Path) -> None:
     (results / "recency").mkdir()
 
@@ -278,6 +286,7 @@ REFUSED = {
     changed: "has changed since its run was complete",
     no_subset: "has no run of zhihu",
     no_prompt: "has no prompt_own.txt",
+    submitted: "may be at the provider",
     taken: "exists: give the run another name",
 }
 

@@ -130,6 +130,15 @@ def test_price_in_a_batch_is_the_factor_of_every_price() -> None:
     assert (half.prompt, half.cached, half.completion) == (Decimal("0.15"), Decimal("0.015"), Decimal("0.55"))
 
 
+def test_run_by_batches_has_their_price_where_it_is_known() -> None:
+    """Else the usual one, which it does not exceed."""
+    price = Price(currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"))
+    halved = msgspec.structs.replace(price, batch=Decimal("0.5"))
+    assert prices.in_force(halved, True) == halved.in_batch
+    assert prices.in_force(halved, False) == halved
+    assert prices.in_force(price, True) == price and prices.in_force(None, True) is None
+
+
 def test_currencies_are_added_apart() -> None:
     """And never converted."""
     one, other = Money(Decimal("0.1"), "USD"), Money(Decimal("0.2"), "CNY", about=True)

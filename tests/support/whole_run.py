@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import orjson
 
 from harness.benchmarks.reports import encoded
 from harness.chat import Chat
+from harness.endpoint.batches import MOST_REQUESTS
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
+from harness.engine.batches import Batches
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
@@ -37,6 +40,7 @@ from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.chains import Chains, Endpoint, no_wait, task_lines
 from tests.support.disks import Death, FaultyDisk
+from tests.support.provider import Provider, at_once
 
 USERS = {"甲": 2, "乙": 1, "丙": 3, "丁": 2}
 LIMIT = 2
@@ -100,16 +104,32 @@ async def hiccup(user: str, before: int) -> None:
         raise TransportFault("http_503", "busy")
 
 
-class WholeRun:
-    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all processes."""
+def hurried() -> float:
+    """A thousand seconds a second: for pauses between batches."""
+    return 1000.0 * anyio.current_time()
 
-    def __init__(self, folder: Path, users: Mapping[str, int] = USERS, *, power: bool = False) -> None:
+
+class WholeRun:
+    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all processes. With a
+    `provider` it goes by batches, each of whose operations `step` does, or the disk, which may fail there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        users: Mapping[str, int] = USERS,
+        *,
+        power: bool = False,
+        provider: Provider | None = None,
+        most_requests: int = MOST_REQUESTS,
+    ) -> None:
         self.root = folder
         self.files = RunFiles(folder / "results" / "run", "weibo")
         self.shown: Counter[str] = Counter()
+        self.step: Callable[[Callable[[], Any]], Any] = at_once
         self.answered: list[Counter[str]] = []
         self._users = users
         self._power = power
+        self._provider, self._most_requests = provider, most_requests
         self._tasks = folder / "tasks.jsonl"
         if not self._tasks.exists():
             self._tasks.write_text(task_lines(users), encoding="utf-8")
@@ -153,6 +173,8 @@ class WholeRun:
             store.set_aside_report()
             store.keep_files(benchmark.files)
             made.save(files.manifest, disk)
+            if self._provider is not None:
+                self._provider.step = partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step
             anyio.run(self._play, job, endpoint)
         elif made.state == COMPLETE:
             return made
@@ -166,9 +188,18 @@ class WholeRun:
 
     async def _play(self, job: Run, endpoint: Endpoint) -> None:
         clock = anyio.current_time
-        limiter = Limiter(Slots(FixedControl(LIMIT), clock))
+        limit, findings, batches = LIMIT, Findings([job], clock), None
+        if self._provider is not None:
+            limit = len(job.remaining)
+        limiter = Limiter(Slots(FixedControl(limit), clock))
         caller = Caller(endpoint, limiter, Limits(2, 900.0), clock=clock, sleep=no_wait, rng=random.Random(0))
-        lane = Lane("run", Findings([job], clock), caller, seed=1, requested=LIMIT, power=self._power, clock=clock)
+        if self._provider is not None:
+            most = self._most_requests
+            batches = Batches(
+                self._provider, caller, findings, clock=hurried, sleep=no_wait, rng=random.Random(0), most_requests=most
+            )
+        power = self._power
+        lane = Lane("run", findings, caller, seed=1, requested=limit, power=power, clock=clock, batches=batches)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:
             raise lane.ending
@@ -184,7 +215,7 @@ class WholeRun:
         return Manifest(
             subset="weibo",
             identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},
-            provenance={"endpoint": "http://x", "key_from": None, "harness": "0"},
+            provenance={"endpoint": "http://x", "key_from": None, "harness": "0", "quirks": [], "quirks_used": []},
             tuning={},
             tasks={"path": "tasks.jsonl", "sha256": index.sha256, "users": len(index)},
             selection={"ratio": 1.0, "sample_seed": 0},

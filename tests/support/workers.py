@@ -102,7 +102,7 @@ class Fake:
         with another_loop():
             heard = self.player.turn(m.encode(arrived), seconds)
         await self._delayed(seconds)
-        self.outbox += m.to_driver(heard)
+        self.outbox += [message for message in m.to_driver(heard) if not isinstance(message, m.Worked)]
         most = len(self.outbox) if self.loss is None else self.loss.after - self.heard
         given = self._cut(self.outbox, most)
         self.heard += len(given)
@@ -168,7 +168,7 @@ class Yard:
     def _started(self, number: int) -> Fake:
         loop, connect = VirtualLoop(), partial(_scripted, self.endpoint)
         with another_loop():
-            made = Player(self._parts, self._contents, (1, 1), loop, connect)
+            made = Player(self._parts, self._contents, (1, 1), loop, connect, cpu=lambda: 0.0)
         loss = self.losses[number] if number < len(self.losses) else None
         rng = None if self.seed is None else random.Random(f"{self.seed} {number}")
         self.workers.append(Fake(f"{number}", made, loop, loss, rng))

@@ -19,12 +19,12 @@ from harness.cost import rounded
 from harness.endpoint.latency import REPLIES, Latency
 from harness.engine.progress import time_to_go
 from harness.engine.recent import Rates, Warnings
-from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
+from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned, Wave
 from harness.ui import progress, words
 from harness.ui.board import Board, view
 from harness.ui.cells import Screen
 from harness.ui.console import SharedConsole, console
-from harness.ui.progress import LiveDisplay, PlainDisplay, display, wrapped
+from harness.ui.progress import LiveDisplay, PlainDisplay, display, lines, wrapped
 
 EXPECTED = Path(__file__).parent / "dashboard"
 """What is shown, as it was looked at and found good."""
@@ -104,6 +104,16 @@ def test_dashboard_at_160_columns() -> None:
     """A run that syncs tells users and milliseconds that a power loss could take."""
     risk = AtRisk(2, 0.042, synced=True)
     assert shown((snapshot(SCORED, SUBSET, **(FULL | {"at_risk": risk})),), 160) == expected("160")
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_run_by_batches_shows_its_wave_instead_of_requests_in_flight(others: int) -> None:
+    """By itself and next to another run, on a terminal and in a log: wave, batches, and requests that are completed."""
+    run = snapshot(SCORED, wave=Wave(3, 2, 600, 420), limit=5555)
+    runs = (run, *[snapshot(SCORED, name="gpt-5-mini") for _ in range(others)])
+    for text in ("\n".join(shown(runs, 120, 40)), lines(runs)):
+        assert "wave 3" in text and "2 batches" in text and "420/600" in text
+        assert "5555" not in text
 
 
 def test_two_runs_fit_a_small_terminal() -> None:

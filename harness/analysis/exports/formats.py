@@ -51,11 +51,10 @@ def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
     """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` as `check` does."""
     check(form)
     writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
-    with TemporaryFile() as file:
+    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
         spool = Spool(file, {})
         count = sum(map(spool.add, rows))
-        with atomic.replacing(path, shared=True) as whole:
-            writing(spool, whole)
+        writing(spool, whole)
     return count
 
 

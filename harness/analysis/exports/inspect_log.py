@@ -41,7 +41,7 @@ SHORT = 1000
 def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int:
     """Write the log of a run; return the number of its samples. A user that cannot be played again has no messages."""
     summaries, usage = list[JSON](), Counter[str]()
-    with TemporaryFile() as file:
+    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
         with ZipFile(file, "w", ZIP_DEFLATED) as archive:
             _add(archive, "_journal/start.json", {"version": VERSION, "eval": _eval(run), "plan": _plan(run)})
             for sample in _samples(run, plays):
@@ -51,8 +51,7 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
             _add(archive, "summaries.json", summaries)
             _add(archive, "header.json", _header(run, report, len(summaries), dict(usage)))
         file.seek(0)
-        with atomic.replacing(path, shared=True) as whole:
-            shutil.copyfileobj(file, whole)
+        shutil.copyfileobj(file, whole)
     return len(summaries)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Literal, get_args
 
@@ -61,8 +61,7 @@ def steps(run: SavedRun, plays: Plays | None) -> Iterator[JSON]:
 
 def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JSON]:
     """Return the benchmark's rows of a user, each with what its replies cost, None where that is not known."""
-    key, through = str(record.get("user_id")), () if cls.origin else ODD_SHAPE
-    with read_of(key), guarded(cls, f"user {key}, rows", *through):
+    with reading(cls, record, "rows"):
         made = [dict(row) for row in cls.rows(record)]
         if cls.origin:  # its author's numbers may be numpy's
             made = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
@@ -70,6 +69,14 @@ def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JS
     if played is None:
         return [{**dict.fromkeys(COST), **row} for row in made]
     return [{**row, **cost(group)} for row, group in zip(made, played.groups(len(made)), strict=True)]
+
+
+@contextmanager
+def reading(cls: type[Benchmark], record: JSON, what: str) -> Iterator[None]:
+    """Name the user and what is read where a record, or a benchmark's own code, is odd."""
+    key, through = str(record.get("user_id")), () if cls.origin else ODD_SHAPE
+    with read_of(key), guarded(cls, f"user {key}, {what}", *through):
+        yield
 
 
 def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark | None) -> Iterator[JSON]:
@@ -89,15 +96,15 @@ def values_of(benchmark: Benchmark, batch: Sequence[JSON]) -> list[JSON]:
     benchmark whose users have none, the numbers of the record."""
     made = []
     for record in batch:
-        with read_of(str(record.get("user_id"))):
+        with reading(type(benchmark), record, "outcomes"):
             outcomes = list(benchmark.outcomes(record))
         made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
     if not has_values(benchmark):
         return [{**of, **_numbers(record)} for of, record in zip(made, batch, strict=True)]
     names = every_name(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in batch])
-    plain = [[None if math.isnan(value) else value for value in row] for row in table.tolist()]
-    return [{**of, **dict(zip(names, row, strict=False))} for of, row in zip(made, plain, strict=True)]
+    values = (dict(zip(names, row, strict=False)) for row in table.tolist())  # NaN, undefined, is null in JSON
+    return [{**of, **own} for of, own in zip(made, values, strict=True)]
 
 
 def _numbers(record: JSON) -> JSON:

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
-import anyio.to_thread
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray._private import worker
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
 from harness.benchmark import Benchmark
+from harness.config.secrets import VARIABLE
 from harness.defaults import GC_THRESHOLD, Engine
 from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
@@ -38,6 +41,8 @@ from harness.engine.workers.messages import Raised, packed, unpacked
 from harness.engine.workers.player import LEASE_SECONDS, LanePart, Lease, Player
 from harness.engine.workers.shipping import packed as pack
 from harness.errors import BadInput, HarnessError, MachineError
+
+T = TypeVar("T")
 
 START_SECONDS = 60.0
 """The longest wait for workers to start."""
@@ -104,9 +109,9 @@ class RayWorker:
         try:
             answer: bytes = await self.handle.turn.remote(sent, seconds)
         except RayActorError as error:
-            alive = await anyio.to_thread.run_sync(_is_alive, self.node)
+            alive = await _aside(lambda: _is_alive(self.node))
             why = "its process ended" if alive else "its machine is gone"
-            raise WorkerGone(why, certain=alive) from error
+            raise WorkerGone(why, certain=alive and isinstance(error, ActorDiedError)) from error
         return answer
 
     def kill(self) -> None:
@@ -125,7 +130,7 @@ class Cluster:
 
     async def start(self, count: int) -> list[RayWorker]:
         """Return so many new workers that are ready. Raise `HarnessError`."""
-        return await anyio.to_thread.run_sync(self.started, count, abandon_on_cancel=True)
+        return await _aside(lambda: self.started(count))
 
     def started(self, count: int) -> list[RayWorker]:
         actor = ray.remote(Actor).options(
@@ -163,6 +168,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
 
     Call it in the main thread. Raise `MachineError`.
     """
+    _check(address)
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
         own |= {"include_dashboard": False, "_temp_dir": folder}
@@ -173,16 +179,42 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
             ray.shutdown()
 
 
+def _check(address: str | None) -> None:
+    """Raise `MachineError` for an address at which there is nobody; Ray tries one for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if "//" in host:
+        raise MachineError(f"--ray-address {address}: run on a machine of the cluster, and give its head as HOST:PORT")
+    if port.isdigit() and not _answers(host, int(port)):
+        raise MachineError(f"no Ray cluster answers at {address}: start one with `ray start --head`")
+
+
 def _init(address: str | None, options: dict[str, Any]) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
-        ray.init(**options, log_to_driver=False, configure_logging=False)
+        with _secrets_hidden():
+            ray.init(**options, log_to_driver=False, configure_logging=False)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
         raise MachineError(f"{where}: {_sentence(error)}") from None
     finally:
         for number, handler in handlers.items():  # Ray sets its own
             signal.signal(number, handler)
+
+
+@contextmanager
+def _secrets_hidden() -> Iterator[None]:
+    """Keep keys from the processes of an own cluster, which inherit the environment."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _is_secret(variable: str) -> bool:
+    return VARIABLE.search(variable) is not None and not variable.startswith("RAY_")
 
 
 @asynccontextmanager
@@ -211,8 +243,12 @@ def plays_code(benchmark: Benchmark) -> bool:
 def head_answers() -> bool:
     """Return whether the head of the cluster takes connections; without it Ray ends this process after a minute."""
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return _answers(host, int(port))
+
+
+def _answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), port), timeout=5).close()
     except OSError:
         return False
     return True
@@ -225,6 +261,22 @@ def code_version() -> str:
     for path in sorted(root.rglob("*.py")):
         found.update(path.read_bytes())
     return f"{__version__} {found.hexdigest()[:12]}"
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Return what a call of Ray returns, from a thread that this process does not wait for at its end: once the head
+    is gone, such calls go on until Ray ends the process."""
+    loop, outcome = asyncio.get_running_loop(), Future[T]()
+    outcome.set_running_or_notify_cancel()  # a result that nobody waits for any more is no error
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(outcome, loop=loop)
 
 
 def _is_alive(node: str) -> bool:

@@ -41,6 +41,9 @@ driver half of that in CPU."""
 HEAD_SECONDS, HEAD_MISSES = 5.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
+BUSY, IDLE, STRETCH = 0.85, 0.6, 1.25
+"""Shares of a turn with work above which a worker's next turn is longer, and below which it is shorter, by this factor:
+one that has enough work is not kept from it by turns."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
@@ -125,7 +128,20 @@ class _Link:
         self.plays: dict[int, _Play] = {}
         self.attempts: dict[int, asyncio.Future[Received]] = {}
         self.lost = False
+        self._stretch = 1.0
         self._numbers = count()
+
+    def turn_seconds(self, least: float) -> float:
+        """Return the length of the next turn: the least, or longer for a busy worker."""
+        self._stretch = min(self._stretch, max(1.0, TURN_MOST / least))
+        return least * self._stretch
+
+    def worked(self, share: float) -> None:
+        """Note for which share of a turn there was work."""
+        if share > BUSY:
+            self._stretch *= STRETCH
+        elif share < IDLE:
+            self._stretch = max(1.0, self._stretch / STRETCH)
 
     async def send(self, ticket: Ticket, user: str) -> Received:
         if self.lost:
@@ -251,7 +267,7 @@ class Crew:
                 await asyncio.sleep(0)
             out, link.outbox = link.outbox, []
             try:
-                seconds = self._seconds()
+                seconds = self._turn or link.turn_seconds(self._least_seconds())
                 with anyio.fail_after(seconds + SILENT_SECONDS + self._slack * len(link.plays)):
                     heard = m.to_driver(await link.worker.turn(m.encode(out), seconds))
             except (WorkerGone, TimeoutError) as error:
@@ -259,9 +275,7 @@ class Crew:
             for message in heard:
                 self._take(link, message)
 
-    def _seconds(self) -> float:
-        if self._turn is not None:
-            return self._turn
+    def _least_seconds(self) -> float:
         medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
         return max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
 
@@ -319,6 +333,8 @@ class Crew:
             case m.Stopped(user, error, defect):
                 if play := link.plays.get(user):
                     play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
+            case m.Worked(share):
+                link.worked(share)
             case m.Learned(lane, quirk, words):
                 self._learned(link, lane, quirk, words)
             case m.Exhausted(lane, seconds):

@@ -177,6 +177,12 @@ class Stopped(_Message, frozen=True):
     defect: str = ""
 
 
+class Worked(_Message, frozen=True):
+    """The share of a turn for which the worker had work, not waiting; at its end."""
+
+    share: float
+
+
 class Learned(_Message, frozen=True):
     lane: int
     quirk: str
@@ -206,7 +212,7 @@ class Logged(_Message, frozen=True):
 
 
 ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Adopt
-ToDriver = Ask | Received | Failed | Dropped | PlayEnded | Stopped | Learned | Exhausted | Noted | Logged
+ToDriver = Ask | Received | Failed | Dropped | PlayEnded | Stopped | Worked | Learned | Exhausted | Noted | Logged
 
 encode = msgspec.msgpack.Encoder().encode
 to_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode

@@ -6,6 +6,7 @@ All of it runs in one thread, in turns. Between two turns nothing runs, so a wor
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -87,14 +88,17 @@ class Player:
         sockets: tuple[int, int],
         loop: asyncio.AbstractEventLoop,
         connect: Connect = open_transport,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """Load benchmarks, their files from `contents` by SHA-256, and open connections. Raise `HarnessError`.
 
-        `sockets` are the arguments of `admit_sockets`; `connect` is what tests replace.
+        `sockets` are the arguments of `admit_sockets`. `connect`, and `cpu` in seconds of this thread, are what tests
+        replace.
         """
         admit_sockets(*sockets)
         self._loop = loop
         self._connect = connect
+        self._cpu = cpu
         self._held = AsyncExitStack()
         self._folder = TemporaryDirectory(prefix="behavior-harness-")
         self._out: list[m.ToDriver] = []
@@ -129,7 +133,9 @@ class Player:
         """Take the driver's messages, work for so many seconds, and return the messages for the driver."""
         for message in m.to_worker(sent):
             self._take(message)
+        began, used = time.perf_counter(), self._cpu()
         self._loop.run_until_complete(asyncio.sleep(seconds))
+        self._out.append(m.Worked((self._cpu() - used) / (time.perf_counter() - began)))
         for lane, benchmark in enumerate(self._benchmarks):
             if benchmark.logged or benchmark.warnings:
                 self._out.append(m.Logged(lane, benchmark.logged, benchmark.warnings))

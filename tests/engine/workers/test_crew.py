@@ -631,3 +631,17 @@ def test_play_goes_on_once_its_reply_is_as_durable_as_the_run_requires(
     virtual.run(main)
     assert len(replies(run)) == STEPS
     assert (Checking.unsaved, Checking.unsynced) == (0, 0 if power else STEPS)
+
+
+def test_turns_of_a_busy_worker_grow_until_it_waits_again() -> None:
+    """Where there is enough work, turns would only keep the worker from it; the bound is a fifth of a second."""
+    link = crew_module._Link(Fake.__new__(Fake))  # which takes no turn
+    least = link.turn_seconds(0.01)
+    for _ in range(50):
+        link.worked(1.0)
+        longest = link.turn_seconds(0.01)
+    for _ in range(50):
+        link.worked(0.1)
+    assert (least, longest, link.turn_seconds(0.01)) == (0.01, 0.2, 0.01)
+    link.worked(0.7)  # neither busy nor idle
+    assert link.turn_seconds(0.01) == 0.01

@@ -50,6 +50,7 @@ TO_DRIVER: list[Any] = [
     m.PlayEnded(1, "一", None, m.packed(ERRORS["GaveUp"]), False, 0, 0),
     m.Stopped(1, m.packed(ERRORS["Denied"])),
     m.Stopped(1, None, "Traceback"),
+    m.Worked(0.75),
     m.Learned(0, "no_temperature", "不支持"),
     m.Exhausted(0, 12.5),
     m.Noted(0, "http://here/v1 is back"),

@@ -35,7 +35,7 @@ class Alone:
         self.loop, contents = VirtualLoop(), dict[str, bytes]()
         parts = parts_of(Run(folder, {"一": 2}, benchmark=importable(benchmark)), contents)
         self.endpoint = endpoint
-        self.player = Player(parts, contents, (1, 1), self.loop, self._connect)
+        self.player = Player(parts, contents, (1, 1), self.loop, self._connect, cpu=lambda: 0.0)
 
     async def _connect(
         self, route: Route, addresses: Any, clients: Any, listener: Listener, held: AsyncExitStack
@@ -44,7 +44,8 @@ class Alone:
         return Adapted(self.endpoint), lambda user: ""
 
     def turn(self, *sent: m.ToWorker) -> list[m.ToDriver]:
-        return m.to_driver(self.player.turn(m.encode(sent), TURN))
+        out = m.to_driver(self.player.turn(m.encode(sent), TURN))
+        return [message for message in out if not isinstance(message, m.Worked)]
 
     def asked(self) -> m.Ask:
         """Begin a play; return its first request."""

@@ -56,7 +56,10 @@ class Cluster(ModuleType):
         parts = [LanePart(packed(one.plan.benchmark, contents), one.plan.sampling, one.route) for one in openings]
         loops = [asyncio.new_event_loop() for _ in range(workers)]
         with another_loop():
-            made = [Near(str(n), Player(parts, contents, sockets(plans), loop)) for n, loop in enumerate(loops)]
+            made = [
+                Near(str(n), Player(parts, contents, sockets(plans), loop, cpu=lambda: 0.0))
+                for n, loop in enumerate(loops)
+            ]
         crew = Crew(made, _no_other, engine.turn)
         lanes = remote_lanes(openings, crew.transport, crew.player)
         async with anyio.create_task_group() as serving:

@@ -1,0 +1,484 @@
+"""Settle requests by a provider's Batch API: users advance in waves, one step each (docs/design.md, section 4).
+
+All users are in play at once. A wave is all that they wait for and that no batch has yet; it goes out when nobody
+computes any more, as one batch for each run, or several where a file would be larger than providers take. What a batch
+does not answer goes again with the next wave.
+
+Guarantee: no request is in two batches that could both answer it, and no batch is forgotten, whenever this process
+dies. The journal has each step before the next one begins (harness/store/batches.py). Where the answer to a step was
+lost, the provider is asked what it has before anything is sent again. Not covered: a provider whose lists do not show
+what it has accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, groupby
+from typing import Any, BinaryIO, Protocol, TypeVar
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+import orjson
+
+from harness.endpoint.batches import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, Batch, BatchApi
+from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, Caller, full_jitter
+from harness.endpoint.quirks import Adapted
+from harness.endpoint.transport import Received
+from harness.engine.progress import Findings
+from harness.engine.run import GIVE_UP, Run
+from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
+from harness.model import JSON, Completion, Reply, Wave
+from harness.store.batches import Place, Submission
+
+FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
+"""Seconds between two looks at a batch: a share of its age, within bounds."""
+FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
+"""Seconds after a batch that failed as a whole, doubled with each in a row: the account may have too many requests."""
+NO_BATCH_API = frozenset({"http_404", "http_405", "http_501"})
+LINES_AT_ONCE = 200
+"""Lines of results that are settled before others have a turn."""
+
+T = TypeVar("T")
+_Key = tuple[Run, Place]
+
+
+class Asking(Protocol):
+    """A user in play. `keep` saves a new reply; `warn` notes a failed try."""
+
+    run: Run
+    key: str
+    repeat: int
+
+    def keep(self, request: str, nth: int, reply: Reply) -> None: ...
+    def warn(self, fault: TransportFault, number: int) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request until it is settled, of `size` bytes. `body` is as it is sent, with the endpoint's quirks, and `since`
+    when it was sent; `future` is None while nobody waits for it."""
+
+    user: Asking
+    place: Place
+    size: int
+    tries: int = 0
+    body: bytes = b""
+    since: float = 0.0
+    future: asyncio.Future[Received] | None = None
+
+    @property
+    def key(self) -> _Key:
+        return self.user.run, self.place
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A batch at the provider: when it was created or found, and when it is looked at next."""
+
+    run: Run
+    since: float
+    due: float
+
+
+class Batches:
+    """The batches of one lane. `caller` has its counts, and the slot in which its calls go out, one at a time.
+
+    `known` are quirks of the endpoint, `given` the members of `--extra-body`. `clock` is in seconds, monotonic;
+    `label` makes an identifier that nobody else has.
+    """
+
+    def __init__(
+        self,
+        api: BatchApi,
+        caller: Caller[Any],
+        findings: Findings,
+        *,
+        known: Collection[str] = (),
+        given: Collection[str] = (),
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        rng: random.Random | None = None,
+        label: Callable[[], str] = lambda: f"harness-{uuid4().hex}",
+        most_requests: int = MOST_REQUESTS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._api = api
+        self._caller = caller
+        self._findings = findings
+        self._adapted = Adapted(self, known, "off", findings.learned, given)
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+        self._label = label
+        self._most_requests, self._most_bytes = most_requests, most_bytes
+        self._journals = {run: run.store.batches() for run in findings.runs}
+        self._numbers = count()
+        self._asked: dict[str, _Request] = {}
+        self._requests: dict[_Key, _Request] = {}
+        self._new: dict[_Key, _Request] = {}
+        left = [(run, one) for run, journal in self._journals.items() for one in journal.outstanding]
+        self._sent = {(run, place) for run, one in left for place in one.places}
+        self._users: Counter[Asking] = Counter()
+        self._watched: dict[str, _Watched] = {}
+        self._settled: dict[str, tuple[Run, Submission, str]] = {}
+        self._has_api = self._answered = False
+        self._failed_in_row = 0
+        self._not_before = clock()
+
+    # Users
+
+    @property
+    def users_waiting(self) -> int:
+        return len(self._users)
+
+    async def settle(self, user: Asking, body: bytes, request: str, nth: int) -> Completion:
+        """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
+        asked = _Request(user, (user.key, user.repeat, request, nth), len(body))
+        number = str(next(self._numbers))
+        self._asked[number] = self._requests[asked.key] = asked
+        try:
+            while True:
+                asked.tries += 1
+                try:
+                    return (await self._adapted.send(body, number)).completion
+                except TransportFault as fault:
+                    user.warn(fault, asked.tries)
+                    if asked.tries > self._caller.limits.max_retries:
+                        detail = f"{fault.kind}: {fault.detail}"
+                        raise GaveUp("persistent_error", detail, asked.tries) from fault
+                    self._caller.traffic.retries += 1
+        finally:
+            del self._asked[number], self._requests[asked.key]
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        """Wait for the reply to a body of the request with this number (a `Transport`, below the quirks)."""
+        asked = self._asked[user]
+        asked.body, asked.since = body, self._clock()
+        asked.future = future = asyncio.get_running_loop().create_future()
+        self._users[asked.user] += 1
+        if asked.key not in self._sent:
+            self._new[asked.key] = asked
+        self._caller.limiter.slots.wake()
+        try:
+            received: Received = await future
+            return received
+        finally:
+            if asked.future is future:  # cancelled
+                self._released(asked)
+
+    def _released(self, asked: _Request) -> None:
+        asked.future = None
+        self._new.pop(asked.key, None)
+        self._users[asked.user] -= 1
+        if not self._users[asked.user]:
+            del self._users[asked.user]
+
+    # Waves
+
+    async def serve(self, all_wait: Callable[[], bool], saved: Callable[[], Awaitable[None]]) -> None:
+        """Submit waves and settle them, until cancelled. `all_wait` returns whether no user computes; `saved` returns
+        once all replies are as durable as the run requires."""
+        for run, journal in self._journals.items():
+            for one in list(journal.outstanding):
+                await self._find(run, one)
+        while True:
+            if all_wait() and self._new and self._clock() >= self._not_before:
+                await self._submit()
+            for one in [one for journal in self._journals.values() for one in journal.outstanding]:
+                if all_wait() and one.label in self._watched:
+                    await self._look(one, saved)
+            await self._caller.limiter.slots.changed()
+
+    def finish(self) -> None:
+        """Note the end of batches whose replies were being saved when the last user ended; all are saved by now."""
+        for run, one, status in list(self._settled.values()):
+            self._end(run, one, status)
+
+    @property
+    def wave(self) -> Wave:
+        """Return how far the last wave is, and what is at the provider."""
+        at_provider = [one for journal in self._journals.values() for one in journal.outstanding]
+        return Wave(
+            number=max(journal.waves for journal in self._journals.values()),
+            batches=len(at_provider),
+            requests=sum([len(one.places) for one in at_provider]),
+            completed=sum([one.completed for one in at_provider]),
+        )
+
+    async def _find(self, run: Run, one: Submission) -> None:
+        """Find out what became of a batch that an earlier process began to submit, and finish that."""
+        if one.file is None:
+            file = await self._call(partial(self._api.find_file, one.name))
+            if file is None:
+                self._end(run, one, "lost")
+                return
+            self._journals[run].uploaded(one, file)
+        if one.batch is None:
+            await self._create(run, one)
+        self._watch(run, one)
+
+    async def _submit(self) -> None:
+        waves = groupby(sorted(self._new.values(), key=self._place_of_run), lambda asked: asked.user.run)
+        for run, wave in [(run, list(wave)) for run, wave in waves]:
+            self._journals[run].waves += 1
+            for part, content in self._files(wave):
+                await self._submit_file(run, part, content)
+
+    def _place_of_run(self, asked: _Request) -> int:
+        return self._findings.runs.index(asked.user.run)
+
+    def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
+        """Yield the requests of each input file, and its content."""
+        part, lines, size = list[_Request](), list[bytes](), 0
+        for asked in wave:
+            line = _line(len(part), asked.body)
+            if part and (len(part) == self._most_requests or size + len(line) > self._most_bytes):
+                yield part, b"".join(lines)
+                part, lines, size, line = [], [], 0, _line(0, asked.body)
+            part.append(asked)
+            lines.append(line)
+            size += len(line)
+        yield part, b"".join(lines)
+
+    async def _submit_file(self, run: Run, part: Sequence[_Request], content: bytes) -> None:
+        journal = self._journals[run]
+        one = journal.intend(self._label(), [asked.place for asked in part], hashlib.sha256(content).hexdigest())
+        for asked in part:
+            self._new.pop(asked.key, None)
+            self._sent.add(asked.key)
+        journal.uploaded(one, await self._step(run, one, partial(self._uploaded, one, content)))
+        await self._create(run, one)
+        self._watch(run, one)
+
+    async def _step(self, run: Run, one: Submission, act: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of a submission; one that the endpoint refuses leaves nothing at the provider that could run."""
+        try:
+            return await self._call(act)
+        except EndpointStopped:
+            if not one.doubtful:
+                self._end(run, one, "refused")
+            raise
+
+    async def _uploaded(self, one: Submission, content: bytes) -> str:
+        """Return the id of the uploaded input file; upload it if the provider does not have it."""
+        if one.doubtful and (found := await self._api.find_file(one.name)):
+            return found
+        try:
+            return await self._accepted_or_not(one, self._api.upload(one.name, content))
+        except (Rejected, TransportFault) as error:
+            if error.kind not in NO_BATCH_API or self._has_api:
+                raise
+            endpoint = self._findings.runs[0].manifest.provenance["endpoint"]
+            status = error.kind.removeprefix("http_")
+            raise EndpointStopped(f"{endpoint} has no Batch API ({status} for /files): use --no-batch") from None
+
+    async def _accepted_or_not(self, one: Submission, act: Awaitable[T]) -> T:
+        """Do a step that submits something; a fault after which it may be at the provider makes it doubtful."""
+        one.doubtful = True
+        try:
+            return await act
+        except TransportFault as fault:
+            one.doubtful = not fault.unreachable and fault.kind not in NO_BATCH_API
+            raise
+        except (Rejected, EndpointStopped):
+            one.doubtful = False
+            raise
+
+    async def _create(self, run: Run, one: Submission) -> None:
+        batch = await self._step(run, one, partial(self._created, one))
+        self._journals[run].created(one, batch.id)
+
+    async def _created(self, one: Submission) -> Batch:
+        """Return the batch of an uploaded file; create it if the provider does not have it."""
+        assert one.file is not None
+        if one.doubtful and (found := await self._api.find_batch(one.file, one.label)):
+            return found
+        return await self._accepted_or_not(one, self._api.create(one.file, one.label))
+
+    def _watch(self, run: Run, one: Submission) -> None:
+        self._has_api = True
+        now = self._clock()
+        self._watched[one.label] = _Watched(run, now, now)
+
+    async def _look(self, one: Submission, saved: Callable[[], Awaitable[None]]) -> None:
+        """Look at a batch if that is due, and settle it if it has ended."""
+        watched = self._watched[one.label]
+        if self._clock() < watched.due:
+            return
+        assert one.batch is not None
+        batch = await self._call(partial(self._get, one.batch))
+        self._journals[watched.run].counted(one, batch.counts.completed)
+        if batch.status in ENDED:
+            await self._collect(watched.run, one, batch, saved)
+        now = self._clock()
+        watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
+
+    async def _get(self, batch: str) -> Batch:
+        try:
+            return await self._api.get(batch)
+        except TransportFault as fault:
+            if fault.kind == "http_404":
+                raise EndpointStopped(
+                    f"the endpoint does not know the batch {batch} of this run: resume with the address and key that "
+                    f"it was submitted with, or with {GIVE_UP} to pay for its requests again"
+                ) from None
+            raise
+
+    async def _collect(self, run: Run, one: Submission, batch: Batch, saved: Callable[[], Awaitable[None]]) -> None:
+        """Save and settle what a batch answered; what it did not answer goes again with the next wave."""
+        try:
+            with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
+                await self._call(partial(self._downloaded, batch, file))
+                with anyio.CancelScope(shield=True):
+                    await self._settle_lines(run, one, file)
+        except OSError as error:
+            raise MachineError(f"cannot keep the results of a batch in {run.store.files.folder}: {error}") from error
+        self._settled[one.label] = run, one, batch.status
+        await saved()
+        why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
+        unanswered = self._end(run, one, batch.status)
+        self._note_end(batch, len(unanswered), why)
+        for asked in unanswered:
+            self._answer(asked, TransportFault(f"batch_{batch.status}", why))
+
+    async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
+        """Download a batch's results and errors to an empty file. Raise `TransportFault` if they are not whole."""
+        file.seek(0)
+        file.truncate()
+        for results in filter(None, (batch.output_file_id, batch.error_file_id)):
+            await self._api.download(results, file)
+        file.seek(0)
+        if not _is_whole(file, batch.counts.completed):
+            raise TransportFault("truncated", "a file of results broke off")
+        file.seek(0)
+
+    async def _settle_lines(self, run: Run, one: Submission, file: BinaryIO) -> None:
+        for number, line in enumerate(file):
+            asked, data = self._asked_by(run, one, line)
+            if asked is not None:
+                self._settle(asked, data)
+            if number % LINES_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
+
+    def _asked_by(self, run: Run, one: Submission, line: bytes) -> tuple[_Request | None, JSON]:
+        """Return the request that a line of results is for, None if nobody waits for it any more, and the line."""
+        try:
+            data = orjson.loads(line)
+            place = one.places[int(data["custom_id"])]
+        except (ValueError, LookupError, TypeError):
+            return None, {}
+        asked = self._requests.get((run, place))
+        return (asked if asked is not None and asked.future is not None else None), data
+
+    def _settle(self, asked: _Request, data: JSON) -> None:
+        """Save the reply in a line of results and hand it to its user, or else its error."""
+        caller, now = self._caller, self._clock()
+        caller.traffic.requests += 1
+        try:
+            received = self._api.judged(data, asked.body)
+        except HarnessError as error:
+            return self._answer(asked, error)
+        seconds = now - asked.since
+        reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
+        asked.user.keep(*asked.place[2:], reply)
+        caller.latency.add(seconds)
+        caller.traffic.successes += 1
+        caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0
+        caller.traffic.completion_tokens += received.completion.completion_tokens or 0
+        return self._answer(asked, received)
+
+    def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
+        future = asked.future
+        assert future is not None
+        # Whoever asks again is not part of this batch any more.
+        self._sent.discard(asked.key)
+        self._released(asked)
+        if future.done():
+            return  # its user was cancelled just now
+        if isinstance(answer, HarnessError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
+        """Note that a batch has ended; return the requests that still wait for it, which go with the next wave."""
+        keys = [(run, place) for place in one.places if (run, place) in self._sent]
+        self._journals[run].end(one, status)
+        self._watched.pop(one.label, None)
+        self._settled.pop(one.label, None)
+        self._sent.difference_update(keys)
+        left = [asked for key in keys if (asked := self._requests.get(key)) is not None and asked.future is not None]
+        self._new |= {asked.key: asked for asked in left}
+        return left
+
+    def _note_end(self, batch: Batch, unanswered: int, why: str) -> None:
+        """Note a batch that did not answer all. Raise `EndpointStopped` if the first one failed as a whole."""
+        if batch.status != "completed" or unanswered:
+            self._findings.note("batch", f"batch {batch.id} {batch.status}: {unanswered} requests go again")
+        if batch.status != "failed":
+            self._failed_in_row = 0
+            return
+        if not self._caller.traffic.successes and "limit" not in why:
+            raise EndpointStopped(f"the endpoint failed the batch {batch.id}: {why}")
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failed_in_row)
+        self._failed_in_row += 1
+        self._not_before = self._clock() + pause
+
+    # Calls
+
+    async def _call(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of the protocol, again after transport faults. Raise `EndpointStopped` if the endpoint refuses it,
+        or does not answer for `--max-outage`."""
+        limiter, since, failures = self._caller.limiter, self._clock(), 0
+        while True:
+            if not limiter.at_once(0.0):
+                await limiter.acquire(1)
+            try:
+                made = await act()
+            except TransportFault as error:
+                fault = error
+            except Rejected as error:
+                raise EndpointStopped(f"the endpoint refuses a step of the Batch API: {error}") from None
+            else:
+                self._answered = True
+                self._caller.outage.succeeded(self._clock())
+                return made
+            finally:
+                limiter.release(0.0, None)
+            failures += 1
+            self._findings.log("batch", detail=f"failed try: {fault}")
+            if self._clock() - since >= self._patience(fault):
+                raise EndpointStopped(f"the endpoint does not answer ({fault}): resume when it is back")
+            await self._sleep(full_jitter(failures, fault.retry_after, self._rng))
+
+    def _patience(self, fault: TransportFault) -> float:
+        """Return the seconds for which a step is tried."""
+        limits = self._caller.limits
+        if self._answered or not fault.unreachable:
+            return limits.max_outage
+        return max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
+
+
+def _line(number: int, body: bytes) -> bytes:
+    """Return a line of an input file, for the request at this place in its batch."""
+    return b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n' % (number, PATH.encode(), body)
+
+
+def _is_whole(file: BinaryIO, least: int) -> bool:
+    """Return whether a file of results has so many lines, and a last one that is not torn."""
+    lines, last = 0, b"{}"
+    for lines, line in enumerate(filter(bytes.strip, file), 1):  # noqa: B007
+        last = line
+    try:
+        orjson.loads(last)
+    except ValueError:
+        return False
+    return lines >= least
