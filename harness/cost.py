@@ -12,10 +12,11 @@ such a cost is `about` right. Not in it: tries that failed, and replies that wer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct, structs
 
@@ -34,6 +35,9 @@ BYTES_PER_TOKEN = 3
 SIGNIFICANT = 4
 """Digits of an amount that people read."""
 
+TOKENS = "tokens"
+CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( each)?")
+SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
 LARGEST = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -131,6 +135,32 @@ class Cost(Struct, frozen=True, kw_only=True):
         if self.amount is None or self.price is None:
             return None
         return Money(self.amount, self.price.currency, self.requests_without_usage > 0)
+
+
+class Cap(NamedTuple):
+    """A budget: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run has one of its own, or all of a
+    command share it."""
+
+    amount: Decimal
+    unit: str
+    each: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Cap:
+        """Read `5usd`, `30 CNY`, `2Mtok`, or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
+        if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
+            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")
+        unit = found[2]
+        if len(unit) == 3 and unit != "tok":
+            return cls(amount, unit.upper(), bool(found[3]))
+        return cls(amount * SIZES.get(unit[0], 1), TOKENS, bool(found[3]))
+
+    def __str__(self) -> str:
+        return f"{plain(self.amount)} {self.unit}{' each' if self.each else ''}"
+
+    def shown(self, amount: Decimal) -> str:
+        """Return an amount in this unit, for people."""
+        return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
 
 
 def cost_of(usage: RunUsage, price: Price | None) -> Cost:

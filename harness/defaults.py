@@ -73,6 +73,8 @@ class Tuning:
     tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
     the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
     `auto`: only for an endpoint that answers in streams only. With `batch` requests go by the provider's Batch API.
+    `budget` is a cap on what the run takes, in the words of
+    `harness.cost.Cap`, None for none.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -89,6 +91,7 @@ class Tuning:
     wait: float = 0.0
     hedge: float = 0.0
     durability: str = DURABILITY
+    budget: str | None = None
     batch: bool = False
 
     @property

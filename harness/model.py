@@ -443,6 +443,7 @@ class Snapshot:
     failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
+    `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
     `wave` is None for a run without batches.
     """
@@ -484,6 +485,7 @@ class Snapshot:
     hedged: int = 0
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
+    budget: tuple[Money, Money] | None = None
     wave: Wave | None = None
 
 

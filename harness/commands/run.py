@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,13 +24,14 @@ from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.defaults import PARSE_RETRIES
 from harness.engine import preview
+from harness.engine.estimate import Estimate, in_short
 from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
-from harness.ui.streams import tell
+from harness.ui.streams import can_ask, tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "show what would be sent, with some prompts, and send nothing: no key is needed"
     options.add(whole, "--dry-run", words, action="store_true")
     options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
+    words = "play a few users first, show what the whole run will take, and ask before it goes on"
+    add("--estimate", words, action="store_true")
+    add("--yes", "with --estimate: go on without a question", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
@@ -95,7 +100,19 @@ def execute(args: argparse.Namespace) -> int:
     if args.dry_run:
         args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
         return preview.show(_plans(args), screen)
-    return launch(_plans(args), screen, options.engine(args), html=args.html, observe=args.progress)
+    if args.yes and not args.estimate:
+        raise BadInput("--yes is for --estimate")
+    agreed = partial(_agreed, args.yes) if args.estimate else None
+    engine = options.engine(args)
+    return launch(_plans(args), screen, engine, html=args.html, observe=args.progress, agreed=agreed)
+
+
+def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
+    """Return whether runs go on, for what they will take: the user's word, or the answer on a terminal."""
+    if yes or not can_ask():
+        return yes
+    tell(f"go on, for {in_short(estimates)}? [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _reeval(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from harness import defaults
 from harness.config import address, config_file, options, prices, providers
 from harness.config.providers import Book, Provider, QueuedModel
-from harness.cost import Price
+from harness.cost import Cap, Price
 from harness.endpoint import quirks
 from harness.endpoint.connect import usable
 from harness.endpoint.request_body import Sampling
@@ -84,6 +84,8 @@ def resolve(
     )
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else given.tuning if given else {}
+    if entry.budget is not None:
+        pace = {**pace, "budget": str(Cap.parse(entry.budget)._replace(each=True))}
     return Model(run_name, sampling, found, pace, prices.price_of(found, model, book))
 
 
@@ -115,6 +117,8 @@ def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedMo
         found += book.queues[args.queue]
     if args.name and len(found) > 1:
         raise BadInput("--name is for one model: in a queue of the providers file each entry can have a name")
+    if args.budget and (own := next((entry.model for entry in found if entry.budget), None)):
+        raise BadInput(f"--budget is for all runs together, and the queue gives {own} a budget of its own: use one")
     names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
     twice = [name for name, count in names.items() if count > 1]
     if twice and not args.name:

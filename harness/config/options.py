@@ -18,6 +18,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config.fields import header as checked_header
+from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
@@ -167,6 +168,8 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--wait S", words, type=seconds_or_none)
     words = "send what takes N times the 99th percentile, such as 3, a second time; can pay twice (default: 0, never)"
     add(group, "--hedge N", words, type=hedge)
+    words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens); all runs of this command together"
+    add(group, "--budget AMOUNT", words, type=budget)
     words = "send requests by the provider's Batch API, in waves: within a day, for half the price at most providers"
     add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
@@ -272,6 +275,14 @@ seconds_or_none = _number(lambda number: 0 <= number <= SECONDS_MOST, "seconds f
 power = _number(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
 difference = _number(lambda number: number >= 1e-6, "a number from 0.000001")
 share = _number(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
+
+
+def budget(text: str) -> str:
+    """Return a budget in its own words."""
+    try:
+        return str(Cap.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}, got {shown(text)}") from None
 
 
 def filled(text: str) -> str:

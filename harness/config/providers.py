@@ -79,6 +79,7 @@ class QueuedModel:
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    budget: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, Generic, NoReturn
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import Outage
@@ -85,7 +86,10 @@ class Limits:
 
 
 class Caller(Generic[Body]):
-    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait."""
+    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
+
+    `meter` counts requests towards a budget, if there is one.
+    """
 
     def __init__(
         self,
@@ -96,9 +100,12 @@ class Caller(Generic[Body]):
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        self.meter = meter
+        self._turn = asyncio.Lock()
         self.traffic = Traffic()
-        self.latency = Latency()
+        self.latency, self.failed_tries = Latency(), Latency()
         self.limiter = limiter
         self.outage = Outage(clock(), limits.wait > 0)
         self.limits = limits
@@ -135,6 +142,9 @@ class Caller(Generic[Body]):
         if race is not None and race.start():
             limiter.release(0.0, ABANDONED)
             raise asyncio.CancelledError
+        reservation = None
+        if self.meter is not None and (reservation := self.meter.take(len(body))) is None:
+            reservation = await self._when_it_fits(self.meter, rank, tokens, len(body))
         fault, received, start = None, None, clock()
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
@@ -157,13 +167,40 @@ class Caller(Generic[Body]):
                 race.won |= received is not None
             if rates and fault is not ABANDONED:
                 rates.correct(tokens, *_used(received), now)
+            if reservation is not None:
+                reservation.settle(received, fault)
             limiter.release(now - start, fault)
         if received is None:
+            self.failed_tries.add(now - start)
             assert fault is not None
             raise fault
         self.latency.add(now - start)
         self._succeeded(received.completion, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
+
+    async def _when_it_fits(self, meter: Meter, rank: int, tokens: float, size: int) -> Reservation:
+        """Give the slot back until the budget has room for a request of so many bytes; return with a slot again.
+
+        One request of a run looks for room at a time. Raise `BudgetReached`, without a slot.
+        """
+        self._leave(tokens)
+        meter.waiting += 1
+        try:
+            async with self._turn:
+                while True:
+                    await meter.room(size)
+                    await self.limiter.acquire(rank, tokens)
+                    if reservation := meter.take(size):
+                        return reservation
+                    self._leave(tokens)
+        finally:
+            meter.waiting -= 1
+
+    def _leave(self, tokens: float) -> None:
+        """Give a slot back that no try has used."""
+        if rates := self.limiter.slots.rates:
+            rates.correct(tokens, 0.0, None, self._clock())
+        self.limiter.release(0.0, ABANDONED)
 
     async def _hedged(self, body: Body, rank: int, user: str, number: int, warn: Warn) -> Reply:
         """Try once; send what takes `hedge` times the 99th percentile a second time, to whichever replica has room.
@@ -185,7 +222,7 @@ class Caller(Generic[Body]):
             while True:
                 done, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
                 ended = [one for one in done if not one.cancelled()]
-                ended.sort(key=_faulty)
+                ended.sort(key=lambda one: (one.exception() is not None, _faulty(one)))  # a reply before any error
                 if ended and not (tries and _faulty(ended[0])):
                     return ended[0].result()
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+from numpy.typing import NDArray
 
 REPLIES = 512
 """Latency is computed from this many last replies: exact quantiles, whatever the distribution."""
@@ -15,11 +16,15 @@ BEYOND, LEAST_BEYOND = 4.0, 10.0
 
 
 class Latency:
-    """Seconds in flight of the last `REPLIES` tries that succeeded; adding one costs some 50 ns."""
+    """Seconds in flight of the last `REPLIES` tries of a kind; adding one costs some 50 ns."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=REPLIES)
         self.add = self._seconds.append
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        return np.fromiter(self._seconds, np.float64)
 
     @property
     def mean(self) -> float | None:

@@ -29,6 +29,12 @@ class Sampling:
     max_tokens: int | None = None
     extra_body: JSON = field(default_factory=dict)
 
+    @property
+    def most_completion(self) -> int | None:
+        """Return the tokens of a completion that requests allow, None without a limit."""
+        own = (self.extra_body.get(name) for name in ("max_completion_tokens", "max_tokens"))
+        return next((limit for limit in (*own, self.max_tokens) if type(limit) is int), None)
+
     def of_repeat(self, repeat: int) -> Sampling:
         """Return the parameters of a user's repeat, from 1: the first has the run's seed or none, each further one a
         seed from 0 to 2**31 - 1 that depends on the run's (0 if it has none) and on its number."""

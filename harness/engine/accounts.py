@@ -13,7 +13,9 @@ from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan
+from harness.cost import TOKENS, Cap, Price
 from harness.endpoint.batches import BatchApi
+from harness.endpoint.budget import Budget, Meter, total
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -24,7 +26,8 @@ from harness.engine.lane import Lane, Player, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
-from harness.errors import MachineError
+from harness.errors import BadInput, MachineError
+from harness.store.manifest import part_of
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
@@ -37,7 +40,7 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
     return groups
 
 
-def _tuning(plans: Sequence[Plan]) -> defaults.Tuning:
+def tuning_of(plans: Sequence[Plan]) -> defaults.Tuning:
     """Return the lower limits where plans on one account differ."""
     return functools.reduce(defaults.Tuning.combined, [plan.limits for plan in plans])
 
@@ -45,7 +48,7 @@ def _tuning(plans: Sequence[Plan]) -> defaults.Tuning:
 def sockets(plans: Sequence[Plan]) -> tuple[int, int]:
     """Return the connections of all accounts, and the largest concurrency of one: arguments of `admit_sockets`."""
     grouped = [[plans[place] for place in places] for places in group(plans)]
-    most = [_tuning(one).most for one in grouped]
+    most = [tuning_of(one).most for one in grouped]
     servers = [len({host for plan in one for host in plan.hosts}) for one in grouped]
     return sum(map(operator.mul, most, servers)), max(most)
 
@@ -79,7 +82,7 @@ class _Account:
 
     @classmethod
     def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
-        tuning = _tuning(plans)
+        tuning = tuning_of(plans)
         control: Control = (
             AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
             if tuning.concurrency is None
@@ -96,6 +99,7 @@ class Opening:
     plan: Plan
     runs: list[Run]
     account: _Account
+    meter: Meter | None = None
 
     @property
     def route(self) -> Route:
@@ -113,12 +117,55 @@ class Opening:
         )
 
 
-def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
-    """Return the openings of plans and their unfinished runs; plans on one account share its limit."""
+def check_budget(plan: Plan, price: Price | None) -> Cap | None:
+    """Return a plan's budget, None if it has none or costs nothing. Raise `BadInput` if its price does not fit."""
+    if (words := plan.tuning.budget) is None:
+        return None
+    if plan.tuning.batch:
+        raise BadInput(f"{plan.name}: --budget cannot bound a whole wave of --batch: leave one of them out")
+    try:
+        whole = Cap.parse(words)
+    except ValueError as error:
+        raise BadInput(f"{plan.name}: --budget: {error}") from None
+    cap = whole._replace(amount=whole.amount / part_of(plan.selection)[1])
+    if cap.unit == TOKENS:
+        return cap
+    if plan.found is None:
+        return None  # a baseline costs nothing
+    if price is None:
+        raise BadInput(
+            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: give one "
+            "in a providers file (docs/providers.md), or a budget in tokens"
+        )
+    if price.currency != cap.unit:
+        raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {price.currency}, the budget is in {cap.unit}")
+    return cap
+
+
+def meters(plans: Sequence[tuple[Plan, Sequence[Run]]]) -> list[Meter | None]:
+    """Return what counts each plan's requests towards its budget, from what all its runs have taken so far.
+
+    Plans with the same budget share it, unless it is for `each`. Raise `BadInput` as `check_budget` does.
+    """
+    shared: dict[Cap, Budget] = {}
+    made: list[Meter | None] = []
+    for plan, runs in plans:
+        price = next((run.manifest.price for run in runs), None) or plan.price
+        if (cap := check_budget(plan, price)) is None:
+            made.append(None)
+            continue
+        budget = Budget(cap) if cap.each else shared.setdefault(cap, Budget(cap))
+        priced = None if cap.unit == TOKENS else price
+        made.append(Meter(budget, priced, plan.sampling.most_completion, total(run.store.usage for run in runs)))
+    return made
+
+
+def openings(plans: Sequence[tuple[Plan, list[Run], Meter | None]]) -> list[Opening]:
+    """Return the openings of plans, their unfinished runs and meters; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
-    for number, places in enumerate(group([plan for plan, _ in plans])):
+    for number, places in enumerate(group([plan for plan, *_ in plans])):
         accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
-    return [Opening(plan, runs, accounts[place]) for place, (plan, runs) in enumerate(plans)]
+    return [Opening(plan, runs, accounts[place], meter) for place, (plan, runs, meter) in enumerate(plans)]
 
 
 async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
@@ -161,7 +208,7 @@ def _lane(
     """Return the lane of an opening, which goes by batches where there is an `api` for them."""
     plan, tuning, route = one.plan, one.plan.tuning, one.route
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
-    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic), None
+    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter), None
     if api is not None:
         batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
     return Lane(

@@ -30,6 +30,7 @@ from harness.errors import (
     AgentFailed,
     BadInput,
     BenchmarkError,
+    BudgetReached,
     ConfigurationRefused,
     EndpointStopped,
     GaveUp,
@@ -185,7 +186,7 @@ class Lane:
             await work()
         except MachineError as error:
             self.stop(error, grace=0.0)
-        except (BadInput, BenchmarkError, EndpointStopped, WorkersStopped) as error:
+        except (BadInput, BenchmarkError, BudgetReached, EndpointStopped, WorkersStopped) as error:
             self.stop(error, grace=GRACE_SECONDS)
 
     def note(self, what: str, detail: str) -> None:

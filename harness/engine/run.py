@@ -64,7 +64,7 @@ class Run:
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
-    too.
+    too. `first` are the positions of users to play alone, None for all (`run --estimate`).
     """
 
     benchmark: Benchmark
@@ -80,6 +80,7 @@ class Run:
     reusable: SavedReplies | None = None
     warnings: list[str] = field(default_factory=list)
     steps_done: int = 0
+    first: NDArray[np.int64] | None = None
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -129,16 +130,25 @@ class Run:
         return tasks.parse(self.benchmark, self.index.read(position), self.index.where(position), self.subset)
 
     def start(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return the positions of the remaining users, and the steps that each has left; count the other steps as done.
+        """Return the positions of the remaining users (of the `first` of them alone), and the steps that each has left;
+        count the other steps as done.
 
         A user with saved responses has that many steps fewer left, but at least one.
         """
+        positions, left = self.remaining, self.steps_left()
+        self.steps_done = self.steps - int(left.sum())
+        if self.first is None:
+            return positions, left
+        chosen = np.isin(positions, self.first)
+        return positions[chosen], left[chosen]
+
+    def steps_left(self) -> NDArray[np.int32]:
+        """Return the steps that each remaining user has left."""
         positions, saved = self.remaining, np.zeros(len(self.index), np.int32)
         for position, count in self.store.saved_counts().items():
             saved[position] = count
-        left = np.maximum(1, self.index.steps[positions] - saved[positions])
-        self.steps_done = self.steps - int(left.sum())
-        return positions, left
+        left: NDArray[np.int32] = np.maximum(1, self.index.steps[positions] - saved[positions])
+        return left
 
     def progress(self) -> SubsetProgress:
         """Return how far the run is; with repeats each counts as a user."""

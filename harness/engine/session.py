@@ -30,10 +30,12 @@ from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
 from harness.cost import shown as shown_cost
 from harness.defaults import LOCAL, Engine
+from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.replies import REFUSED, Denied
-from harness.engine.accounts import admit_sockets, open_lanes, openings, sockets
+from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
+from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
@@ -74,26 +76,34 @@ def launch(
     *,
     html: bool,
     observe: Callable[[Snapshots], None] | None = None,
+    agreed: Callable[[Sequence[Estimate]], bool] | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. Pages are made last.
 
-    `observe` gets snapshots instead of the display.
+    `observe` gets snapshots instead of the display. With `agreed` a few users are played first, and it decides by what
+    the whole will take whether the rest follows.
     """
     if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
         raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
+    if agreed and any(plan.tuning.batch or plan.reuse for plan in plans):
+        raise BadInput("--estimate is for requests that are sent one by one and paid for: not with --batch or --reuse")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
+        for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions]), strict=True):
+            session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
+        if agreed and unfinished:
+            unfinished = _play_first(unfinished, console, engine, observe, agreed)
         played = _play(unfinished, console, engine, observe) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
         for session in sessions:
-            if not session.unfinished:
+            if session.code is None:
                 session.finish()
         if len(plans) > 1:
             _print_ends(sessions, console)
@@ -102,6 +112,41 @@ def launch(
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
         return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
+
+
+def _play_first(
+    sessions: Sequence[Session],
+    console: Console,
+    engine: Engine,
+    observe: Callable[[Snapshots], None] | None,
+    agreed: Callable[[Sequence[Estimate]], bool],
+) -> list[Session]:
+    """Play a few users of each run, print what the whole will take, and return the sessions that go on.
+
+    Those that have ended, by themselves or for lack of agreement, are finished.
+    """
+    began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
+    for run in runs:
+        run.first = choose(run)
+    played = _play(sessions, console, engine, observe, finishing=False)
+    open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
+    parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
+    for run in runs:
+        run.first = None
+    made = estimates(parts, time.monotonic() - began) if parts else []
+    if made is None:
+        console.print("no estimate: too few of the first users ended", **PLAIN)
+    for (session, lane), of in zip(open_ones, made or (), strict=False):
+        console.print(*lines(session.plan.name, of, lane.caller.limiter.slots.limit), sep="\n", **PLAIN)
+    if open_ones and not (made and agreed(made)):
+        for _, lane in open_ones:
+            lane.ending = Estimated("the first users are played, and their replies saved")
+    for session, lane, schedule in played:
+        if lane.ending or not session.remaining:
+            session.finish(lane, schedule)
+        else:
+            session.go_on(schedule)
+    return [session for session in sessions if session.code is None]
 
 
 def _print_ends(sessions: Sequence[Session], console: Console) -> None:
@@ -127,9 +172,10 @@ def _money(report: Report) -> str:
 def _notices(plan: Plan) -> Iterator[str]:
     """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats.
 
-    Raise `BadInput` if there are more parts than requests at once.
+    Raise `BadInput` if there are more parts than requests at once, and for a budget that fits no price.
     """
     most = plan.limits.most
+    check_budget(plan, plan.price)
     if part := plan.selection.get("part"):
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
@@ -206,6 +252,7 @@ class Session:
         self.plan = plan
         self.code: int | None = None
         self.sources: list[Source] = []
+        self.meter: Meter | None = None
         self._console = console
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
@@ -252,6 +299,17 @@ class Session:
                     code = error.exit_code
         self.code = max(code, self._ended(ending))
 
+    @property
+    def remaining(self) -> int:
+        """Return the number of users left."""
+        return sum(len(run.remaining) for run in self.runs)
+
+    def go_on(self, schedule: JSON) -> None:
+        """Count the time that the first users took; the failed ones of them are tried again."""
+        for run in self.unfinished:
+            run.failed = 0
+            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + schedule["seconds"]
+
     def _drop(self, ending: HarnessError) -> int:
         """Leave no run behind of which nothing was received; return the exit code."""
         for run in self.runs:
@@ -293,7 +351,7 @@ class Session:
     def _ended(self, ending: HarnessError | None) -> int:
         """Print what remains and the command for it; return the exit code."""
         plan, runs, label = self.plan, self.runs, self._label
-        remaining, failed = sum(len(run.remaining) for run in runs), sum(run.failed for run in runs)
+        remaining, failed = self.remaining, sum(run.failed for run in runs)
         what = "user" if plan.repeats == 1 else "repeat"
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
@@ -327,9 +385,16 @@ Played = list[tuple["Session", Lane, JSON]]
 
 
 def _play(
-    sessions: Sequence[Session], console: Console, engine: Engine, observe: Callable[[Snapshots], None] | None
+    sessions: Sequence[Session],
+    console: Console,
+    engine: Engine,
+    observe: Callable[[Snapshots], None] | None,
+    finishing: bool = True,
 ) -> Played:
-    """Play all at once, with one limit for each account; return each session's lane and schedule."""
+    """Play all at once, with one limit for each account; return each session's lane and schedule.
+
+    Sessions that end while others go on are finished at once, if `finishing`.
+    """
     work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
@@ -339,7 +404,8 @@ def _play(
         with ExitStack() as held:
             workers = _connected(engine, console, held)
             observe = observe or held.enter_context(display(console))
-            return anyio.run(work, sessions, observe, engine, workers, backend_options={"use_uvloop": uvloop})
+            made = partial(work, sessions, observe, engine, workers, finishing)
+            return anyio.run(made, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
@@ -358,32 +424,41 @@ def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
 
 
 async def _in_this_process(
-    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int
+    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int, finishing: bool
 ) -> Played:
     plans = [session.plan for session in sessions]
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
-        lanes = await open_lanes(openings([(session.plan, session.unfinished) for session in sessions]), held)
-        return await _played(sessions, lanes, observe, workers)
+        lanes = await open_lanes(_openings(sessions), held)
+        return await _played(sessions, lanes, observe, workers, finishing)
 
 
 async def _on_workers(
-    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int
+    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int, finishing: bool
 ) -> Played:
     from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
 
-    made = openings([(session.plan, session.unfinished) for session in sessions])
+    made = _openings(sessions)
     async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe, workers)
+        return await _played(sessions, lanes, observe, workers, finishing)
+
+
+def _openings(sessions: Sequence[Session]) -> list[Opening]:
+    return openings([(session.plan, session.unfinished, session.meter) for session in sessions])
 
 
 async def _played(
-    sessions: Sequence[Session], lanes: Sequence[Lane], observe: Callable[[Snapshots], None], workers: int
+    sessions: Sequence[Session],
+    lanes: Sequence[Lane],
+    observe: Callable[[Snapshots], None],
+    workers: int,
+    finishing: bool,
 ) -> Played:
     session_of = dict(zip(lanes, sessions, strict=True))
 
     async def ended(lane: Lane, schedule: JSON) -> None:
-        await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
+        if finishing:
+            await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
     seed = sessions[0].plan.selection["sample_seed"]
     engine = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)

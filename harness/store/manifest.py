@@ -108,6 +108,7 @@ class Tuning(TypedDict, total=False):
     hedge: Annotated[float, Meta(ge=0)]
     hedged: Count
     durability: Durability
+    budget: str | None
     batch: bool
     learned_limit: Slots
 

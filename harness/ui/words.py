@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cost import shown
-from harness.model import Snapshot, Warned, Wave
+from harness.cost import TOKENS, rounded, shown
+from harness.model import Money, Snapshot, Warned, Wave
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
@@ -14,7 +14,12 @@ SILENT = 10.0
 """Seconds without a reply that are shown, unless one in twenty replies takes half as long or more."""
 KINDS_SHOWN = 3
 
-HELD = {"rate": "held by the rate", "pause": "the endpoint asked to wait", "outage": "outage: probing"}
+HELD = {
+    "rate": "held by the rate",
+    "budget": "held by the budget",
+    "pause": "the endpoint asked to wait",
+    "outage": "outage: probing",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +145,16 @@ def tokens(s: Snapshot) -> list[Piece]:
 
 
 def cost(s: Snapshot) -> list[Piece]:
-    """Return what all saved replies cost, and a projection to the end; nothing without a price."""
+    """Return what all saved replies cost, what is spent of a budget, and a projection to the end."""
     parts = [Piece(shown(s.cost), 22)] if s.cost else []
+    parts += [Piece(f"budget {_of_budget(*s.budget)}", 30)] if s.budget else []
     return [*parts, Piece(f"by the end {shown(s.projected_cost)}")] if s.projected_cost and s.eta else parts
+
+
+def _of_budget(spent: Money, cap: Money) -> str:
+    if spent.currency == TOKENS:
+        return f"{count(float(spent.amount))} of {count(float(cap.amount))} {TOKENS}"
+    return f"{rounded(spent.amount)} of {rounded(cap.amount)} {cap.currency}"
 
 
 def tokens_of(into: int, out: int) -> str:

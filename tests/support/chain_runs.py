@@ -13,6 +13,7 @@ import anyio
 import numpy as np
 
 from harness.benchmarks import tasks
+from harness.endpoint.budget import Meter
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -76,6 +77,7 @@ class Run:
         power: bool = False,
         max_retries: int = 2,
         hedge: float = 0.0,
+        meter: Meter | None = None,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
     ) -> HarnessError | None:
@@ -93,6 +95,7 @@ class Run:
                 clock=anyio.current_time,
                 sleep=sleep,
                 rng=random.Random(0),
+                meter=meter,
             )
             lane = self.lane = Lane(
                 "run",

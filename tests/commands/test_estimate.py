@@ -1,0 +1,103 @@
+"""`run --estimate`: a few users are played and kept, and the rest follows if somebody agrees."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from harness.cli import main
+from tests.support.scripted import baseline, serving
+
+FEW = ("--limit", "12")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run(tmp_path: Path, url: str, *words: str) -> int:
+    where = [
+        "--demo",
+        "--platform",
+        "weibo",
+        "--sample-seed",
+        "1",
+        "--no-html",
+        "--results-dir",
+        str(tmp_path / "r"),
+        "--api-url",
+        url,
+    ]
+    return main(["run", *where, *words])
+
+
+def users(tmp_path: Path, name: str = "m") -> int:
+    return len((tmp_path / "r" / name / "inference_results_weibo.jsonl").read_bytes().splitlines())
+
+
+def state(tmp_path: Path, name: str = "m") -> str:
+    found: str = orjson.loads((tmp_path / "r" / name / "run_weibo.json").read_bytes())["state"]
+    return found
+
+
+def test_without_agreement_the_run_ends_after_its_first_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 0, with the estimate and the command that goes on; nothing that was paid for is asked again."""
+    with serving(baseline) as server:
+        assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 0
+        first, out = len(server.bodies), capsys.readouterr().out
+        assert (users(tmp_path), state(tmp_path)) == (10, "stopped")
+        assert "requests" in out and "resume --name m" in out
+        again = ["resume", "--results-dir", str(tmp_path / "r"), "--no-html", "--api-url", server.url]
+        assert main(again) == 0
+        assert (users(tmp_path), state(tmp_path)) == (12, "complete")
+        assert first < len(server.bodies) == len(set(server.bodies))
+
+
+def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
+    """The results are those of a run without an estimate, by the same requests."""
+    with serving(baseline) as server:
+        assert run(tmp_path / "a", server.url, "--model", "m", *FEW, "--estimate", "--yes") == 0
+        estimated = sorted(server.bodies)
+        assert run(tmp_path / "b", server.url, "--model", "m", *FEW) == 0
+    assert sorted([*estimated, *estimated]) == sorted(server.bodies)
+    a, b = ((tmp_path / side / "r/m/inference_results_weibo.jsonl").read_bytes() for side in "ab")
+    assert a == b
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 12), ("\n", 10)])
+def test_one_question_for_all_models(answer: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the user decides, once."""
+    stdin, stderr = Terminal(answer), Terminal()
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with serving(baseline) as server:
+        assert run(tmp_path, server.url, "--model", "m", "--model", "n", *FEW, "--estimate") == 0
+    assert [users(tmp_path, name) for name in "mn"] == [left, left]
+    assert stderr.getvalue().count("?") == 1
+
+
+def test_run_that_its_first_users_complete_is_complete(tmp_path: Path) -> None:
+    with serving(baseline) as server:
+        assert run(tmp_path, server.url, "--model", "m", "--limit", "4", "--estimate") == 0
+    assert state(tmp_path) == "complete"
+
+
+def test_endpoint_that_refuses_the_first_users_ends_the_run_as_always(tmp_path: Path) -> None:
+    with serving(lambda body: (401, b"{}")) as server:
+        assert run(tmp_path, server.url, "--model", "m", "--estimate", "--yes") == 3
+
+
+def test_budget_too_small_for_the_first_users_ends_the_run(tmp_path: Path) -> None:
+    with serving(baseline) as server:
+        assert run(tmp_path, server.url, "--model", "m", "--estimate", "--yes", "--budget", "5ktok") == 5
+
+
+def test_yes_needs_an_estimate(tmp_path: Path) -> None:
+    assert run(tmp_path, "http://127.0.0.1:9/v1", "--model", "m", "--yes") == 2
