@@ -40,6 +40,7 @@ takes.verify := $(takes.reeval)
 takes.remove := NAME PLATFORM ARGS
 takes.merge := RUNS ARGS
 takes.stats := RUNS ARGS
+takes.export := $(takes.stats)
 takes.report := $(takes.reeval)
 takes.compare := RUNS PLATFORM ARGS
 takes.sample := RATIO PLATFORM ARGS
@@ -59,7 +60,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats export sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -97,6 +98,9 @@ compare: .venv/run.made ## whether one run is better than another, on the users 
 
 stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
 	$(strip $(HARNESS) stats $(NAMED_RUNS) $(MORE))
+
+export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect; --rows users
+	$(strip $(HARNESS) export $(NAMED_RUNS) $(MORE))
 
 sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=
 	$(strip $(HARNESS) sample $(SHARE) $(PLATFORMS) $(MORE))

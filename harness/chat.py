@@ -75,10 +75,11 @@ NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
 class Chat:
     """Send the requests of one user and read the replies.
 
-    `usage` counts requests and tokens so far. `repairs` lists the kinds of repairs that replies needed. `failed` is the
-    error of a request without a reply: the user fails with it, even if the benchmark catches it. `odd` describes other
-    errors than `InvalidReply` that `read` raised: an odd reply, or a mistake in `read`. `repeat` is which of the user's
-    repeats is played, from 1; a benchmark that draws random numbers makes them depend on it.
+    `usage` counts requests and tokens so far, and `reads` the requests of each `read` that has ended. `repairs` lists
+    the kinds of repairs that replies needed. `failed` is the error of a request without a reply: the user fails with
+    it, even if the benchmark catches it. `odd` describes other errors than `InvalidReply` that `read` raised: an odd
+    reply, or a mistake in `read`. `repeat` is which of the user's repeats is played, from 1; a benchmark that draws
+    random numbers makes them depend on it.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Chat:
     ) -> None:
         self.repeat = repeat
         self.usage = Usage()
+        self.reads: list[int] = []
         self.repairs: list[str] = []
         self.odd: list[str] = []
         self.failed: BaseException | None = None
@@ -146,8 +148,14 @@ class Chat:
         (`LookupError`, `TypeError`, ...) becomes `InvalidReply("wrong_shape")`. Raise the last `InvalidReply` after all
         retries, or at once if it is final.
         """
-        messages, retries = _messages(prompt), self._asking.parse_retries
-        request = self._request(messages, json, schema)
+        before = self.usage.requests
+        try:
+            return await self._read_in_tries(self._request(_messages(prompt), json, schema), read, json=json)
+        finally:
+            self.reads.append(self.usage.requests - before)
+
+    async def _read_in_tries(self, request: Request, read: Callable[[Completion], T], *, json: bool) -> T:
+        messages, retries = request.messages, self._asking.parse_retries
         while True:
             completion = await self.ask(request)
             try:

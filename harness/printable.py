@@ -15,6 +15,8 @@ from unicodedata import category
 
 import orjson
 
+FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+"""How formulas begin, in some spreadsheets also in full width (owasp.org: CSV injection)."""
 STEERING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode's general categories: controls, formats, surrogates, private, unassigned, line and paragraph separators."""
 JOINER, EMOJI_STYLE = "\u200d", "\ufe0f"
@@ -30,6 +32,13 @@ def short_hash(digest: str) -> str:
 def on_one_line(text: str) -> str:
     """Return a value (a name, a cell, a sentence) for one line: breaks and tabs are escaped, too."""
     return _escaped(text, lambda character: character.encode("unicode_escape").decode())
+
+
+def in_cell(text: str) -> str:
+    """Return a text for a cell of a CSV file: on one line, with an apostrophe before what a spreadsheet would take for
+    a formula."""
+    plain = on_one_line(text)
+    return f"'{plain}" if plain.startswith(FORMULA) else plain
 
 
 def in_lines(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 VARIABLE = "PYTHONHASHSEED"
 SEED = "0"
-MAY_PLAY_AGENTS = frozenset({"resume", "reeval"})
+MAY_PLAY_AGENTS = frozenset({"resume", "reeval", "export"})
 
 
 def fixed(environment: Mapping[str, str]) -> str | None:
@@ -18,7 +18,8 @@ def fixed(environment: Mapping[str, str]) -> str | None:
 
 
 def fix(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Start this process again with a fixed hash seed if it may play agents: `run --agent`, `resume`, `reeval`.
+    """Start this process again with a fixed hash seed if it may play agents: `run --agent`, `resume`, `reeval`,
+    `export`.
 
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
     that ignores its environment (`python -I`), or cannot be replaced.

@@ -26,8 +26,7 @@ ROW = 16.5
 """Height of a line of the default font, and of a row with one, in points."""
 LINES_MOST = 20
 """Largest height of a row, in lines."""
-NOTES_WIDE = 90
-"""Width of notes, in characters; under a wide sheet up to twice as much."""
+NOTES = "notes"
 A4, A3 = 9, 8
 A4_WIDE = 150
 """Characters a row that can be read on A4."""
@@ -68,7 +67,8 @@ def decimals(digits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A heading row, the rows, and beneath them notes, a paragraph each.
+    """A heading row and the rows. Notes, a paragraph each, are on the last sheet of the workbook, so that programs read
+    nothing but data here.
 
     `title` may be any text: what Excel refuses in a sheet's name is replaced, and names made alike by that get numbers.
     Every row has as many cells as there are columns, None being an empty one. The heading row and the first column
@@ -96,10 +96,22 @@ def workbook(sheets: Sequence[Sheet]) -> bytes:
     content = BytesIO()
     book = xlsxwriter.Workbook(content, {"in_memory": True})
     form = cache(lambda **properties: book.add_format(properties))
-    for title, sheet in zip(titles([sheet.title for sheet in sheets]), sheets, strict=True):
+    names = titles([*(sheet.title for sheet in sheets), NOTES])
+    notes = _notes(sheets, names)
+    for title, sheet in zip(names, [*sheets, *notes], strict=False):
         _fill(book.add_worksheet(title), sheet, form)
     book.close()
     return content.getvalue()
+
+
+def _notes(sheets: Sequence[Sheet], names: Sequence[str]) -> list[Sheet]:
+    """Return the sheet of notes, each once with the names of the sheets that it is about; none without notes."""
+    about: dict[str, list[str]] = {}
+    for sheet, name in zip(sheets, names, strict=False):
+        for note in sheet.notes:
+            about.setdefault(note, []).append(name)
+    rows = [(note, "all" if len(of) == len(sheets) else ", ".join(of)) for note, of in about.items()]
+    return [Sheet(NOTES, ("note", "sheets"), rows)] if rows else []
 
 
 def titles(wanted: Sequence[str]) -> list[str]:
@@ -131,11 +143,6 @@ def _fill(page: Any, sheet: Sheet, form: Form) -> None:
     _head(page, sheet, widths, form)
     for number, row in enumerate(sheet.rows, 1):
         _row(page, number, row, widths, form)
-    note = form(font_color=GREY)  # not wrapped: text runs over into empty cells on its right
-    wide = max(NOTES_WIDE, min(sum(widths), 2 * NOTES_WIDE))
-    lines = [line for note in sheet.notes for line in wrap(_text(note), wide)]
-    for at, line in enumerate(lines, len(sheet.rows) + 2):
-        page.write_string(at, 0, line, note)
     page.freeze_panes(1, 1)
     page.set_landscape()
     page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)

@@ -442,7 +442,7 @@ def test_runs_without_a_row_are_told_beside_what_other_programs_read(form: str, 
 
 
 def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> None:
-    """With none of their users, and in no sheet of a metric; the unfinished are told beneath."""
+    """With none of their users, and in no sheet of a metric; the unfinished are in the notes."""
     write(tmp_path, "one")
     write(tmp_path, "坏", NOBODY)
     unfinished(tmp_path, "b", "douban")
@@ -451,7 +451,8 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
     runs, recall = Page(content), Page(content, 2)
     assert runs.row(3)[:6] == ["坏", "streamprofile", "weibo", 0, 40, 40]
     assert "坏" not in recall.values.values()
-    assert any(str(text).startswith("Left out: b on douban") for text in runs.values.values())
+    notes = Page(content, len(runs.titles))
+    assert any(str(text).startswith("Left out: b on douban") for text in notes.values.values())
 
 
 @pytest.mark.parametrize(
@@ -607,12 +608,21 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
         Cell(2, underlined=True),
         Cell(1234, number=WHOLE),
     )
-    page = Page(workbook([Sheet("t", ("run", *"abcde"), [("甲", *cells)], ["一句话"])]))
+    page = Page(workbook([Sheet("t", ("run", *"abcde"), [("甲", *cells)])]))
     assert page.row(2) == ["甲", 12.5, 3.25, 1.0, 2.0, 1234.0]
     assert [page.looks[cell][0] for cell in ("B2", "C2", "F2")] == ["0.00", '0.00"*"', "#,##0"]
     assert "b" in page.looks["D2"][1] and "u" in page.looks["E2"][1]
     assert not {"b", "u"} & page.looks["B2"][1]
-    assert page.values["A4"] == "一句话"
+
+
+def test_notes_are_on_a_sheet_of_their_own() -> None:
+    """Each once, with the sheets that it is about; a program that reads a sheet of figures finds nothing else there."""
+    notes = {"t": ["一句话"], "u": ["一句话", "x"]}
+    content = workbook([Sheet(name, ("run", "a"), [("甲", Cell(1))], of) for name, of in notes.items()])
+    page, last = Page(content), Page(content, 3)
+    assert page.titles == ["t", "u", "notes"]
+    assert page.values == {"A1": "run", "B1": "a", "A2": "甲", "B2": 1.0}
+    assert (last.row(2), last.row(3)) == (["一句话", "all"], ["x", "u"])
 
 
 @pytest.mark.parametrize(
@@ -674,7 +684,7 @@ def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
         *("Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "summary")
     }
     page = Page((out / "Recall.xlsx").read_bytes())
-    assert page.titles == ["Recall"]
+    assert page.titles == ["Recall", "notes"]
     assert page.row(4) == ["低", 10.0, "vendor/模型, own prompt, synthetic tasks"]
     assert "b" in page.looks["C3"][1] and "u" in page.looks["C4"][1]
     assert page.row(1) == ["run", *PLATFORMS, "Avg.", "what"]
@@ -690,7 +700,7 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: P
     assert main(["stats", "--results-dir", str(tmp_path)]) == 0
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
-    assert runs.titles == ["Runs", "Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer"]
+    assert runs.titles == ["Runs", "Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "notes"]
     assert runs.row(2)[:5] == ["one", "streamprofile", "zhihu", 30, 40]
     assert runs.row(3)[:9] == ["one", "streamprofile", "weibo", 40, 40, 0, 200, 0, 1]
     assert runs.row(3)[14:18] == [210, 1_234_567, 8_900, 2]

@@ -41,6 +41,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["fetch", "PLATFORM=weibo zhihu"], "fetch --platform 'weibo' --platform 'zhihu'"),
         (["report", "NAME=n"], "report --name 'n'"),
         (["merge", "RUNS=n"], "merge 'n'"),
+        (["export", "RUNS=a b", "ARGS=--format inspect"], "export 'a' 'b' --format inspect"),
         (["resume", "NAME=n", "PROVIDER=relay"], "resume --name 'n' --provider 'relay'"),
     ],
 )

@@ -178,6 +178,7 @@ def places(scene: Scene) -> dict[str, Path]:
     (index,) = (path for path in (results / ".index").iterdir() if path.suffix == ".npz")
     found = [*logs, files.manifest, files.lock, *files.reports, prompt, pages[-1], index]
     found += [files.folder, index.parent, results / "metric_excels"]
+    found += [files.folder / "export_steps_weibo.csv", files.folder / "export_weibo.eval"]
     alone = [*logs, files.manifest, files.report("txt"), files.report("json")]
     found += [path.with_name(f"{path.name}.new") for path in alone]
     new = f"{socket.gethostname()}-{os.getpid()}.new"
@@ -198,6 +199,8 @@ def commands(scene: Scene) -> dict[str, list[str]]:
         "stats": ["stats", *where],
         "compare": ["compare", PART, WHOLE, *where, *tasks, "--resamples", "1000"],
         "reeval": ["reeval", *where, *tasks, *named],
+        "export": ["export", PART, *where, *tasks],
+        "export log": ["export", PART, *where, *tasks, "--format", "inspect"],
         "reparse": ["reeval", "--reparse", *where, *tasks, *named],
         "resume": ["resume", *where, *tasks, *named],
         "run": run(scene.root, PART),

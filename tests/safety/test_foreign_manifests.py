@@ -185,6 +185,7 @@ def commands(world: World) -> list[tuple[list[str], tuple[str, Server] | None]]:
         ([*named, "--provider", "open"], None),
         (["verify"], None),
         (["reeval", "--reparse"], None),
+        (["export"], None),
     ]
 
 

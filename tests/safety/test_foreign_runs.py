@@ -337,9 +337,10 @@ def agent(tmp_path: Path) -> Path:
 
 
 COMMANDS = (["reeval", "--reparse"], ["resume", "--name", "rules", "--api-url", "http://127.0.0.1:9/v1"])
+EXPORT = ["export", "rules", "--format", "inspect"]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [*COMMANDS, EXPORT])
 def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
     agent: Path, words: list[str], elsewhere: Callable[[], None], capsys: Streams
 ) -> None:

@@ -165,6 +165,8 @@ COMMANDS = [
     ("compare", "WORD1", "WORD"),
     ("reeval",),
     ("reeval", "--reparse"),
+    ("export",),
+    ("export", "WORD1", "--rows", "users"),
     ("report",),
     ("report", "--model", "WORD", "--platform", "weibo"),
 ]

@@ -11,15 +11,13 @@ from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import Figure, MetricTable, Row, Spread
 from harness.model import JSON
-from harness.printable import on_one_line
+from harness.printable import in_cell
 from harness.report.grid import Grid, Number, latex, markdown
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "platform", "value", "unit", "from", "to", "users", "expected", "answers"),
     *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
 )
-FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
-"""How formulas begin, in some spreadsheets also in full width (owasp.org: CSV injection)."""
 
 
 def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), *, intervals: bool = False) -> str:
@@ -96,15 +94,15 @@ def _csv(shown: Sequence[MetricTable]) -> str:
 def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list[str]:
     low, high = map(table.metric.text, figure.value.interval) if figure.value.interval else ("", "")
     return [
-        *map(_csv_text, (table.benchmark, table.metric.name, row.name, column)),
+        *map(in_cell, (table.benchmark, table.metric.name, row.name, column)),
         table.metric.text(figure.value.value),
-        _csv_text(table.metric.shown_unit),
+        in_cell(table.metric.shown_unit),
         *(low, high),
         *("" if number is None else str(number) for number in _numbers(figure).values()),
         "" if row.is_published else _yes(figure.complete),
         figure.place.value if figure.place else "",
         _yes(row.is_published),
-        _csv_text(row.about),
+        in_cell(row.about),
         *(map(str, figure.rank) if figure.rank else ("", "")),
     ]
 
@@ -112,14 +110,8 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
 def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
     """Return a line with a cost as the value of a metric, over the scored users."""
     counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
-    head = map(_csv_text, (table.benchmark, name, row.name, report.subset))
-    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", _csv_text(row.about), "", ""]
-
-
-def _csv_text(text: str) -> str:
-    """Return a text on one line, with an apostrophe before what a spreadsheet would take for a formula."""
-    plain = on_one_line(text)
-    return f"'{plain}" if plain.startswith(FORMULA) else plain
+    head = map(in_cell, (table.benchmark, name, row.name, report.subset))
+    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), "", ""]
 
 
 def _numbers(figure: Figure) -> dict[str, int | None]:

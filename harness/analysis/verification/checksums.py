@@ -82,14 +82,15 @@ class Replies:
 
     def of(self, position: int) -> dict[tuple[str, int], Completion]:
         """Return a user's, by request digest and how many times it was sent before. Raise `MISSHAPEN`."""
+        return {(data["request"], data["nth"]): Completion(**data["completion"]) for data in self.lines(position)}
+
+    def lines(self, position: int) -> Iterator[JSON]:
+        """Yield the lines of a user's, in the order of the file."""
         first, last = np.searchsorted(self._positions, (position, position + 1))
-        found = {}
         if first < last:
             with open_regular(self._path) as file:
                 for offset in self._offsets[first:last]:
-                    data = unseal(line_at(file, int(offset)))
-                    found[data["request"], data["nth"]] = Completion(**data["completion"])
-        return found
+                    yield unseal(line_at(file, int(offset)))
 
 
 def kept(run: SavedRun) -> dict[str, Path | None]:

@@ -1,0 +1,1 @@
+"""`export`: saved runs as rows for other programs, and as logs of Inspect."""

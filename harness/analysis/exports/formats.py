@@ -1,0 +1,131 @@
+"""Rows as CSV, JSON lines or Parquet: the same columns in every row, and one type a column."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
+
+import orjson
+
+from harness.errors import BadInput
+from harness.model import JSON
+from harness.printable import in_cell
+from harness.store import atomic
+
+Scalar = bool | int | float | str | None
+SCALARS = (bool, int, float, str)
+MOST = 2**63
+"""Whole numbers from here on are no 64-bit integers: their column is one of fractions."""
+GROUP = 20_000
+"""Rows that Parquet files keep together, and that are in memory at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Rows in a temporary file, and the type of each of their columns in the order of their first use."""
+
+    file: BinaryIO
+    columns: dict[str, type]
+
+    def add(self, row: JSON) -> int:
+        """Add a row; return 1, for counting."""
+        self.columns.update({name: _wider(self.columns.get(name), value) for name, value in row.items()})
+        self.file.write(as_json(row) + b"\n")
+        return 1
+
+    def rows(self) -> Iterator[dict[str, Scalar]]:
+        self.file.seek(0)
+        for line in self.file:
+            row = orjson.loads(line)
+            yield {name: _as(kind, row.get(name)) for name, kind in self.columns.items()}
+
+
+def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
+    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` as `check` does."""
+    check(form)
+    writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
+    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
+        spool = Spool(file, {})
+        count = sum(map(spool.add, rows))
+        writing(spool, whole)
+    return count
+
+
+def as_json(data: Any) -> bytes:
+    """Return data of a record as JSON. Raise `BadInput` for what is nested too deeply to be written again."""
+    try:
+        return orjson.dumps(data)
+    except TypeError as error:
+        raise BadInput(f"a record cannot be exported: {error}") from None
+
+
+def check(form: str) -> None:
+    """Raise `BadInput` if a format needs a package that is not installed."""
+    if form == "parquet":
+        _pyarrow()
+
+
+def _wider(known: type | None, value: Any) -> type:
+    """Return the type of a column that has had values of a type, and now has this one; `NoneType` for none yet."""
+    kind = type(value)
+    if value is None:
+        return known or type(None)
+    if kind not in SCALARS:
+        return str
+    kind = float if kind is int and not -MOST <= value < MOST else kind
+    if known in (None, type(None), kind):
+        return kind
+    return float if {known, kind} == {int, float} else str
+
+
+def _as(kind: type, value: Any) -> Scalar:
+    """Return a value in the type of its column; lists and objects are JSON."""
+    if kind is float and value is not None:
+        return float(value)
+    as_json = kind is str and value is not None and type(value) is not str
+    made: Scalar = orjson.dumps(value).decode() if as_json else value
+    return made
+
+
+def _jsonl(spool: Spool, whole: BinaryIO) -> None:
+    for row in spool.rows():
+        whole.write(orjson.dumps(row) + b"\n")
+
+
+def _csv(spool: Spool, whole: BinaryIO) -> None:
+    """UTF-8 without a byte order mark, as `stats` writes it. Missing values are empty, and texts on one line."""
+    lines = csv.writer(codecs.getwriter("utf-8")(whole), lineterminator="\n")
+    lines.writerow(map(in_cell, spool.columns))
+    for row in spool.rows():
+        lines.writerow(map(_cell, row.values()))
+
+
+def _cell(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else in_cell(value) if isinstance(value, str) else repr(value)
+
+
+def _parquet(spool: Spool, whole: BinaryIO) -> None:
+    arrow, parquet = _pyarrow()
+    types = {bool: arrow.bool_(), int: arrow.int64(), float: arrow.float64(), str: arrow.string()}
+    schema = arrow.schema([(name, types.get(kind, arrow.null())) for name, kind in spool.columns.items()])
+    with parquet.ParquetWriter(whole, schema) as made:
+        found = spool.rows()
+        while group := list(islice(found, GROUP)):
+            made.write_table(arrow.Table.from_pylist(group, schema))
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """Return the modules of pyarrow, which is an extra of this package."""
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise BadInput("--format parquet needs pyarrow: pip install pyarrow (or take --format jsonl)") from None
