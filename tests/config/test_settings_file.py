@@ -147,6 +147,7 @@ def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path)
         ('name = "one"', "name", None),
         ("trust = true", "trust", None),
         ("[run]\nrestart = true", "run.restart", None),
+        ("[run]\nyes = true", "run.yes", None),
     ],
 )
 def test_field_that_cannot_be_used_is_refused_by_file_and_key(
