@@ -41,9 +41,9 @@ driver half of that in CPU."""
 HEAD_SECONDS, HEAD_MISSES = 5.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
-BUSY, IDLE, STRETCH = 0.85, 0.6, 1.25
-"""Shares of a turn with work above which a worker's next turn is longer, and below which it is shorter, by this factor:
-one that has enough work is not kept from it by turns."""
+BUSY, IDLE, STRETCH, STRETCHED_MOST = 0.85, 0.6, 1.25, 0.05
+"""Shares of a turn with work above which a worker's next turn is longer, and below which it is shorter, by this factor,
+up to so many seconds: one that has enough work is not kept from it by turns."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
@@ -133,7 +133,7 @@ class _Link:
 
     def turn_seconds(self, least: float) -> float:
         """Return the length of the next turn: the least, or longer for a busy worker."""
-        self._stretch = min(self._stretch, max(1.0, TURN_MOST / least))
+        self._stretch = min(self._stretch, max(1.0, STRETCHED_MOST / least))
         return least * self._stretch
 
     def worked(self, share: float) -> None:

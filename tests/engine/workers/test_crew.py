@@ -657,7 +657,7 @@ def test_play_goes_on_once_its_reply_is_as_durable_as_the_run_requires(
 
 
 def test_turns_of_a_busy_worker_grow_until_it_waits_again() -> None:
-    """Where there is enough work, turns would only keep the worker from it; the bound is a fifth of a second."""
+    """Where there is enough work, turns would only keep the worker from it; the bound is 50 ms."""
     link = crew_module._Link(Fake.__new__(Fake))  # which takes no turn
     least = link.turn_seconds(0.01)
     for _ in range(50):
@@ -665,6 +665,6 @@ def test_turns_of_a_busy_worker_grow_until_it_waits_again() -> None:
         longest = link.turn_seconds(0.01)
     for _ in range(50):
         link.worked(0.1)
-    assert (least, longest, link.turn_seconds(0.01)) == (0.01, 0.2, 0.01)
+    assert (least, longest, link.turn_seconds(0.01)) == (0.01, 0.05, 0.01)
     link.worked(0.7)  # neither busy nor idle
     assert link.turn_seconds(0.01) == 0.01
