@@ -97,6 +97,7 @@ def test_no_answers_against_the_rules_are_best(run: str, ranked: JSON) -> None:
     assert first == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["refusals", "empty-list", "no-pool", "one-tag"])
 @pytest.mark.parametrize("metric", ERRORS)
 def test_errors_of_no_answer_that_follows_the_rules_are_not_ranked(run: str, metric: str, ranked: JSON) -> None:

@@ -329,6 +329,7 @@ def odd_reports() -> Iterator[dict[str, Any]]:
             yield data
 
 
+@pytest.mark.slow
 def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_path: Path, capsys: Told) -> None:
     """Whatever stands in a field, or is missing, reading, writing and printing meet no surprise."""
     write(tmp_path, "good")

@@ -294,6 +294,7 @@ TOLD_BY_NOTHING_ELSE = {
 """Parts of a manifest whose change is no finding. Of the source and the versions there is a note."""
 
 
+@pytest.mark.slow
 def test_every_field_of_a_manifest_that_changes_is_found_or_listed(complete: Path, capsys: Told) -> None:
     """What decides how results are to be read stands in the report, the files or the tasks as well."""
     path = complete / MANIFEST
@@ -636,6 +637,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_sound_line_of_any_content_is_a_finding_and_no_defect(data: st.DataObject, complete: Path) -> None:

@@ -39,6 +39,7 @@ def test_the_second_benchmark_keeps_the_contract(tasks: Path, subset: str) -> No
     assert wrong_with(VISITS, subset, tasks) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "subset"), [("streamprofile", "weibo"), ("dailymobility", "beijing")])
 def test_benchmarks_that_ship_keep_the_contract(name: str, subset: str) -> None:
     assert wrong_with(name, subset, SAMPLE, users=3) == {}

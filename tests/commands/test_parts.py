@@ -398,6 +398,7 @@ def merged(results: Path, disk: Disk) -> None:
         merge.merge(parts, benchmark, index, folder, disk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["death before", "death midway", "ENOSPC"])
 def test_merge_that_fails_anywhere_leaves_no_run_or_the_whole_one(how: str, results: Path, whole: Path) -> None:
     """At each operation in turn: no half run is seen, the parts stay as they are, and the next merge is whole."""

@@ -118,6 +118,7 @@ def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
         assert path.is_dir() or not any(key.encode() in path.read_bytes() for key in KEYS.values()), path
 
 
+@pytest.mark.slow
 def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -> None:
     """What arrives in any stretch of time is no more than the rate allows, and a second's worth at once."""
     results, times = tmp_path / "results", list[float]()

@@ -104,6 +104,7 @@ def test_where_no_concurrency_fits_the_limit_is_the_only_advice(
     accounts.admit_sockets(connections, most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "concurrency", "fits"), [(64, 1, False), (64, 16, False), (65, 16, True), (80, 16, None)]
 )

@@ -256,6 +256,7 @@ def tried(scene: Scene, plant: Plant, name: str, words: list[str], capsys: Said)
     return code
 
 
+@pytest.mark.slow
 def test_nothing_planted_in_a_folder_leads_out_of_it(made: Path, tmp_path: Path, capsys: Said) -> None:
     """A draw of plants, names and commands; all of them are among the slow tests."""
     with scene_of(made, tmp_path / "names") as scene:

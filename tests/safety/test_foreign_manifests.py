@@ -235,6 +235,7 @@ def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.Ca
     Path("ran").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=SUPPRESSED)
 @given(data=st.data())
 def test_no_manifest_sends_a_key_elsewhere(

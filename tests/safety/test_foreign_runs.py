@@ -394,6 +394,7 @@ def test_no_path_of_a_manifest_from_elsewhere_is_where_code_is_found(
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "why"), [("agent", "--trust"), ("plan", None)])
 def test_code_under_another_name_is_code_where_the_benchmark_says_so(
     agent: Path,

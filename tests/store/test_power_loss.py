@@ -160,6 +160,7 @@ def survives_any(folder: Path, users: Mapping[str, int], power: bool, examples: 
     survives()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True], ids=["process", "power"])
 def test_losses_of_power_and_deaths_in_any_order_are_survived(tmp_path: Path, power: bool) -> None:
     """Processes that are killed, and losses of power that take any part of what they had not synced."""

@@ -106,6 +106,7 @@ def a_fault_at_every_operation(folder: Path, how: str, users: dict[str, int], po
         shutil.rmtree(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["EIO", "death after", *WRITES_ONLY])
 def test_fault_at_every_operation_of_a_run_costs_nothing(tmp_path: Path, how: str) -> None:
     """After each, the next process ends with the same bytes, and asks for nothing again that was saved."""
@@ -174,6 +175,7 @@ every_fault = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @every_fault
 def test_fault_at_every_operation_of_a_repair_loses_no_line(tmp_path: Path, how: str) -> None:
     """Torn lines, of three kinds, stay in the folder whatever happens while they are set aside."""
@@ -235,6 +237,7 @@ def ended(run: WholeRun) -> None:
     run.process(QUICK)
 
 
+@pytest.mark.slow
 @every_fault
 def test_fault_at_every_operation_of_an_end_that_leaves_users_out_loses_no_line(tmp_path: Path, how: str) -> None:
     """Records of users that the tasks file no longer has stay under another name."""

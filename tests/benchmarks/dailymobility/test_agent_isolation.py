@@ -210,6 +210,7 @@ def _seldom(caught: str, error: Exception) -> Any:
     return pytest.param(caught, error, id=f"{caught}-{type(error).__name__}", marks=marks)
 
 
+@pytest.mark.slow
 @LOOPS
 @pytest.mark.parametrize(
     ("caught", "error"), [_seldom(*pair) for pair in product(["Exception", "BaseException", ""], ERRORS)]
@@ -524,6 +525,7 @@ def test_warnings_of_an_agent_s_are_told_and_others_shown(tmp_path: Path) -> Non
     assert {str(each.message) for each in shown} == {"其它"}
 
 
+@pytest.mark.slow
 @LOOPS
 @pytest.mark.parametrize("ends", ["await self.llm.atext_request([])", "self.messager"])
 @pytest.mark.parametrize("catches", ["ValueError", "BaseException"])
