@@ -192,14 +192,8 @@ class Progress:
         queued = self._caller.meter.waiting if self._caller.meter else 0
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.outage.lasted(now)
-        latency, per_step, stragglers = self._caller.latency, self._replies_per_step, self._caller.stragglers()
-        mean = latency.mean
-        step_seconds = mean if mean is None or per_step is None else mean * per_step
-        eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, outage > 0)
-        if wave is not None and step_seconds is not None:
-            eta, chain_bound = longest * step_seconds, True  # a step of all users takes a wave
-        bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
-        at_most = eta is not None and bound > eta
+        stragglers = self._caller.stragglers()
+        eta, at_most, chain_bound = self._to_go(steps, longest, rate, stragglers, wave)
         warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
         return Snapshot(
             name=self.name,
@@ -222,12 +216,12 @@ class Progress:
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             rate=rate,
-            eta=bound if at_most else eta,
+            eta=eta,
             at_most=at_most,
             stopping=stopping,
-            chain_bound=chain_bound and not at_most,
+            chain_bound=chain_bound,
             token_rates=(token_rates[0], token_rates[1]),
-            latency=latency.quantiles,
+            latency=self._caller.latency.quantiles,
             faults=tuple(self._faults.most_common()),
             failures=tuple(self._failures.most_common()),
             projected_tokens=self._projected_tokens(steps),
@@ -242,6 +236,21 @@ class Progress:
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
             wave=wave,
         )
+
+    def _to_go(
+        self, steps: int, longest: int, rate: float, stragglers: Sequence[tuple[int, str, float]], wave: Wave | None
+    ) -> tuple[float | None, bool, bool]:
+        """Return the seconds to go, whether they are only an upper bound (a request hangs), and whether the longest
+        chain determines them."""
+        mean, per_step = self._caller.latency.mean, self._replies_per_step
+        step_seconds = mean if mean is None or per_step is None else mean * per_step
+        eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, self._caller.outage.active)
+        if wave is not None and step_seconds is not None:
+            eta, chain_bound = longest * step_seconds, True  # a step of all users takes a wave
+        bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
+        if eta is not None and bound > eta:
+            return bound, True, False
+        return eta, False, chain_bound
 
     def _counts(self) -> Counts:
         traffic = self._caller.traffic

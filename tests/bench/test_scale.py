@@ -1,4 +1,4 @@
-"""The model of scale, and how measured costs are told apart."""
+"""The model of scale, and how measured costs are separated."""
 
 from __future__ import annotations
 
