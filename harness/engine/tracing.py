@@ -9,6 +9,7 @@ Spans hold no prompt, no reply, and no words of the endpoint, which may quote ei
 from __future__ import annotations
 
 import logging
+import os
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,8 +43,8 @@ API, EMBEDDED = "openai", "harness"
 """`gen_ai.provider.name` of an endpoint without a named provider, which is the one of its API; and of baselines."""
 PORTS = {"http": 80, "https": 443}
 LOST = (
-    "OpenTelemetry: spans may be missing: their collector does not answer, refuses them or is too slow; the run is not "
-    "affected (docs/usage.md, Observability)"
+    "OpenTelemetry: spans may be missing: the collector does not answer, refuses them or is too slow, or a variable "
+    "OTEL_* is wrong; the run is not affected"
 )
 
 Attributes = Mapping[str, Any]
@@ -57,6 +58,7 @@ def tracing(warn: Callable[[str], None], flush: float = FLUSH_SECONDS) -> Iterat
     Call `warn` at the first trouble with the collector, from any thread. Raise `BadInput` for variables that cannot be
     used.
     """
+    _check(os.environ)
     silence = _Silence(warn)
     try:
         provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
@@ -72,8 +74,19 @@ def tracing(warn: Callable[[str], None], flush: float = FLUSH_SECONDS) -> Iterat
         last = Thread(target=provider.shutdown, daemon=True)
         last.start()
         last.join(flush)
-        if not last.is_alive():
+        if last.is_alive():
+            silence.warn()
+        else:
             silence.end()
+
+
+def _check(environ: Mapping[str, str]) -> None:
+    """Raise `BadInput` for variables that ask for another exporter than the one that there is."""
+    of_traces, of_all = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
+    protocol = of_traces if environ.get(of_traces) else of_all
+    for name, only in (("OTEL_TRACES_EXPORTER", "otlp"), (protocol, "http/protobuf")):
+        if environ.get(name, only) not in (only, ""):
+            raise BadInput(f"--otel: {name} is {environ[name]}: only {only} is supported")
 
 
 def _resource() -> Resource:
@@ -96,7 +109,10 @@ class _Silence(logging.Handler):
         self._log.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._warned:  # logging holds a lock
+        self.warn()
+
+    def warn(self) -> None:
+        if not self._warned:
             self._warned = True
             self._warn(LOST)
 
