@@ -458,7 +458,8 @@ def test_run_without_the_option_loads_nothing_of_opentelemetry(tmp_path: Path) -
     """Nor with variables that a cluster sets for everybody."""
     script = "import sys; from harness.cli import main; code = main(sys.argv[1:]); "
     script += "sys.exit(code or any(name.startswith('opentelemetry') for name in sys.modules))"
-    words = "run --model baseline/recency --demo --limit 2 --platform weibo --no-html --results-dir".split()
+    words = ["run", "--model", "baseline/recency", "--demo", "--limit", "2", "--platform", "weibo", "--no-html"]
     env = {"PATH": "/usr/bin:/bin", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_TRACES_EXPORTER": "otlp"}
-    done = subprocess.run([sys.executable, "-c", script, *words, tmp_path], cwd=ROOT, env=env, timeout=120)
+    command = [sys.executable, "-c", script, *words, "--results-dir", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, env=env, timeout=120)
     assert done.returncode == 0
