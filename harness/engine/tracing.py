@@ -33,7 +33,7 @@ from harness.endpoint.caller import HEDGED, Caller, Warn
 from harness.engine.lane import Player, User
 from harness.engine.play import Ended
 from harness.engine.run import Run
-from harness.errors import BadInput, HarnessError, OfKind, TransportFault
+from harness.errors import BadInput, GaveUp, HarnessError, TransportFault
 from harness.model import Reply
 
 SERVICE = "behavior-harness"
@@ -155,7 +155,7 @@ class Tracer:
 class _RunTrace:
     """The span of a run, and the name and attributes of those of its users; `endpoint` has those of all requests.
 
-    `last` is when the last user ended, in nanoseconds of the epoch.
+    `played` and `failed` count its users, and `last` is when the last one ended, in nanoseconds of the epoch.
     """
 
     tracer: OtelTracer
@@ -164,6 +164,8 @@ class _RunTrace:
     name: str
     shared: Attributes
     endpoint: Attributes
+    played: int = 0
+    failed: int = 0
     last: int = field(default_factory=time.time_ns)
 
     async def play(self, user: User, play: Player) -> Ended:
@@ -174,7 +176,9 @@ class _RunTrace:
         try:
             ended = await play(user)
             span.set_attribute("harness.saved_replies", ended.replayed)
+            self.played += 1
             if ended.error is not None:
+                self.failed += 1
                 _fail(span, ended.error)
             return ended
         except (HarnessError, CancelledError) as error:
@@ -193,7 +197,7 @@ class _RunTrace:
         return {**self.endpoint, **_known({f"gen_ai.request.{name}": value for name, value in body.items()})}
 
     def end(self) -> None:
-        self.span.set_attributes({"harness.users_done": self.run.users_done, "harness.users_failed": self.run.failed})
+        self.span.set_attributes({"harness.users_played": self.played, "harness.users_failed": self.failed})
         self.span.end(self.last)
 
 
@@ -219,6 +223,9 @@ class UserTrace:
             reply = await caller.complete(body, rank, user, noted)
             span.set_attributes(_answered(reply))
             return reply
+        except GaveUp as error:
+            _fail(span, error.__cause__ or error)
+            raise
         except (HarnessError, CancelledError) as error:
             _fail(span, error)
             raise
@@ -261,12 +268,10 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 def _error(error: BaseException) -> Attributes:
-    """Return the class of an error: the kind of the last try's, or the name of its Python class; and its status."""
-    cause = error.__cause__ if isinstance(error.__cause__, TransportFault) else error
-    if not isinstance(cause, OfKind):
-        return {"error.type": type(cause).__name__}
-    status = cause.kind.removeprefix("http_")
-    return {"error.type": cause.kind, **({"http.response.status_code": int(status)} if status.isdecimal() else {})}
+    """Return the kind of an error, else the name of its class; and the HTTP status that the kind has."""
+    kind: str = getattr(error, "kind", type(error).__name__)
+    status = kind.removeprefix("http_")
+    return {"error.type": kind, **({"http.response.status_code": int(status)} if status.isdecimal() else {})}
 
 
 def _known(attributes: Attributes) -> Attributes:

@@ -28,7 +28,7 @@ from harness.engine import lane, tracing
 from harness.engine.lane import Player
 from harness.engine.run import Run as SubsetRun
 from harness.engine.tracing import Tracer
-from harness.errors import BadInput, EndpointStopped, GaveUp, Rejected, TransportFault
+from harness.errors import BadInput, EndpointStopped, Rejected, TransportFault
 from tests.support import ROOT, virtual
 from tests.support.chain_runs import USERS, Run
 from tests.support.chains import Endpoint
@@ -147,7 +147,7 @@ async def test_span_of_a_request_follows_the_conventions_and_holds_nothing_else(
 async def test_spans_of_runs_and_users_say_which_they_are(tmp_path: Path, spans: Spans) -> None:
     await spans.play(Run(tmp_path, FEW), Endpoint())
     [run], users = spans.of("run"), spans.of("user")
-    assert values(run) == RUN | {"gen_ai.request.model": "m", "harness.users_done": 2, "harness.users_failed": 0}
+    assert values(run) == RUN | {"gen_ai.request.model": "m", "harness.users_played": 2, "harness.users_failed": 0}
     expected = [RUN | {"harness.user": key, "harness.repeat": 1, "harness.saved_replies": 0} for key in FEW]
     assert sorted(map(values, users), key=str) == sorted(expected, key=str)
     assert run.start_time is not None and run.end_time == max(user.end_time or 0 for user in users)
@@ -240,7 +240,7 @@ async def test_failed_tries_are_events_of_a_request_that_succeeds(tmp_path: Path
 async def test_request_that_fails_has_its_last_kind_as_error_type(
     fault: Exception, kind: str, status: int | None, tmp_path: Path, spans: Spans
 ) -> None:
-    """So has its user; neither has the words of the error."""
+    """Its user has the kind of its failure in the file; neither has the words of the error."""
 
     async def one_fails(user: str, before: int) -> None:
         if user == "用户2":
@@ -251,12 +251,12 @@ async def test_request_that_fails_has_its_last_kind_as_error_type(
         while endpoint.answered.total() == before:
             await anyio.lowlevel.checkpoint()
 
-    endpoint = Endpoint(one_fails)
-    assert await spans.play(Run(tmp_path), endpoint, sleep=until_another_passed) is None
-    failed = [span for span in spans.all if "error.type" in values(span)]
-    assert [span.name for span in failed] == ["chat m", "user chains"]
-    for span in failed:
-        assert (values(span)["error.type"], values(span).get("http.response.status_code")) == (kind, status)
+    run, endpoint = Run(tmp_path), Endpoint(one_fails)
+    assert await spans.play(run, endpoint, sleep=until_another_passed) is None
+    request, user = (span for span in spans.all if "error.type" in values(span))
+    assert (values(request)["error.type"], values(request).get("http.response.status_code")) == (kind, status)
+    assert [(values(user)["harness.user"], values(user)["error.type"])] == [found[:2] for found in run.failures]
+    for span in (request, user):
         assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
     assert values(spans.of("run")[0])["harness.users_failed"] == 1
 
@@ -287,14 +287,6 @@ async def test_spans_hold_neither_texts_nor_secrets(tmp_path: Path, spans: Spans
     assert "chat m" in written
     for text in ("答", "words", "secret", "password"):
         assert text not in written and text.encode("unicode_escape").decode() not in written
-
-
-def test_error_types_are_kinds_where_there_is_one() -> None:
-    """A request that was given up has the kind of its last try."""
-    gave_up = GaveUp("persistent_error", "timeout: words", 3)
-    gave_up.__cause__ = TransportFault("timeout", "words")
-    assert tracing._error(gave_up) == {"error.type": "timeout"}
-    assert tracing._error(EndpointStopped("words")) == {"error.type": "EndpointStopped"}
 
 
 # What becomes of them
