@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import socket
 import subprocess
 import sys
@@ -218,7 +219,9 @@ def test_requests_that_workers_send_have_the_same_spans(tmp_path: Path) -> None:
 async def test_failed_tries_are_events_of_a_request_that_succeeds(tmp_path: Path, spans: Spans) -> None:
     """With kind, number and status; the span itself has no error."""
     faults = TransportFault("http_503", "words"), TransportFault("timeout", "words")
-    await spans.play(Run(tmp_path, {"甲": 1}), failing(*faults))
+    run = Run(tmp_path, {"甲": 1})
+    await spans.play(run, failing(*faults))
+    assert dict(run.snapshots[-1].faults) == {"http_503": 1, "timeout": 1}
     [span] = spans.of("chat")
     assert [(event.name, dict(event.attributes or {})) for event in span.events] == [
         ("failed_try", {"harness.try": 1, "error.type": "http_503", "http.response.status_code": 503}),
@@ -395,6 +398,28 @@ def test_end_of_a_command_does_not_wait_for_a_collector_without_bound(monkeypatc
         with tracing.tracing(warnings.append, flush=0.01) as tracer:
             tracer._tracer.start_span("run").end()
     assert warnings == [tracing.LOST]
+
+
+def test_log_of_opentelemetry_is_one_warning_until_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others get its lines before and after, also after variables that were refused."""
+    warnings: list[str] = []
+    log, everybody = logging.getLogger("opentelemetry"), logging.getLogger()
+    seen: list[str] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: seen.append(record.getMessage()))
+    monkeypatch.setattr(log, "propagate", True)
+    monkeypatch.setattr(everybody, "handlers", [handler])
+    with tracing.tracing(warnings.append):
+        log.getChild("sdk").warning("within")
+        log.getChild("sdk").error("within")
+    log.warning("after")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
+    with pytest.raises(BadInput), tracing.tracing(warnings.append):
+        pass
+    log.warning("refused")
+    assert (seen, warnings) == (["after", "refused"], [tracing.LOST])
 
 
 # Refused, and off
