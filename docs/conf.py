@@ -33,7 +33,7 @@ html_show_sphinx = False
 html_math_renderer = "mathml"
 
 PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
-PAGE = re.compile(r"^- \[.*?\]\((.+?)\.md\)", re.MULTILINE)
+PAGE = re.compile(r"^- \[(.+?)\]\((.+?)\.md\)", re.MULTILINE)
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
@@ -41,7 +41,7 @@ def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     if page != app.config.root_doc:
         return
     for caption, part in PART.findall(source[0]):
-        if pages := "\n".join(PAGE.findall(part)):
+        if pages := "\n".join(f"{title} <{name}>" for title, name in PAGE.findall(part)):
             source[0] += f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n"
 
 
