@@ -37,7 +37,7 @@ html_theme = "furo"
 html_title = project
 html_static_path = html_css_files = ["site.css"]
 html_copy_source = False
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 html_math_renderer = "mathml"
 
 PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
