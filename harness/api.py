@@ -113,7 +113,7 @@ class LoadedRun:
 
 
 def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Run a benchmark against a model, as `harness run` does; return the runs of its subsets.
+    """Run a benchmark against a model, as `harness run` does; return the runs of its subsets, old ones too.
 
     `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` gets frozen snapshots several times a
     second, one of each model; nothing is displayed then. An option has the name of its flag: `limit=100`,
