@@ -7,8 +7,10 @@ from argparse import RawDescriptionHelpFormatter
 from functools import partial
 
 from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
+from sphinx.writers.html5 import HTML5Translator
 
 import harness
 from harness.benchmarks import registry
@@ -40,6 +42,8 @@ html_copy_source = False
 html_show_sphinx = html_show_copyright = False
 html_math_renderer = "mathml"
 
+NOT_UNDERSTOOD = re.compile(r">(\\|&<)")
+LOGGER = getLogger(__name__)
 PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 PAGE = re.compile(r"^- \[(.+?)\]\((.+?)\.md\)", re.MULTILINE)
 SETTINGS = re.compile(r"^settings of .+?(?=\n\n)", re.MULTILINE | re.DOTALL)
@@ -72,10 +76,12 @@ def help_of(*words: str) -> str:
     return parser.format_help().rstrip()
 
 
-def write_formula(translator: nodes.NodeVisitor, node: nodes.Element) -> None:
-    """Write a formula as MathML, which browsers show without a script."""
-    block = isinstance(node, nodes.math_block)
-    translator.body.append(tex2mathml(node.astext(), as_block=block))  # type: ignore[attr-defined]
+def write_formula(translator: HTML5Translator, node: nodes.Element) -> None:
+    """Write a formula as MathML, which browsers show without a script; one that is not understood fails the build."""
+    made = convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline")
+    if NOT_UNDERSTOOD.search(made):
+        LOGGER.warning("formula %s: has a command that latex2mathml does not know", node.astext(), location=node)
+    translator.body.append(made)
     raise nodes.SkipNode
 
 
