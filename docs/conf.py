@@ -62,11 +62,8 @@ def add_help(app: Sphinx, page: str, source: list[str]) -> None:
     """Add the help of every command to cli.md, and the settings of every benchmark that ships to that of `run`."""
     if page == "docs/cli":
         helps = [(name, help_of(name)) for name in COMMANDS]
-        helps += [
-            (f"run {name}", SETTINGS.findall(help_of("run", name))[-1])
-            for name in registry.names()
-            if name != BENCHMARK
-        ]
+        for name in sorted({*registry.names()} - {BENCHMARK}):
+            helps += [(f"run {name}", text) for text in SETTINGS.findall(help_of("run", name))[-1:]]
         source[0] += "".join(f"\n## {title}\n\n```text\n{text}\n```\n" for title, text in helps)
 
 
