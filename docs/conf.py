@@ -43,6 +43,8 @@ html_show_sphinx = html_show_copyright = False
 html_math_renderer = "mathml"
 
 NOT_UNDERSTOOD = re.compile(r">(\\|&<)")
+BAR, UNSPACED = re.compile(r"<mo[^>]*>(?=&#x0(?:007C|2016);)"), '<mo stretchy="false" lspace="0" rspace="0">'
+FUNCTION = re.compile(r"<mi>(exp|ln|log)</mi>")  # spaces around both as in TeX
 LOGGER = getLogger(__name__)
 PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 PAGE = re.compile(r"^- \[(.+?)\]\((.+?)\.md\)", re.MULTILINE)
@@ -77,8 +79,8 @@ def write_formula(translator: HTML5Translator, node: nodes.Element) -> None:
     """Write a formula as MathML, which browsers show without a script; one that is not understood fails the build."""
     made = convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline")
     if NOT_UNDERSTOOD.search(made):
-        LOGGER.warning("formula %s: has a command that latex2mathml does not know", node.astext(), location=node)
-    translator.body.append(made)
+        LOGGER.warning("formula %s has a command that latex2mathml does not know", node.astext(), location=node)
+    translator.body.append(FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', BAR.sub(UNSPACED, made)))
     raise nodes.SkipNode
 
 
