@@ -77,10 +77,12 @@ def help_of(*words: str) -> str:
 
 def write_formula(translator: HTML5Translator, node: nodes.Element) -> None:
     """Write a formula as MathML, which browsers show without a script; one that is not understood fails the build."""
-    made = convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline")
+    block = isinstance(node, nodes.math_block)
+    made = convert(node.astext(), display="block" if block else "inline")
     if NOT_UNDERSTOOD.search(made):
         LOGGER.warning("formula %s has a command that latex2mathml does not know", node.astext(), location=node)
-    translator.body.append(FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', BAR.sub(UNSPACED, made)))
+    made = FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', BAR.sub(UNSPACED, made))
+    translator.body.append(f'<div class="math-wrapper">{made}</div>' if block else made)
     raise nodes.SkipNode
 
 
