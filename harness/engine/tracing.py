@@ -8,6 +8,7 @@ Spans hold no prompt, no reply, and no words of the endpoint, which may quote ei
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import time
@@ -213,6 +214,8 @@ class UserTrace:
         """Return `caller.complete`, in a span of the request with all its tries."""
         name = f"chat {self.attributes['gen_ai.request.model']}"
         span = self.tracer.start_span(name, self.user, SpanKind.CLIENT, self.attributes)
+        if not span.is_recording():
+            return await caller.complete(body, rank, user, warn)
 
         def noted(fault: TransportFault, number: int) -> None:
             event = HEDGED if fault.kind == HEDGED else "failed_try"
@@ -240,6 +243,7 @@ def _endpoint(found: Found | None) -> Attributes:
     return {**named, **(_server(found.shown) if found and len(found.addresses) == 1 else {})}
 
 
+@functools.lru_cache
 def _server(address: str) -> Attributes:
     parts = urlsplit(address)
     return _known({"server.address": parts.hostname, "server.port": parts.port or PORTS.get(parts.scheme)})
