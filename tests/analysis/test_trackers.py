@@ -220,13 +220,14 @@ def test_run_without_report_is_not_sent(name: str, library: Library, finished: P
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Any]:
-    """A function that executes a command on six users of a server, and that server, which may `refuse` one or all."""
+    """A function that executes a command on six users of a server, and that server, which may `refuse` one user or, after eight
+    replies, all."""
     write_tasks(tmp_path / "tasks", 6)
     one = orjson.loads((tmp_path / "tasks" / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3])["username"]
     refused: set[str] = set()
 
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
-        if "all" in refused:
+        if "rest" in refused and len(server.bodies) > 8:
             return 401, b'{"error": {"message": "bad key"}}'
         if "one" in refused and one in body["messages"][-1]["content"]:
             return 400, b'{"error": {"message": "this one I do not take", "code": "odd"}}'
@@ -260,8 +261,9 @@ def test_resume_goes_on_with_the_entry_of_the_run(name: str, library: Library, e
 
 def test_stopped_run_is_not_sent_before_its_end(name: str, library: Library, endpoint: Any, capsys: Streams) -> None:
     """The command that resumes it has the tracker."""
-    endpoint.execute("run", "--track", name, refuse="all", code=3)
-    assert not library.entries and f"--track {name}" in capsys.readouterr().out
+    folder = endpoint.execute("run", "--track", name, "--concurrency", "1", refuse="rest", code=3)
+    assert load_run(folder).report.coverage.scored_users and not library.entries
+    assert f"--track {name}" in capsys.readouterr().out
 
 
 def test_tracker_that_fails_changes_nothing_of_a_run(
