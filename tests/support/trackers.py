@@ -54,6 +54,9 @@ class Wandb(Library):
     def Settings(self, **settings: Any) -> dict[str, Any]:
         return settings
 
+    def setup(self, settings: dict[str, Any]) -> None:
+        assert settings == {"silent": True}
+
     def Artifact(self, name: str, type: str, description: str) -> SimpleNamespace:
         files: dict[str, bytes] = {}
         return SimpleNamespace(files=files, add_file=lambda path, name: files.update({name: Path(path).read_bytes()}))

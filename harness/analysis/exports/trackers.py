@@ -137,7 +137,6 @@ def _files(run: SavedRun) -> Iterator[Path]:
 
 
 QUIET: JSON = {
-    "silent": True,
     "console": "off",
     "save_code": False,
     "disable_code": True,
@@ -151,6 +150,7 @@ QUIET: JSON = {
 
 def _wandb(made: Entry) -> str:
     library = import_module("wandb")
+    library.setup(library.Settings(silent=True))  # without a key it would ask on a terminal, and wait
     settings = library.Settings(**QUIET, reinit="create_new")  # a notebook may have a run of its own
     of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
     with library.init(**of, resume="allow", settings=settings) as run:
