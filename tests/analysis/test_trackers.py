@@ -220,8 +220,8 @@ def test_run_without_report_is_not_sent(name: str, library: Library, finished: P
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Any]:
-    """A function that executes a command on six users of a server, and that server, which may `refuse` one user or, after eight
-    replies, all."""
+    """A function that executes a command on six users of a server, which may `refuse` one user or, after eight
+    replies, all; and that server."""
     write_tasks(tmp_path / "tasks", 6)
     one = orjson.loads((tmp_path / "tasks" / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3])["username"]
     refused: set[str] = set()

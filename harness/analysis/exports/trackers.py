@@ -182,7 +182,7 @@ def _mlflow(made: Entry) -> str:
 
 
 def _allowed(values: Mapping[str, T]) -> dict[str, T]:
-    """Return values by names that MLflow takes: `F1^2 (cut)` is `F1_2 cut`. Raise `ValueError` if two would have one name."""
+    """Return values by names that MLflow takes: `A^2 (b)` is `A_2 b`. Raise `ValueError` if two would have one name."""
     made = {re.sub(r"[^\w.\-/ ]", "_", re.sub("[()]", "", name)): value for name, value in values.items()}
     if len(made) < len(values):
         raise ValueError("two names differ only in characters that MLflow does not take")
