@@ -281,16 +281,23 @@ def test_tracker_that_fails_changes_nothing_of_a_run(
     assert main(command) == 0 and only(library).figures["coverage/complete"] == 1.0
 
 
+@pytest.mark.parametrize("found", [None, ModuleType("folder")], ids=["none", "folder"])
 @pytest.mark.parametrize("command", ["run", "resume", "export"])
 def test_missing_library_is_refused_before_anything_is_sent(
-    command: str, name: str, endpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+    command: str,
+    found: ModuleType | None,
+    name: str,
+    endpoint: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Streams,
 ) -> None:
-    """One sentence says what to install; no request is made."""
+    """One sentence says what to install; no request is made. A folder of its name here is no library."""
     if command != "run":
         endpoint.execute("run", refuse="one", code=1)
     endpoint.server.bodies.clear()
     capsys.readouterr()
-    monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, name, found)  # type: ignore[arg-type]
     if command == "export":
         export(tmp_path / "out", "--format", name, code=2)
     else:

@@ -39,6 +39,8 @@ class Kept:
 class Library:
     """`entries` by the id that the harness gives them; an `error` that is set is raised."""
 
+    __version__ = "1"
+
     def __init__(self) -> None:
         self.entries: dict[str, Kept] = {}
         self.error: Exception | None = None

@@ -57,8 +57,8 @@ def check(tracker: str | None) -> None:
     """Raise `BadInput` if the library of a tracker cannot be imported."""
     try:
         if tracker:
-            import_module(tracker)
-    except ImportError:
+            _ = import_module(tracker).__version__  # a folder `wandb`, as its library leaves one, is a module without
+    except (ImportError, AttributeError):
         raise BadInput(f"{tracker} is not installed here: pip install 'behavior-harness[{tracker}]'") from None
 
 
