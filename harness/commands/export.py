@@ -75,7 +75,7 @@ def track(plans: Sequence[Plan]) -> None:
                 if (manifest := load(files.manifest)) and manifest.state in (COMPLETE, INCOMPLETE):
                     _send(SavedRun(files, manifest), str(plan.track))
             except HarnessError as error:
-                again = ["export", plan.name, "--platform", subset, "--format", str(plan.track)]
+                again = ["harness", "export", plan.name, "--platform", subset, "--format", str(plan.track)]
                 again += [] if plan.results == RESULTS_FOLDER else ["--results-dir", str(plan.results)]
                 tell(f"{plan.name}, {subset}: {error}; the run is saved, and this sends it later: {shlex.join(again)}")
 

@@ -275,7 +275,7 @@ def test_tracker_that_fails_changes_nothing_of_a_run(
     folder = endpoint.execute("run", "--track", name)
     [line] = [line for line in capsys.readouterr().err.splitlines() if "OSError" in line]
     assert saved(folder).manifest.state == "complete" and "https://tracker.example/api" in line
-    command = line.partition("later: ")[2].split()
+    command = line.partition("later: harness ")[2].split()
     assert main(command) == 3
     library.error = None
     assert main(command) == 0 and only(library).figures["coverage/complete"] == 1.0
