@@ -67,17 +67,24 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def track(plans: Sequence[Plan]) -> None:
-    """Send the runs that have ended to the tracker of their plan. One that fails is a warning: the runs are saved."""
-    for plan in plans:
-        for subset in plan.tasks if plan.track else ():
-            files = RunFiles(plan.folder, subset)
-            try:
-                if (manifest := load(files.manifest)) and manifest.state in (COMPLETE, INCOMPLETE):
-                    _send(SavedRun(files, manifest), str(plan.track))
-            except HarnessError as error:
-                again = ["harness", "export", plan.name, "--platform", subset, "--format", str(plan.track)]
-                again += [] if plan.results == RESULTS_FOLDER else ["--results-dir", str(plan.results)]
-                tell(f"{plan.name}, {subset}: {error}; the run is saved, and this sends it later: {shlex.join(again)}")
+    """Send the runs that have ended to the tracker of their plan. One that fails is a warning, and the last one tried:
+    it may have taken minutes. All runs are saved."""
+    tracked = [plan for plan in plans if plan.track]
+    try:
+        for plan in tracked:
+            for run in _ended(plan):
+                _send(run, str(plan.track))
+    except HarnessError as error:
+        names, plan = [plan.name for plan in tracked], tracked[0]
+        again = ["harness", "export", *names, "--format", str(plan.track)]
+        again += [] if plan.results == RESULTS_FOLDER else ["--results-dir", str(plan.results)]
+        tell(f"{', '.join(names)}: {error}; all is saved, and this sends it later: {shlex.join(again)}")
+
+
+def _ended(plan: Plan) -> Iterator[SavedRun]:
+    for files in (RunFiles(plan.folder, subset) for subset in plan.tasks):
+        if (manifest := load(files.manifest)) and manifest.state in (COMPLETE, INCOMPLETE):
+            yield SavedRun(files, manifest)
 
 
 def _send(run: SavedRun, tracker: str) -> None:
