@@ -21,6 +21,7 @@ from harness.analysis.exports import trackers
 from harness.analysis.saved_runs import SavedRun
 from harness.api import load_run
 from harness.cli import main
+from harness.defaults import TRACKERS
 from harness.store.manifest import Manifest
 from tests.commands.test_commands import write_tasks
 from tests.support import ROOT
@@ -28,7 +29,6 @@ from tests.support.scripted import baseline, serving
 from tests.support.trackers import Kept, Library, Mlflow, Wandb
 
 KEY = "sk-test-0123456789abcdef"
-NAMES = ("wandb", "mlflow")
 DEMO = ("run", "--model", "baseline/recency", "--demo", "--platform", "weibo")
 Streams = pytest.CaptureFixture[str]
 
@@ -50,7 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=TRACKERS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -1,4 +1,4 @@
-"""A saved run in a tracker of experiments: one of its runs for each run and subset.
+"""Saved runs in a tracker of experiments: an entry for each run and subset.
 
 Everything comes from the run's folder. Server, project, key and offline mode are the library's own affair: its own
 variables and files decide, and nothing here reads them. Sending a run again changes its entry instead of adding one.
@@ -57,7 +57,7 @@ def check(tracker: str | None) -> None:
     """Raise `BadInput` if the library of a tracker cannot be imported."""
     try:
         if tracker:
-            _ = import_module(tracker).__version__  # a folder `wandb`, as its library leaves one, is a module without
+            _ = import_module(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
     except (ImportError, AttributeError):
         raise BadInput(f"{tracker} is not installed here: pip install 'behavior-harness[{tracker}]'") from None
 
