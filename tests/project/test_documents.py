@@ -11,7 +11,7 @@ from tests.support import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-TROUBLES = [ROOT / "docs/troubleshooting.md"]
+TROUBLES = [ROOT / "docs/troubleshooting.md", ROOT / "docs/zh/troubleshooting.md"]
 MESSAGE = re.compile(r"^### (`.*)$", re.MULTILINE)
 SPLIT_TEXT = re.compile(r'"\n\s*f?"')
 
@@ -38,9 +38,20 @@ def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path)
 def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) -> None:
     """A reader searches for the words on the screen, so a message that changes must change there, too."""
     source = _source()
-    messages = re.findall("`(.+?)`", "\n".join(MESSAGE.findall(page.read_text(encoding="utf-8"))))
+    messages = _messages(page)
     parts = [part.strip() for message in messages for part in message.split("...")]
     assert len(messages) > 50 and [part for part in parts if part not in source] == []
+
+
+def test_troubleshooting_explains_the_same_messages_in_both_languages() -> None:
+    """A message that is added to one page is missed in the other."""
+    english, chinese = map(_messages, TROUBLES)
+    assert english == chinese
+
+
+def _messages(page: Path) -> list[str]:
+    """Return the messages in the headings of a page."""
+    return re.findall("`(.+?)`", "\n".join(MESSAGE.findall(page.read_text(encoding="utf-8"))))
 
 
 def _source() -> str:
