@@ -147,12 +147,13 @@ def test_an_agent_that_never_waits_is_broken_off(tmp_path: Path, run: Run, way: 
     """Whatever it catches; the others play on, and the alarm is as it was."""
     body = forward(f"if self.id == 1:\n{chr(10).join('    ' + line for line in dedented(AWAY[way]))}")
     running = runner(written(tmp_path, body), limit=LIMIT)
-    handler = signal.getsignal(signal.SIGALRM)
+    handler, trace = signal.getsignal(signal.SIGALRM), sys.gettrace()
     blocked, other = run(all_of(running, range(1, 3)))
     assert isinstance(blocked, AgentFailed) and blocked.kind == "agent_blocked" and len(other) == 100
     assert blocked.detail.startswith("agent.py, step 1, line ")
     assert blocked.detail.endswith(f": still running after {LIMIT} s without waiting")
     assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert sys.gettrace() is trace
 
 
 def test_an_alarm_of_somebody_else_s_is_put_back() -> None:
@@ -247,6 +248,29 @@ def test_the_file_that_falls_back_is_not_scored_for_it() -> None:
     with pytest.raises(GaveUp):
         played(runner("catches_all.py"), failing_after(5))
     assert played(runner("catches_all.py"), saying("work"))[0].intention == "work"
+
+
+GOES_ON = {
+    "to a line": "await self.log_intention('sleep')",
+    "to a loop": "while True: await asyncio.sleep(0)",
+    "to another try": "try: await asyncio.sleep(0)\nexcept: pass\nawait asyncio.sleep(0)",
+    "to the end": "pass",
+}
+
+
+@pytest.mark.parametrize("way", GOES_ON)
+def test_an_agent_that_catches_everything_once_is_ended(tmp_path: Path, way: str) -> None:
+    """However it goes on after that; the trace function of the process is as it was."""
+    asks = "try: await self.llm.atext_request([])\nexcept BaseException as error: text = str(error)"
+    running = runner(written(tmp_path, forward(f"{asks}\n{GOES_ON[way]}")))
+    earlier = sys.gettrace()
+    try:
+        sys.settrace(traced := lambda frame, event, argument: None)
+        with pytest.raises(GaveUp):
+            played(running, failing_after(0))
+        assert sys.gettrace() is traced
+    finally:
+        sys.settrace(earlier)
 
 
 def failing_after(count: int) -> Any:

@@ -22,6 +22,7 @@ import hashlib
 import os
 import random
 import signal
+import sys
 import threading
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
+from opcode import opmap
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any
@@ -39,6 +41,9 @@ from numpy.random import mtrand
 
 ALARM: Any = getattr(signal, "SIGALRM", 0)
 """0 where the platform has none, and nothing is broken off."""
+JUMPS_FIRST = sys.version_info[:2] == (3, 12)
+"""Python 3.12 looks at signals after a jump backward, and takes what a handler raises there for an exception of the
+instruction before the target: a `try` that has been left could catch it, for ever."""
 AGAIN_SECONDS = 0.02
 """Between two attempts to break off a slice that has swallowed one."""
 
@@ -124,6 +129,7 @@ class Guard:
         self._place_of = place_of
         self._armed = False
         self._strikes = 0
+        self._deferred = False
         self._watched: ref[Cut] | None = None
         self.inside = False
         self.seconds = 0.0
@@ -150,8 +156,9 @@ class Guard:
 
     def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
         """Run one slice, `step(argument)`; return its result, or raise its exception."""
-        self._strikes, self.place = 0, None
+        self._strikes, self.place, self._deferred = 0, None, False
         self._armed = armed = _can_strike()
+        trace = sys.gettrace()
         began = perf_counter()
         if armed:
             handler = signal.signal(ALARM, self._strike)
@@ -163,6 +170,8 @@ class Guard:
             self.inside = self._armed = False
             self._watched = None
             self.seconds = perf_counter() - began
+            if self._deferred:
+                sys.settrace(trace)
             if armed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(ALARM, handler)
@@ -182,9 +191,20 @@ class Guard:
                 self.place = self._place_of(frame)
                 signal.setitimer(signal.ITIMER_REAL, self._rest, AGAIN_SECONDS)
                 return
+        if JUMPS_FIRST and frame.f_code.co_code[frame.f_lasti] == _JUMP_BACKWARD:
+            self._deferred = True
+            frame.f_trace = self._trace
+            sys.settrace(self._trace)
+            return
         raise self.cut
 
+    def _trace(self, frame: FrameType, event: str, argument: object) -> None:
+        """Break off the frame of a strike at its next line or end. Python drops a trace function that raises."""
+        if event != "call":
+            raise self.cut
 
+
+_JUMP_BACKWARD = opmap["JUMP_BACKWARD"]
 _RUN: CodeType = Guard.run.__code__
 
 
