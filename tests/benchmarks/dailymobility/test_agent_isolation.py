@@ -265,8 +265,9 @@ def test_an_agent_that_catches_everything_once_is_ended(tmp_path: Path, way: str
     asks = "try: await self.llm.atext_request([])\nexcept BaseException as error: text = str(error)"
     running = runner(written(tmp_path, forward(f"{asks}\n{GOES_ON[way]}")))
     earlier = sys.gettrace()
+    traced: Any = io.BytesIO().__exit__  # does nothing, in C: in Python it could be struck itself
     try:
-        sys.settrace(traced := io.BytesIO().__exit__)  # does nothing, in C: in Python it could be struck itself
+        sys.settrace(traced)
         with pytest.raises(GaveUp):
             played(running, failing_after(0))
         assert sys.gettrace() is traced
