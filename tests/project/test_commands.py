@@ -1,0 +1,157 @@
+"""The commands of the documentation do what they say: each is executed as it is written, in the order of its page, or is
+listed in `commands.toml` with the reason.
+
+Providers and the Hugging Face Hub are imitations on loopback; only hosts and ports in addresses are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.commands.parser import parsed
+from harness.config import providers
+from tests.support import ROOT, pages
+from tests.support.pages import Block, Command
+from tests.support.user_shell import Machine, machine
+
+ABOUT: Mapping[str, Sequence[Mapping[str, str]]] = tomllib.loads(
+    (ROOT / "tests/project/commands.toml").read_text("utf-8")
+)
+PAGES = pages.pages()
+SHELL, PYTHON = "sh", "python"
+SECONDS = 300
+MODELS = re.compile(r"""(?:MODEL|--model|model|RUNS) ?[= ] ?["']?([\w./: -]+)""")
+AT = "@@ line "
+
+
+def about(kind: str, page: str, text: str) -> Mapping[str, str] | None:
+    """Return the entry on a command or block of a page, by how one of its lines begins."""
+    found = [one for one in ABOUT[kind] if one["page"] == page and "command" in one and matches(one, text)]
+    return found[0] if found else None
+
+
+def matches(entry: Mapping[str, str], text: str) -> bool:
+    return any(line.startswith(entry["command"]) for line in text.splitlines())
+
+
+def is_executed(command: Command) -> bool:
+    entry = about("not_executed", command.page, command.text)
+    return entry is None or bool("without" in entry and find_spec(entry["without"]))
+
+
+def commands(page: str, block: Block) -> list[Command]:
+    """Return the commands of a block. Python is one, and so is a file that the reader is to save."""
+    if block.language == PYTHON or about("saved", page, block.text):
+        return [Command(page, block.line, block.text)]
+    return list(pages.commands(page, block)) if block.language == SHELL else []
+
+
+def all_commands(page: str) -> Iterator[Command]:
+    for block in pages.blocks(page):
+        yield from commands(page, block)
+
+
+def models() -> set[str]:
+    """Return the names of the models on all pages."""
+    words = {word for page in PAGES for found in MODELS.findall(pages.text_of(page)) for word in found.split()}
+    return words | {word.partition(":")[2] for word in words}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with machine(tmp_path_factory.mktemp("machine"), models()) as made:
+        yield made
+
+
+def shell(here: Machine, page: str, folder: Path) -> Iterator[str]:
+    """Yield the script of a page, in pieces: each command under its line's number."""
+    yield from (one["sh"] for one in ABOUT["before"] if one["page"] == page and "command" not in one)
+    for block in pages.blocks(page):
+        text = here.on_loopback(block.text)
+        for command in filter(is_executed, commands(page, Block(block.language, block.line, text))):
+            if before := about("before", page, command.text):
+                yield before["sh"]
+            yield f"echo '{AT}{command.line}'"
+            yield _run(command, block.language, folder)
+
+
+def _run(command: Command, language: str, folder: Path) -> str:
+    saved = about("saved", command.page, command.text)
+    if saved or language == PYTHON:
+        name = saved["name"] if saved else f"line_{command.line}.py"
+        (folder / name).write_text(command.text, "utf-8")
+        return "" if saved else f"python {name}"
+    if about("background", command.page, command.text):
+        return f"{command.text.partition('  #')[0]} > listening 2>&1 &\nuntil grep -q listening listening; do sleep 0.1; done"
+    return command.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(is_executed, all_commands(page)))])
+def test_commands_of_a_page_succeed_as_they_are_written(page: str, here: Machine, tmp_path: Path) -> None:
+    """One after another, in one shell."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(here.checkout, checkout, symlinks=True)
+    code, output = here.executed(checkout, "\n".join(shell(here, page, checkout)), SECONDS)
+    *_, last = re.findall(f"(?ms)^{AT}(\\d+)$(.*?)(?=^{AT}|\\Z)", output)
+    assert code == 0, f"{page}:{last[0]}, exit code {code}:{last[1]}"
+    assert output.count(AT) == sum(map(is_executed, all_commands(page)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_harness_accepts_the_options_of_commands_that_are_not_executed(page: str) -> None:
+    """Those that are listed, those within sentences, and those in files for clusters."""
+    texts = [command.text for command in all_commands(page) if not is_executed(command)]
+    texts += [command.text for command in pages.inline(page)]
+    texts += [block.text for block in pages.blocks(page) if block.language == "yaml"]
+    for words in [words for text in texts for words in (*pages.calls(text), *made(text))]:
+        if words[1:2] != ["--help"]:
+            parsed(words)
+
+
+def made(text: str) -> Iterator[list[str]]:
+    """Yield the calls of the harness that make would make for a command. Fail if make has no such target."""
+    if text.startswith("make "):
+        stamps = [word for name in ("run", "data", "dev", "ray") for word in ("-o", f".venv/{name}.made")]
+        done = subprocess.run(f"make -n {' '.join(stamps)} {text[5:]}", shell=True, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{text}: {done.stderr}"
+        yield from pages.calls(done.stdout)
+
+
+@pytest.mark.parametrize(("kind", "entry"), [(kind, entry) for kind in ABOUT for entry in ABOUT[kind]])
+def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, str]) -> None:
+    """A command that has gone from its page goes from the list."""
+    assert "command" not in entry or any(matches(entry, one.text) for one in all_commands(entry["page"]))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_data_on_a_page_can_be_read(page: str, tmp_path: Path) -> None:
+    """Files of settings and of providers by the code that reads the user's; others by their languages' parsers."""
+    for number, block in enumerate(pages.blocks(page)):
+        if block.language == "json":
+            json.loads(block.text)
+        elif block.language == "yaml":
+            list(yaml.safe_load_all(block.text))
+        elif block.language == "toml":
+            path = tmp_path / f"{number}.toml"
+            path.write_text(block.text, "utf-8")
+            load(path)
+
+
+def load(path: Path) -> None:
+    document = tomllib.loads(path.read_text("utf-8"))
+    if {"providers", "queues"} & document.keys():
+        providers.read(path, {})
+    elif "project" not in document:
+        parsed(["run", "--settings", str(path)])
