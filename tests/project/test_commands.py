@@ -81,7 +81,7 @@ def shell(here: Machine, page: str, folder: Path) -> Iterator[str]:
         for command in filter(is_executed, commands(page, Block(block.language, block.line, text))):
             if before := about("before", page, command.text):
                 yield before["sh"]
-            yield f"echo '{AT}{command.line}'"
+            yield f"echo '{AT}{command.line}'; date +%s >&2"
             yield _run(command, block.language, folder)
 
 

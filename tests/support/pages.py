@@ -16,6 +16,8 @@ from tests.support import ROOT
 PATTERNS = ("*.md", "docs/**/*.md", "examples/**/*.md")
 FENCE = re.compile(r"^(?P<margin> *)```(?P<language>[\w+-]*)[^`]*$")
 INLINE = re.compile(r"(?<!`)`((?:make|harness|python -m harness|\.venv/bin/python -m harness) [^`]+)`(?!`)")
+PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>")
+LEFT_OUT = re.compile(r"[][\n]| \.\.\.")
 HARNESS = re.compile(r"(?:python -m |^|[\s;(])harness(?= +[a-z])")
 VARIABLE = re.compile(r"\$\(\(.*?\)\)|\$\{?\w+\}?")
 
@@ -79,10 +81,12 @@ def commands(page: str, block: Block) -> Iterator[Command]:
 
 
 def inline(page: str) -> list[Command]:
-    """Return the commands within sentences."""
+    """Return the commands within sentences; placeholders such as N are 1."""
     prose = re.sub(r"(?ms)^ *```.*?^ *```", lambda block: "\n" * block[0].count("\n"), text_of(page))
-    starts = [(found, prose.count("\n", 0, found.start()) + 1) for found in INLINE.finditer(prose)]
-    return [Command(page, line, " ".join(found[1].split())) for found, line in starts]
+    return [
+        Command(page, prose.count("\n", 0, found.start()) + 1, PLACEHOLDER.sub("1", LEFT_OUT.sub("", found[1])))
+        for found in INLINE.finditer(prose)
+    ]
 
 
 def calls(text: str) -> Iterator[list[str]]:
