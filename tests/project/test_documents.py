@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -22,7 +22,7 @@ def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
     assert "--wait " in example
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path) -> None:
     """A figure that was to be filled in, or a page that has another name by now, is found here."""
     text = page.read_text(encoding="utf-8")
