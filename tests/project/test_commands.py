@@ -28,7 +28,7 @@ ABOUT: Mapping[str, Sequence[Mapping[str, str]]] = tomllib.loads(
     (ROOT / "tests/project/commands.toml").read_text("utf-8")
 )
 PAGES = pages.pages()
-SHELL, PYTHON = "sh", "python"
+SHELL, PYTHON = ("sh", "bash"), "python"
 SECONDS = 300
 MODELS = re.compile(r"""(?:MODEL|--model|model|RUNS) ?[= ] ?["']?([\w./: -]+)""")
 AT = "@@ line "
@@ -51,9 +51,13 @@ def is_executed(command: Command) -> bool:
 
 def commands(page: str, block: Block) -> list[Command]:
     """Return the commands of a block. Python is one, and so is a file that the reader is to save."""
-    if block.language == PYTHON or about("saved", page, block.text):
+    if block.language == PYTHON or is_saved(page, block):
         return [Command(page, block.line, block.text)]
-    return list(pages.commands(page, block)) if block.language == SHELL else []
+    return list(pages.commands(page, block)) if block.language in SHELL else []
+
+
+def is_saved(page: str, block: Block) -> bool:
+    return block.language not in SHELL and about("saved", page, block.text) is not None
 
 
 def all_commands(page: str) -> Iterator[Command]:
@@ -73,7 +77,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         yield made
 
 
-def shell(here: Machine, page: str, folder: Path) -> Iterator[str]:
+def shell(here: Machine, page: str) -> Iterator[str]:
     """Yield the script of a page, in pieces: each command under its line's number."""
     yield from (one["sh"] for one in ABOUT["before"] if one["page"] == page and "command" not in one)
     for block in pages.blocks(page):
@@ -82,15 +86,14 @@ def shell(here: Machine, page: str, folder: Path) -> Iterator[str]:
             if before := about("before", page, command.text):
                 yield before["sh"]
             yield f"echo '{AT}{command.line}'; date +%s >&2"
-            yield _run(command, block.language, folder)
+            yield _run(command, block.language)
 
 
-def _run(command: Command, language: str, folder: Path) -> str:
-    saved = about("saved", command.page, command.text)
-    if saved or language == PYTHON:
-        name = saved["name"] if saved else f"line_{command.line}.py"
-        (folder / name).write_text(command.text, "utf-8")
-        return "" if saved else f"python {name}"
+def _run(command: Command, language: str) -> str:
+    if language not in SHELL:
+        saved = about("saved", command.page, command.text)
+        do = f"cat >> {saved['name']}" if saved else "python -"
+        return f"{do} << 'END OF BLOCK'\n{command.text}\nEND OF BLOCK"
     if about("background", command.page, command.text):
         return f"{command.text.partition('  #')[0]} > listening 2>&1 &\nuntil grep -q listening listening; do sleep 0.1; done"
     return command.text
@@ -102,7 +105,7 @@ def test_commands_of_a_page_succeed_as_they_are_written(page: str, here: Machine
     """One after another, in one shell."""
     checkout = tmp_path / "checkout"
     shutil.copytree(here.checkout, checkout, symlinks=True)
-    code, output = here.executed(checkout, "\n".join(shell(here, page, checkout)), SECONDS)
+    code, output = here.executed(checkout, "\n".join(shell(here, page)), SECONDS)
     *_, last = re.findall(f"(?ms)^{AT}(\\d+)$(.*?)(?=^{AT}|\\Z)", output)
     assert code == 0, f"{page}:{last[0]}, exit code {code}:{last[1]}"
     assert output.count(AT) == sum(map(is_executed, all_commands(page)))
@@ -113,10 +116,10 @@ def test_commands_of_a_page_succeed_as_they_are_written(page: str, here: Machine
 def test_harness_accepts_the_options_of_commands_that_are_not_executed(page: str) -> None:
     """Those that are listed, those within sentences, and those in files for clusters."""
     texts = [command.text for command in all_commands(page) if not is_executed(command)]
-    texts += [command.text for command in pages.inline(page)]
+    texts += [one.text for one in pages.inline(page) if not about("not_parsed", page, one.text)]
     texts += [block.text for block in pages.blocks(page) if block.language == "yaml"]
     for words in [words for text in texts for words in (*pages.calls(text), *made(text))]:
-        if words[1:2] != ["--help"]:
+        if words[1:] and "--help" not in words:
             parsed(words)
 
 
@@ -132,7 +135,8 @@ def made(text: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize(("kind", "entry"), [(kind, entry) for kind in ABOUT for entry in ABOUT[kind]])
 def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, str]) -> None:
     """A command that has gone from its page goes from the list."""
-    assert "command" not in entry or any(matches(entry, one.text) for one in all_commands(entry["page"]))
+    found = pages.inline(entry["page"]) if kind == "not_parsed" else all_commands(entry["page"])
+    assert "command" not in entry or any(matches(entry, one.text) for one in found)
 
 
 @pytest.mark.parametrize("page", PAGES)

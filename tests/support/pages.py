@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 PATTERNS = ("*.md", "docs/**/*.md", "examples/**/*.md")
 FENCE = re.compile(r"^(?P<margin> *)```(?P<language>[\w+-]*)[^`]*$")
-INLINE = re.compile(r"(?<!`)`((?:make|harness|python -m harness|\.venv/bin/python -m harness) [^`]+)`(?!`)")
+INLINE = re.compile(r"(?<!`)`((?:make(?= [a-z.])|harness|python -m harness|\.venv/bin/python -m harness) [^`]+)`(?!`)")
 PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>")
 LEFT_OUT = re.compile(r"[][\n]| \.\.\.")
 HARNESS = re.compile(r"(?:python -m |^|[\s;(])harness(?= +[a-z])")
@@ -91,10 +91,12 @@ def inline(page: str) -> list[Command]:
 
 def calls(text: str) -> Iterator[list[str]]:
     """Yield the words after each `harness` in a piece of shell or of another language; variables are 1."""
-    joined = VARIABLE.sub("1", text.replace("\\\n", " "))
+    joined = VARIABLE.sub("1", text.replace("\\\n", " ").replace('"$@"', ""))
     for line in joined.splitlines():
         for found in HARNESS.finditer(line):
-            words = shlex.shlex(line[found.end() :].rstrip().rstrip("\"'`"), posix=True, punctuation_chars=True)
+            rest = line[found.end() :].strip()
+            within_quotes = rest.count('"') % 2
+            words = shlex.shlex(rest[: -1 if within_quotes else None], posix=True, punctuation_chars=True)
             words.whitespace_split = True
             yield list(takewhile(lambda word: not set(word) <= set(";&|<>()") and word != "2", words))
 
