@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +26,7 @@ from tests.support import ROOT, pages
 from tests.support.pages import Block, Command
 from tests.support.user_shell import Machine, machine
 
-ABOUT: Mapping[str, Sequence[Mapping[str, str]]] = tomllib.loads(
+ABOUT: Mapping[str, Sequence[Mapping[str, Any]]] = tomllib.loads(
     (ROOT / "tests/project/commands.toml").read_text("utf-8")
 )
 PAGES = pages.pages()
@@ -34,14 +36,14 @@ MODELS = re.compile(r"""(?:MODEL|--model|model|RUNS) ?[= ] ?["']?([\w./: -]+)"""
 AT = "@@ line "
 
 
-def about(kind: str, page: str, text: str) -> Mapping[str, str] | None:
+def about(kind: str, page: str, text: str) -> Mapping[str, Any] | None:
     """Return the entry on a command or block of a page, by how one of its lines begins."""
-    found = [one for one in ABOUT[kind] if one["page"] == page and "command" in one and matches(one, text)]
+    found = [one for one in ABOUT[kind] if page in one["pages"] and begins(text, *one.get("commands", ()))]
     return found[0] if found else None
 
 
-def matches(entry: Mapping[str, str], text: str) -> bool:
-    return any(line.startswith(entry["command"]) for line in text.splitlines())
+def begins(text: str, *words: str) -> bool:
+    return any(line.startswith(words) for line in text.splitlines())
 
 
 def is_executed(command: Command) -> bool:
@@ -60,9 +62,9 @@ def is_saved(page: str, block: Block) -> bool:
     return block.language not in SHELL and about("saved", page, block.text) is not None
 
 
-def all_commands(page: str) -> Iterator[Command]:
-    for block in pages.blocks(page):
-        yield from commands(page, block)
+@cache
+def all_commands(page: str) -> Sequence[Command]:
+    return [command for block in pages.blocks(page) for command in commands(page, block)]
 
 
 def models() -> set[str]:
@@ -79,7 +81,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 def shell(here: Machine, page: str) -> Iterator[str]:
     """Yield the script of a page, in pieces: each command under its line's number."""
-    yield from (one["sh"] for one in ABOUT["before"] if one["page"] == page and "command" not in one)
+    yield from (one["sh"] for one in ABOUT["before"] if page in one["pages"] and "commands" not in one)
     for block in pages.blocks(page):
         text = here.on_loopback(block.text)
         for command in filter(is_executed, commands(page, Block(block.language, block.line, text))):
@@ -133,10 +135,13 @@ def made(text: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize(("kind", "entry"), [(kind, entry) for kind in ABOUT for entry in ABOUT[kind]])
-def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, str]) -> None:
+def test_every_entry_of_the_list_is_needed(kind: str, entry: Mapping[str, Any]) -> None:
     """A command that has gone from its page goes from the list."""
-    found = pages.inline(entry["page"]) if kind == "not_parsed" else all_commands(entry["page"])
-    assert "command" not in entry or any(matches(entry, one.text) for one in found)
+    found = pages.inline if kind == "not_parsed" else all_commands
+    texts = {page: [one.text for one in found(page)] for page in entry["pages"]}
+    words = entry.get("commands", [""])
+    assert all(any(begins(text, *words) for text in texts[page]) for page in texts)
+    assert all(any(begins(text, word) for page in texts for text in texts[page]) for word in words)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,9 +16,9 @@ from tests.support import ROOT
 PATTERNS = ("*.md", "docs/**/*.md", "examples/**/*.md")
 FENCE = re.compile(r"^(?P<margin> *)```(?P<language>[\w+-]*)[^`]*$")
 INLINE = re.compile(r"(?<!`)`((?:make(?= [a-z.])|harness|python -m harness|\.venv/bin/python -m harness) [^`]+)`(?!`)")
-PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>")
+PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>|(?<==)\.\.\.")
 LEFT_OUT = re.compile(r"[][\n]| \.\.\.")
-HARNESS = re.compile(r"(?:python -m |^|[\s;(])harness(?= +[a-z])")
+HARNESS = re.compile(r"(?:python -m |(?:^|[;&|(]|\bdo\b|\bexec\b) *)harness(?= +[a-z])")
 VARIABLE = re.compile(r"\$\(\(.*?\)\)|\$\{?\w+\}?")
 
 
