@@ -87,7 +87,7 @@ def shell(here: Machine, page: str) -> Iterator[str]:
         for command in filter(is_executed, commands(page, Block(block.language, block.line, text))):
             if before := about("before", page, command.text):
                 yield before["sh"]
-            yield f"echo '{AT}{command.line}'; date +%s >&2"
+            yield f"echo '{AT}{command.line}'"
             yield _run(command, block.language)
 
 

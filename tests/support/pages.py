@@ -19,6 +19,7 @@ INLINE = re.compile(r"(?<!`)`((?:make(?= [a-z.])|harness|python -m harness|\.ven
 PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>|(?<==)\.\.\.")
 LEFT_OUT = re.compile(r"[][\n]| \.\.\.")
 HARNESS = re.compile(r"(?:python -m |(?:^|[;&|(]|\bdo\b|\bexec\b) *)harness(?= +[a-z])")
+HERE_DOCUMENT = re.compile(r"<<\s*['\"]?(\w+)")
 VARIABLE = re.compile(r"\$\(\(.*?\)\)|\$\{?\w+\}?")
 
 
@@ -102,4 +103,7 @@ def calls(text: str) -> Iterator[list[str]]:
 
 
 def _is_whole(text: str) -> bool:
+    """Return whether the shell needs no further line. It takes a document without its end for whole."""
+    if any(end not in text.splitlines() for end in HERE_DOCUMENT.findall(text)):
+        return False
     return subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False).returncode == 0
