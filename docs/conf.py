@@ -7,8 +7,10 @@ from argparse import RawDescriptionHelpFormatter
 from functools import partial
 
 from docutils import nodes
-from docutils.utils.math.latex2mathml import tex2mathml
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
+from sphinx.writers.html5 import HTML5Translator
 
 import harness
 from harness.benchmarks import registry
@@ -40,6 +42,10 @@ html_copy_source = False
 html_show_sphinx = html_show_copyright = False
 html_math_renderer = "mathml"
 
+NOT_UNDERSTOOD = re.compile(r">(\\|&<)")
+BAR, UNSPACED = re.compile(r"<mo[^>]*>(?=&#x0(?:007C|2016);)"), '<mo stretchy="false" lspace="0" rspace="0">'
+FUNCTION = re.compile(r"<mi>(exp|ln|log)</mi>")  # spaces around both as in TeX
+LOGGER = getLogger(__name__)
 PART = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 PAGE = re.compile(r"^- \[(.+?)\]\((.+?)\.md\)", re.MULTILINE)
 SETTINGS = re.compile(r"^settings of .+?(?=\n\n)", re.MULTILINE | re.DOTALL)
@@ -58,11 +64,8 @@ def add_help(app: Sphinx, page: str, source: list[str]) -> None:
     """Add the help of every command to cli.md, and the settings of every benchmark that ships to that of `run`."""
     if page == "docs/cli":
         helps = [(name, help_of(name)) for name in COMMANDS]
-        helps += [
-            (f"run {name}", SETTINGS.findall(help_of("run", name))[-1])
-            for name in registry.names()
-            if name != BENCHMARK
-        ]
+        for name in sorted({*registry.names()} - {BENCHMARK}):
+            helps += [(f"run {name}", text) for text in SETTINGS.findall(help_of("run", name))[-1:]]
         source[0] += "".join(f"\n## {title}\n\n```text\n{text}\n```\n" for title, text in helps)
 
 
@@ -72,10 +75,14 @@ def help_of(*words: str) -> str:
     return parser.format_help().rstrip()
 
 
-def write_formula(translator: nodes.NodeVisitor, node: nodes.Element) -> None:
-    """Write a formula as MathML, which browsers show without a script."""
+def write_formula(translator: HTML5Translator, node: nodes.Element) -> None:
+    """Write a formula as MathML, which browsers show without a script; one that is not understood fails the build."""
     block = isinstance(node, nodes.math_block)
-    translator.body.append(tex2mathml(node.astext(), as_block=block))  # type: ignore[attr-defined]
+    made = convert(node.astext(), display="block" if block else "inline")
+    if NOT_UNDERSTOOD.search(made):
+        LOGGER.warning("formula %s has a command that latex2mathml does not know", node.astext(), location=node)
+    made = FUNCTION.sub(r'<mo lspace="0.17em" rspace="0.17em">\1</mo>', BAR.sub(UNSPACED, made))
+    translator.body.append(f'<div class="math-wrapper">{made}</div>' if block else made)
     raise nodes.SkipNode
 
 
