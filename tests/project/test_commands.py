@@ -80,15 +80,18 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def shell(here: Machine, page: str) -> Iterator[str]:
-    """Yield the script of a page, in pieces: each command under its line's number."""
+    """Yield the script of a page, a block at a time: each command under its line's number."""
     yield from (one["sh"] for one in ABOUT["before"] if page in one["pages"] and "commands" not in one)
     for block in pages.blocks(page):
-        text = here.on_loopback(block.text)
-        for command in filter(is_executed, commands(page, Block(block.language, block.line, text))):
-            if before := about("before", page, command.text):
-                yield before["sh"]
-            yield f"echo '{AT}{command.line}'"
-            yield _run(command, block.language)
+        executed = filter(is_executed, commands(page, block))
+        yield here.on_loopback("\n".join(line for command in executed for line in _pieces(command, block.language)))
+
+
+def _pieces(command: Command, language: str) -> Iterator[str]:
+    if before := about("before", command.page, command.text):
+        yield before["sh"]
+    yield f"echo '{AT}{command.line}'"
+    yield _run(command, language)
 
 
 def _run(command: Command, language: str) -> str:

@@ -29,16 +29,12 @@ USERS = 4
 """Of each subset."""
 KEY = "key-of-a-test"
 DEAD_END = "http://127.0.0.1:9"
-"""The proxy: nothing beyond loopback is reached."""
+"""The proxy for hosted providers."""
 REVISION = "0123abc"
-ADDRESS = re.compile(
-    r"https://[\w.-]+\.example(?=/)|http://(?:localhost|[a-z]+\d*|127\.0\.0\.1|\$\(hostname\)):(?P<port>\d+|PORT)\b"
-)
+ADDRESS = re.compile(r"https://[\w.-]+\.example\b|http://(?:localhost|[a-z]+\d*|127\.0\.0\.1):(?P<port>\d+|PORT)\b")
 LISTENING = re.compile(r"(?<=-port )\d+")
 ANSWER = '{"profile": "likes most places", "stars": 4, "intention": "sleep", "place": "home"}'
 """To prompts of the benchmarks and agents on the pages."""
-VLLM = '#!/bin/sh\nwhile [ "$1" != --port ]; do shift; done\nexec harness serve --imitate vllm --port "$2"\n'
-STAND_INS = {"vllm": VLLM, "hostname": "#!/bin/sh\necho 127.0.0.1\n"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,10 @@ class Machine:
         own = {port: str(_free_port()) for port in LISTENING.findall(text)}
         urls = {port: f"http://127.0.0.1:{mine}" for port, mine in own.items()}
         text = LISTENING.sub(lambda found: own[found[0]], text)
-        return ADDRESS.sub(lambda found: urls.get(found["port"], self.endpoint.removesuffix("/v1")), text)
+        return ADDRESS.sub(lambda found: urls.get(found["port"]) or self._server(found[0]), text)
+
+    def _server(self, url: str) -> str:
+        return self.hub if url.startswith("https://hub") else self.endpoint.removesuffix("/v1")
 
     def executed(self, checkout: Path, script: str, seconds: float) -> tuple[int, str]:
         """Execute a script in a checkout. Return its exit code and its output; end what it has started."""
@@ -79,10 +78,9 @@ class Machine:
 
     def _environment(self, checkout: Path) -> dict[str, str]:
         """Return the variables of a user who has keys, and has activated the checkout's environment."""
-        folders = (self.home / "bin", checkout / ".venv/bin", os.environ["PATH"])
         keys = {name: KEY for name in re.findall('key_env = "(.+)"', PROVIDERS.read_text())}
         return keys | {
-            "PATH": os.pathsep.join(map(str, folders)),
+            "PATH": f"{checkout}/.venv/bin{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(checkout),
@@ -91,7 +89,6 @@ class Machine:
             "OPENAI_BASE_URL": self.endpoint,
             "HF_ENDPOINT": self.hub,
             "HTTPS_PROXY": DEAD_END,
-            "HTTP_PROXY": DEAD_END,
             "NO_PROXY": "127.0.0.1,localhost",
             "SCRATCH": str(self.home),
         }
@@ -101,8 +98,7 @@ class Machine:
 def machine(folder: Path, models: set[str]) -> Iterator[Machine]:
     """Serve every provider, an endpoint with these models, and the data sets of the benchmarks that ship."""
     checkout, home = folder / "checkout", folder / "home"
-    for name, text in STAND_INS.items():
-        _executable(home / "bin" / name, text)
+    home.mkdir()
     with ExitStack() as stack:
         urls = {name: stack.enter_context(served(Options(imitate=name))).url for name in imitate.NAMES}
         endpoint = stack.enter_context(served(Options(baselines=dict.fromkeys(models, _answer)))).url
@@ -139,12 +135,6 @@ def _hub(tasks: Path) -> HubServer:
 def _answer(messages: Sequence[Mapping[str, Any]], seed: int) -> str:
     name = registry.reader("\n".join(message["content"] for message in messages if message["role"] == "user"))
     return registry.baselines()[name](messages, seed) if name else ANSWER
-
-
-def _executable(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 def _free_port() -> int:
