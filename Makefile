@@ -99,7 +99,7 @@ compare: .venv/run.made ## whether one run is better than another, on the users 
 stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
 	$(strip $(HARNESS) stats $(NAMED_RUNS) $(MORE))
 
-export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect; --rows users
+export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
 	$(strip $(HARNESS) export $(NAMED_RUNS) $(MORE))
 
 sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=

@@ -129,6 +129,8 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
     words = "take the replies that this run (name or folder) has saved for the same requests, at temperature 0"
     add(parser, "--reuse RUN", words, type=filled)
+    words = "send figures and files of each run that has ended to this tracker; its own variables say where"
+    add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "accept that this field of an earlier run differs; may be repeated"
     add(parser, "--allow FIELD", words, action="append", default=[])
 

@@ -494,9 +494,10 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
     reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
+    track = ["--track", plan.track] if plan.track else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *track, *headers])
 
 
 def _this_python() -> str:
