@@ -1,5 +1,5 @@
-"""The commands of the documentation do what they say: each is executed as it is written, in the order of its page, or is
-listed in `commands.toml` with the reason.
+"""The commands of the documentation succeed: each is executed as it is written, in the order of its page, or is listed
+in `commands.toml` with the reason.
 
 Providers and the Hugging Face Hub are imitations on loopback; only hosts and ports in addresses are replaced.
 """
@@ -31,10 +31,11 @@ ABOUT: Mapping[str, Sequence[Mapping[str, Any]]] = tomllib.loads(
 )
 PAGES = pages.pages()
 SHELL, PYTHON = ("sh", "bash"), "python"
-SECONDS = 300
+SECONDS = 240  # less than the time after which pytest ends the session
 MODELS = re.compile(r"""(?:MODEL|--model|model|RUNS) ?[= ] ?["']?([\w./: -]+)""")
 MAKE = re.compile(r"(?:\w+=\S+ )*make ")
 AT = "@@ line "
+UNTIL_IT_LISTENS = "until grep -q listening its_output; do sleep 0.1; done"
 
 
 def about(kind: str, page: str, text: str) -> Mapping[str, Any] | None:
@@ -101,7 +102,7 @@ def _run(command: Command, language: str) -> str:
         do = f"cat >> {saved['name']}" if saved else "python -"
         return f"{do} << 'END OF BLOCK'\n{command.text}\nEND OF BLOCK"
     if about("background", command.page, command.text):
-        return f"{command.text.partition('  #')[0]} > listening 2>&1 &\nuntil grep -q listening listening; do sleep 0.1; done"
+        return f"{command.text.partition('  #')[0]} > its_output 2>&1 &\n{UNTIL_IT_LISTENS}"
     return command.text
 
 

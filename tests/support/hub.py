@@ -61,7 +61,8 @@ class Asked:
 class HubServer:
     """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path or `LISTING`.
 
-    `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether parts of files are served.
+    `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether
+    parts of files are served.
     """
 
     repository: str = REPOSITORY

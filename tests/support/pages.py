@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from pathlib import Path
 from textwrap import dedent
 
 from tests.support import ROOT
@@ -55,7 +54,7 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the fenced blocks of a page. Raise `ValueError` for one without an end."""
+    """Return the fenced blocks of a page."""
     found, lines = [], iter(enumerate(text_of(page).splitlines(), 1))
     for number, line in lines:
         if opened := FENCE.match(line):
@@ -65,7 +64,8 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(page: str, block: Block) -> Iterator[Command]:
-    """Yield the commands of a block of shell: as few lines as the shell takes for whole. A script is one command."""
+    """Yield the commands of a block of shell: as few lines as the shell takes for whole. A script is one command.
+    Raise `ValueError` for what the shell cannot read."""
     if block.text.startswith("#!"):
         yield Command(page, block.line, block.text.rstrip())
         return

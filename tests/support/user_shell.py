@@ -59,26 +59,27 @@ class Machine:
 
     def executed(self, checkout: Path, script: str, seconds: float) -> tuple[int, str]:
         """Execute a script in a checkout. Return its exit code and its output; end what it has started."""
-        output = checkout.with_suffix(".txt")
+        path, output = checkout.with_suffix(".sh"), checkout.with_suffix(".txt")
+        path.write_text(script, "utf-8")
         with output.open("w") as file:
             process = subprocess.Popen(
-                ["sh", "-e"],
+                ["sh", "-e", path],
                 cwd=checkout,
                 env=self._environment(checkout),
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=file,
-                stderr=file,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(script.encode(), seconds)
+            process.wait(seconds)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait(), output.read_text("utf-8")
 
     def _environment(self, checkout: Path) -> dict[str, str]:
         """Return the variables of a user who has keys, and has activated the checkout's environment."""
-        keys = {name: KEY for name in re.findall('key_env = "(.+)"', PROVIDERS.read_text())}
+        keys = dict.fromkeys(re.findall('key_env = "(.+)"', PROVIDERS.read_text()), KEY)
         return keys | {
             "PATH": f"{checkout}/.venv/bin{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self.home),
