@@ -572,7 +572,7 @@ class Benchmark:
         if not cls.data_set:
             return "put them there"
         named = cls.origin.spec if cls.origin else cls.name
-        return f"`fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
+        return f"`harness fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
 
     @classmethod
     def file_in(cls, folder: Path, name: str) -> Path:
