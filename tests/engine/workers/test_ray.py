@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from tests.support import ROOT
 from tests.support.processes import children, descendants, environment_of, wait_for, wait_for_responses, words_of
 from tests.support.raylets import Raylets, cluster, jobs
 
-pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.ray]
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")]
 
 LIMIT = 8
 SLOW = ("--latency", "0.3", "--jitter", "0.3")
