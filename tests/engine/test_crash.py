@@ -25,12 +25,12 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("durability", "users", "repeats"), [("power", 30, 1), ("process", 10, 3)])
-def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
-    tmp_path: Path, durability: str, users: int, repeats: int
-) -> None:
-    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again."""
-    found = campaign(4, users, 6.0, concurrency=4, seed=3, folder=tmp_path, durability=durability, repeats=repeats)
+def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again.
+
+    Users are played three times each. Campaigns of all other kinds of runs: tests/bench/test_campaign.py.
+    """
+    found = campaign(4, 10, 6.0, concurrency=4, seed=3, folder=tmp_path, durability="power", repeats=3)
     assert (found.kills, found.identical) == (4, found.runs)
     assert found.extra <= found.allowed
 

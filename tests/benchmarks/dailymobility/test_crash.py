@@ -1,4 +1,4 @@
-"""DailyMobility processes that are killed or asked to stop, in both modes, and what is left of them."""
+"""DailyMobility processes of agents that are killed or asked to stop, and what is left of them."""
 
 from __future__ import annotations
 
@@ -21,28 +21,21 @@ AGENTS = DATA / "mobility_agents"
 ASKING, CATCHING = AGENTS / "asks_each_step.py", AGENTS / "catches_everything.py"
 
 
-@pytest.mark.parametrize(
-    ("agent", "users", "concurrency", "life"),
-    [(None, 60, 8, 0.9), (ASKING, 32, 32, 3.0)],
-    ids=["a whole day", "a step at a time"],
-)
-def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
-    tmp_path: Path, agent: Path | None, users: int, concurrency: int, life: float
-) -> None:
+def test_killed_run_of_an_agent_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     """SIGKILL at random moments: the same results file, and no reply that was saved is asked for again."""
     found = campaign(
-        kills=3,
-        users=users,
+        kills=4,
+        users=32,
         steps=0,
-        concurrency=concurrency,
+        concurrency=32,
         seed=3,
         folder=tmp_path,
         durability="process",
         benchmark="dailymobility",
-        agent=agent,
-        life=life,
+        agent=ASKING,
+        life=3.0,
     )
-    assert (found.kills, found.identical, found.twice) == (3, found.runs, 0)
+    assert (found.kills, found.identical, found.twice) == (4, found.runs, 0)
     assert found.extra <= found.allowed
 
 
