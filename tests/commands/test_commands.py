@@ -346,7 +346,7 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
 
 
 def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks: Path, tmp_path: Path) -> None:
-    """Bare NaN is read, metrics are measured anew, both kinds of `Error:` are told apart."""
+    """Bare NaN is read, metrics are measured anew, both kinds of `Error:` are distinguished."""
     made = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]]
     reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
     lines = []
@@ -690,7 +690,7 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
 def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A share is marked as a run that fails is, an ablation is named, and a run without answers is told below."""
+    """A share is marked as a run that fails is, an ablation is named, and a run without answers is reported below."""
     out = tmp_path / "out"
     run(tasks, out, "--name", "part", "--ratio", "0.5")
     run(tasks, out, "--name", "ablation", "--no-persona")

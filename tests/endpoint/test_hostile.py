@@ -625,7 +625,7 @@ def taking_no_connections(*hosts: str) -> Iterator[int]:
 async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_one(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They share the time, so that the run is told of its wrong address, before the request's own deadline passes."""
+    """They share the time, so that the run learns of its wrong address, before the request's own deadline passes."""
     hosts, asked = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), 0
     loop = asyncio.get_running_loop()
 

@@ -737,7 +737,7 @@ def test_options_without_effect_are_refused(
 
 @pytest.mark.parametrize("place", ["", "datasets/DailyMobility", "DATASETS/dailymobility", "DailyMobility"])
 def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
-    """The layout of asbench, and the data folder itself; later commands find it without being told where."""
+    """The layout of asbench, and the data folder itself; later commands find it without being given its place."""
     tasks, out = tmp_path / "theirs", tmp_path / "out"
     shutil.copytree(town / "dailymobility", tasks / place)
     assert run(tasks, out, "--name", "m") == 0

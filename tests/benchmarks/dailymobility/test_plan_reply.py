@@ -336,7 +336,7 @@ def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
 
 @pytest.mark.parametrize("place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"])
 def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
-    """The id in front counts, and that the name was left behind is told."""
+    """The id in front counts, and that the name was left behind is reported."""
     places = Places(HOME, WORK, frozenset(), {500000003: 1})
     day = {"segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]}
     reading = read(Completion(orjson.dumps(day).decode()), places)

@@ -258,7 +258,7 @@ def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -
     ],
 )
 def test_tags_are_taken_as_given(value: Any, expected: tuple[str, ...], repairs: tuple[str, ...]) -> None:
-    """Outside the pool or not, in the model's order, each once; what is no string is made one or dropped, and told."""
+    """Outside the pool or not, in the model's order, each once; what is no string is made one or dropped; reported."""
     reading = tags(value)
     assert (reading.tags, reading.repairs) == (expected, repairs)
 
@@ -268,7 +268,7 @@ def test_tags_are_taken_as_given(value: Any, expected: tuple[str, ...], repairs:
     [({"兴趣": ["猫"]}, '{"兴趣":["猫"]}'), (["猫", 1], '["猫",1]'), (3, "3"), (False, "false"), ("", "")],
 )
 def test_a_persona_of_another_type_becomes_its_json(persona: Any, expected: str) -> None:
-    """The next step's prompt carries text, Chinese unescaped; the repair is told."""
+    """The next step's prompt carries text, Chinese unescaped; the repair is reported."""
     reading = readable(orjson.dumps({"persona_summary": persona, "predicted_tags": [], "reasoning": persona}).decode())
     assert reading.persona == reading.reasoning == expected
     assert reading.repairs == (() if persona == "" else ("persona_type", "reasoning_type"))
