@@ -409,7 +409,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=TEXTS)
 @example(text='{"predicted_tags": ["\\ud83d", "\\ud83d"]}')
 @example(text='{"predicted_tags": [{"tag": "\\ude00"}], "persona_summary": {"\\ud83d": 1}}')
@@ -433,7 +433,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(persona=VALUES, chosen=VALUES, reasoning=VALUES)
 def test_any_values_in_a_clean_reply_are_read_without_an_error(persona: Any, chosen: Any, reasoning: Any) -> None:
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""
