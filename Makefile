@@ -60,7 +60,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats export sample synth serve check-benchmark test check bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -99,7 +99,7 @@ compare: .venv/run.made ## whether one run is better than another, on the users 
 stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
 	$(strip $(HARNESS) stats $(NAMED_RUNS) $(MORE))
 
-export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect; --rows users
+export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
 	$(strip $(HARNESS) export $(NAMED_RUNS) $(MORE))
 
 sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=
@@ -123,6 +123,10 @@ check: test ## test, then lint, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+docs: .venv/docs.made ## the documentation as a site, build/site/index.html; a link or an anchor that leads nowhere fails
+	$(PY) -m sphinx -c docs -E -W --keep-going -q -d build/doctrees . build/site
+	@echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > build/site/index.html
 
 bench: .venv/dev.made ## measure speed and memory (docs/performance.md): ARGS="--quick", or ARGS="cost limits" for some parts
 	$(PY) -m bench $(MORE)

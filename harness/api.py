@@ -55,22 +55,24 @@ class CommandFailed(HarnessError):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A saved run of one subset, read from its folder when asked. Raise `HarnessError` for files that are not whole."""
+    """A saved run of one subset. Its members read the files at each use, and raise `HarnessError` for damaged ones."""
 
     folder: Path
     subset: str
 
     @property
     def name(self) -> str:
+        """Return the name of the run: that of its folder."""
         return self.folder.name
 
     @property
     def files(self) -> RunFiles:
+        """Return the paths of the run's files, whether they exist or not."""
         return RunFiles(self.folder, self.subset)
 
     @property
     def manifest(self) -> Manifest:
-        """Return what exactly was run."""
+        """Return what exactly was run: identity, provenance, tuning, state and counts."""
         found = load(self.files.manifest)
         if found is None:
             raise BadInput(f"{self.files.manifest} no longer exists")
@@ -78,6 +80,7 @@ class LoadedRun:
 
     @property
     def complete(self) -> bool:
+        """Return whether every user is scored."""
         return bool(self.manifest.state == COMPLETE)
 
     @property
@@ -97,11 +100,11 @@ class LoadedRun:
         return (row for record in self.users() for row in rows(record))
 
     def responses(self) -> Iterator[JSON]:
-        """Yield every saved reply: user, digest of the request, completion, seconds, tries, endpoint."""
+        """Yield every saved reply: user, digest of the request, completion, seconds, tries and endpoint."""
         return (data for _, data in log.objects(self.files.responses))
 
     def frame(self, rows: Rows = "steps") -> Any:
-        """Return rows as a DataFrame of pandas, else of polars, whichever is installed."""
+        """Return the rows as a DataFrame of pandas, else of polars. Raise `BadInput` if neither is installed."""
         made: list[JSON] = list({"users": self.users, "steps": self.steps, "responses": self.responses}[rows]())
         for library in ("pandas", "polars"):
             if find_spec(library):
@@ -110,25 +113,31 @@ class LoadedRun:
 
 
 def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Run a benchmark against a model, as `harness run`; return the runs of its subsets.
+    """Run a benchmark against a model, as `harness run` does; return the runs of its subsets, old ones too.
 
-    Raise `HarnessError`, `CommandFailed` too. A run with failed users is returned, and is not `complete`.
+    `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` gets frozen snapshots several times a
+    second, one of each model; nothing is displayed then. An option has the name of its flag: `limit=100`,
+    `api_url="http://..."`. Raise `BadInput` for what cannot be used, and `CommandFailed` where the command stopped
+    early. A run with failed users is returned, and is not `complete`.
     """
     return _called("run", [str(benchmark)], options, progress)
 
 
 def resume(*, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Continue unfinished runs, as `harness resume`."""
+    """Continue unfinished runs, as `harness resume` does; return those that it changed. Raise as `run` does."""
     return _called("resume", [], options, progress)
 
 
 def reeval(**options: Any) -> list[LoadedRun]:
-    """Score saved answers again, without any request, as `harness reeval`."""
+    """Score saved answers again, without any request, as `harness reeval` does; return those runs. Raise as `run`."""
     return _called("reeval", [], options, None)
 
 
 def load_run(folder: str | Path, subset: str | None = None) -> LoadedRun:
-    """Return the run in a folder such as `results/gpt-4o-mini`; name the subset if it has several. Raise `BadInput`."""
+    """Return the run in a folder such as `results/gpt-4o-mini`; name the subset if the folder has several.
+
+    Raise `BadInput` if there is no such run, or more than one.
+    """
     found = [files for files in runs_in(Path(folder)) if subset in (None, files.subset)]
     if len(found) != 1:
         which = ", ".join(files.subset for files in found) or "none"

@@ -35,7 +35,8 @@ class Metric:
     `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one phrase that Excel
     files and reports show. `ranked_by` names another metric by which runs are ranked and compared in place of this one:
     one that answers against the rules of the task cannot win, equal to this one where a run keeps them. `unranked` is
-    why runs are never ranked by this metric. Raise `ValueError` for another `better`.
+    why runs are never ranked by this metric. Raise `ValueError` for another `better`, or for bounds
+    that are not a lower and a higher number.
     """
 
     name: str
@@ -197,9 +198,15 @@ class Importer(Protocol):
 
 
 class Benchmark:
-    """Base class of every benchmark. Declare attributes on the class; an instance has the settings of one run."""
+    """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure` have no default.
+
+    Declare attributes on the class. An instance is for one run: it has the run's `settings`, and the tasks `folder`. A
+    nested frozen dataclass `Settings` declares options; its fields are flags of `run` and part of what a run is.
+    """
 
     name: ClassVar[str]
+    """The name on the command line and in files."""
+
     version: ClassVar[str] = "1"
     """The version of prompts and parsing, part of the identity: a run with another version is not continued."""
 
@@ -565,7 +572,7 @@ class Benchmark:
         if not cls.data_set:
             return "put them there"
         named = cls.origin.spec if cls.origin else cls.name
-        return f"`fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
+        return f"`harness fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
 
     @classmethod
     def file_in(cls, folder: Path, name: str) -> Path:

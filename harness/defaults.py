@@ -46,6 +46,7 @@ BYTES_PER_STEP = 6 * 1024
 
 BASELINE_PREFIX = "baseline/"
 LOCAL, RAY = "local", "ray"
+TRACKERS = ("wandb", "mlflow")
 """Engines."""
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
@@ -125,10 +126,11 @@ class Tuning:
 class Engine:
     """What plays users: this process (`local`), or `workers` processes of Ray, at the `address` of a cluster or on this
     machine. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one.
-    `metrics_port` is the port on loopback that serves metrics, None for none."""
+    `metrics_port` is the port on loopback that serves metrics, None for none; `otel` is whether spans are made."""
 
     name: str = LOCAL
     address: str | None = None
     workers: int | None = None
     turn: float | None = None
     metrics_port: int | None = None
+    otel: bool = False

@@ -43,14 +43,20 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 
 
 class HarnessError(Exception):
+    """Base of all: one sentence for the user, and the `exit_code` of a command that ends with it."""
+
     exit_code = 1
 
 
 class BadInput(HarnessError):
+    """Arguments, tasks, prompts or results that cannot be used; names file, line and field where they exist."""
+
     exit_code = 2
 
 
 class MachineError(HarnessError):
+    """This machine cannot do it: disk, permissions, memory. Everything saved is intact."""
+
     exit_code = 4
 
 
@@ -59,6 +65,8 @@ class InUse(MachineError):
 
 
 class EndpointStopped(HarnessError):
+    """The endpoint cannot serve this run: key, model, quota, address, or no answer for too long."""
+
     exit_code = 3
 
 

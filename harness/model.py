@@ -28,6 +28,8 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """A message of a request; `role` is `system`, `user` or `assistant`."""
+
     role: str
     content: str
 
@@ -130,7 +132,7 @@ Baseline = Callable[[Sequence[Mapping[str, Any]], int], str]
 
 
 class Usage(Struct, frozen=True):
-    """Tokens and requests of one user's completions, without retries of failed sends.
+    """Count tokens and requests of one user's completions; retries after transport faults are not counted.
 
     `untold` counts answered requests for which the endpoint reported no usage.
     """

@@ -110,6 +110,7 @@ def each(items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]) -
         try:
             results.append(work(item))
         except HarnessError as error:
-            tell(f"{name(item)}: {error}")
+            prefix = f"{name(item)}: "  # some errors begin with it
+            tell(prefix + str(error).removeprefix(prefix))
             code = max(code, error.exit_code)
     return results, code

@@ -35,6 +35,8 @@ Interval = tuple[Number, Number]
 
 
 class Coverage(Struct, frozen=True):
+    """How many users a report should have, has, and lost as failures; `complete` if it has them all."""
+
     expected_users: Count
     scored_users: Count
     failed_users: Count
@@ -42,7 +44,10 @@ class Coverage(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """A figure over the `users` that have it, with its 95 % interval if there is one."""
+    """A figure: its `value` (None if undefined), its 95 % interval `ci95`, and the number of `users` that have it.
+
+    A share is a fraction from 0 to 1; any other figure is in its metric's unit.
+    """
 
     value: Number | None
     ci95: Interval | None = None
@@ -94,8 +99,10 @@ class Unit(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """`title` to `defaults` declare the benchmark, so that readers of a report do not need its code.
+    """The figures of one run, with everything that is needed to read them.
 
+    `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
+    benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset where users
     are played once. `run` is what was run, empty for results of another program. `cost` is that of all saved replies,

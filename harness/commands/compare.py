@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from itertools import combinations
-from typing import NamedTuple
 
-from harness.analysis.comparison import figures, planning, runs, verdicts, warnings
-from harness.analysis.comparison.figures import Stratum
-from harness.analysis.comparison.runs import Side, Subset
-from harness.benchmarks.derived import Figures
+from harness.analysis.comparison import pairs
 from harness.config import options
 from harness.errors import BadInput
-from harness.model import JSON
 from harness.report import compare, plan, text, xlsx
 from harness.scoring.paired import RESAMPLES
 from harness.scoring.planning import POWER
@@ -22,7 +14,6 @@ from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell
 
-FORMAT = 2
 WIDTH_MOST = 120
 FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
@@ -55,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if not args.plan and not args.difference is args.power is args.family is None:
         raise BadInput("--difference, --power and --family are for --plan")
-    data = _planned(args) if args.plan else _data(args)
+    data = pairs.planned(args) if args.plan else pairs.compared(args)
     blocks, sheets = (plan.blocks, plan.sheets) if args.plan else (compare.blocks, compare.sheets)
     if args.out is not None:
         xlsx.write(args.out, sheets(data))
@@ -75,155 +66,3 @@ def execute(args: argparse.Namespace) -> int:
     for path in written:
         tell(f"written: {path}")
     return 0
-
-
-class _Pair(NamedTuple):
-    """Two runs on the subsets of one benchmark that both have, in the same order; `alone` are subsets of one."""
-
-    a: Sequence[Side]
-    b: Sequence[Side]
-    figures: Figures
-    alone: Mapping[str, Sequence[str]]
-
-
-def _found(args: argparse.Namespace) -> dict[str, dict[str, Subset]]:
-    """Return the subsets of each run. Raise `BadInput` for a run without any."""
-    folders = runs.folders(args.runs, args.results_dir, 1 if args.plan else 2)
-    found = {run: runs.subsets(run, folder, args) for run, folder in folders.items()}
-    for run, subsets in found.items():
-        if not subsets:
-            wanted = f" for {', '.join(args.platform)}" if args.platform else ""
-            raise BadInput(f"{folders[run]} holds no run{wanted}")
-    return found
-
-
-def _planned(args: argparse.Namespace) -> JSON:
-    """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
-    found = _found(args)
-    if len(found) > 1:
-        pairs = _pairs(found, args)
-        spreads = [
-            one
-            for pair, strata in zip(pairs, _strata(pairs), strict=True)
-            for one in planning.of_pair(pair.a[0].of, pair.b[0].of, strata, pair.figures)
-        ]
-    else:
-        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, args)]
-    asked = planning.Plan(args.difference, POWER if args.power is None else args.power, args.family)
-    listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
-    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, asked)}
-
-
-def _spreads(run: str, subsets: Mapping[str, Subset], args: argparse.Namespace) -> Iterator[planning.Spread]:
-    by_benchmark: dict[str, list[Subset]] = {}
-    for subset in subsets.values():
-        by_benchmark.setdefault(subset.benchmark, []).append(subset)
-    for benchmark, of in by_benchmark.items():
-        measured = {subset.name: runs.figures([subset], args.tasks_dir) for subset in of}
-        sides = [runs.read(subset, measured[subset.name]) for subset in of]
-        yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
-
-
-def _data(args: argparse.Namespace) -> JSON:
-    """Return the whole comparison. Raise `BadInput` if no two runs have anything in common."""
-    found = _found(args)
-    pairs = _pairs(found, args)
-    strata = _strata(pairs)
-    reports = [_report(pair) for pair in pairs]
-    for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
-        family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
-        _compare([(pairs[place], strata[place], reports[place]) for place in family], args.resamples)
-    return {
-        "format": FORMAT,
-        "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
-        "resamples": args.resamples,
-        "seed": figures.SEED,
-        "pairs": reports,
-    }
-
-
-def _compare(family: Sequence[tuple[_Pair, Sequence[Stratum], JSON]], resamples: int) -> None:
-    """Put figures and verdicts into the reports of all pairs of runs of one benchmark."""
-    places = figures.users_of(strata for _, strata, _ in family)
-    tests = []
-    for pair, strata, report in family:
-        found = figures.compared(strata, pair.figures, places, resamples) if strata else []
-        report["figures"] = [test.entry for test in found]
-        report["most_different"] = figures.most_different(strata, pair.figures)
-        tests += [test for test in found if not test.entry["exploratory"]]
-    figures.adjust(tests, places, resamples)
-    for pair, _, report in family:
-        report["verdicts"] = verdicts.verdicts(report["figures"], report, pair.figures)
-
-
-def _run(run: str, subsets: Sequence[Subset]) -> JSON:
-    models = dict.fromkeys(of.manifest.identity["model"] for of in subsets if of.manifest)
-    return {
-        "name": run,
-        "benchmark": ", ".join(dict.fromkeys(of.benchmark for of in subsets)),
-        "model": ", ".join(models) or None,
-        "platforms": ", ".join(of.name for of in subsets),
-    }
-
-
-def _pairs(found: Mapping[str, Mapping[str, Subset]], args: argparse.Namespace) -> list[_Pair]:
-    """Return every pair of runs, for each benchmark that both have; each file is read once."""
-    by_subset: dict[str, list[Subset]] = {}
-    for subsets in found.values():
-        for name, subset in subsets.items():
-            by_subset.setdefault(name, []).append(subset)
-    measured = {name: runs.figures(of, args.tasks_dir) for name, of in by_subset.items() if len(of) > 1}
-    read = cache(lambda run, subset: runs.read(found[run][subset], measured[subset]))
-    pairs = []
-    for a, b in combinations(found, 2):
-        alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
-        groups: dict[str, list[str]] = {}
-        for name in found[a].keys() & found[b].keys():
-            groups.setdefault(found[a][name].benchmark, []).append(name)
-        for names in map(sorted, groups.values()):
-            side_a, side_b = ([read(run, name) for name in names] for run in (a, b))
-            pairs.append(_Pair(side_a, side_b, measured[names[0]], alone))
-    if not pairs:
-        has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
-        which = "; ".join(f"{run} has {names}" for run, names in has.items())
-        raise BadInput(f"the runs have no platform in common: {which}")
-    return pairs
-
-
-def _strata(pairs: Sequence[_Pair]) -> list[list[Stratum]]:
-    """Return the subsets on which both runs of a pair have users with the same task. Raise `BadInput` if no two runs
-    have any."""
-    made = ([Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)] for pair in pairs)
-    found = [[stratum for stratum in strata if stratum.users] for strata in made]
-    if not any(found):
-        raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in _left_out(pair))))
-    return found
-
-
-def _report(pair: _Pair) -> JSON:
-    """Return everything about two runs except their figures."""
-    a, b = pair.a[0].of, pair.b[0].of
-    return {
-        "a": a.run,
-        "b": b.run,
-        "benchmark": a.benchmark,
-        "main": list(pair.figures.main),
-        "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
-        "coverage": [warnings.coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
-        "left_out": _left_out(pair),
-        "warnings": warnings.warnings(pair.a, pair.b),
-    }
-
-
-def _left_out(pair: _Pair) -> list[str]:
-    """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
-    found = []
-    for a, b in zip(pair.a, pair.b, strict=True):
-        empty = [side.of.run for side in (a, b) if not side.tasks]
-        if empty:
-            has = "has" if len(empty) == 1 else "have"
-            found.append(f"On {a.of.name} {' and '.join(empty)} {has} no scored user.")
-        elif not a.tasks.items() & b.tasks.items():
-            why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
-            found.append(f"On {a.of.name} {a.of.run} and {b.of.run} have {why}.")
-    return found + [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]

@@ -1,21 +1,27 @@
-"""`export`: write saved runs for other programs: their rows as CSV, JSON lines or Parquet, or logs of Inspect."""
+"""`export`: write saved runs for other programs: their rows as CSV, JSON lines or Parquet, or logs of Inspect; or send
+them to a tracker."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from harness.analysis import selection
-from harness.analysis.exports import formats, inspect_log, plays, rows
+from harness.analysis.exports import formats, inspect_log, plays, rows, trackers
 from harness.analysis.exports.plays import Plays
 from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
-from harness.errors import BadInput
+from harness.config.plan import Plan
+from harness.defaults import RESULTS_FOLDER, TRACKERS
+from harness.errors import BadInput, HarnessError
 from harness.model import JSON
 from harness.store import atomic
+from harness.store.manifest import COMPLETE, INCOMPLETE, load
+from harness.store.run import RunFiles
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
@@ -27,8 +33,9 @@ FORMATS = {ending: name for name, ending in ENDINGS.items()}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "names of runs (default: all)"
     parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
-    words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens"
-    options.add(parser, "--format", words, choices=tuple(ENDINGS))
+    words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and "
+    words += "mlflow send the runs there"
+    options.add(parser, "--format", words, choices=(*ENDINGS, *TRACKERS))
     words = "one a row: steps (default), users, or responses"
     options.add(parser, "--rows", words, choices=rows.ROWS)
     words = f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)"
@@ -44,6 +51,11 @@ def execute(args: argparse.Namespace) -> int:
     out = Path(args.out) if args.out else None
     ending = FORMATS.get(out.suffix.lower()) if out else None
     form = args.format or ending or "csv"
+    if form in TRACKERS:
+        if out or args.rows:
+            raise BadInput(f"--out and --rows are for files: --format {form} sends the folders of runs")
+        trackers.check(form)
+        return max(code, selection.each(found, lambda run: _send(run, form), lambda run: run.label)[1])
     if ending not in (None, form):
         raise BadInput(f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}")
     if form == INSPECT and args.rows:
@@ -52,6 +64,31 @@ def execute(args: argparse.Namespace) -> int:
         return max(code, _together(found, out, form, args))
     formats.check(form)
     return max(code, selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1])
+
+
+def track(plans: Sequence[Plan]) -> None:
+    """Send the runs that have ended to the tracker of their plan. One that fails is a warning, and the last one tried:
+    it may have taken minutes. All runs are saved."""
+    tracked = [plan for plan in plans if plan.track]
+    try:
+        for plan in tracked:
+            for run in _ended(plan):
+                _send(run, str(plan.track))
+    except HarnessError as error:
+        names, plan = [plan.name for plan in tracked], tracked[0]
+        again = ["harness", "export", *names, "--format", str(plan.track)]
+        again += [] if plan.results == RESULTS_FOLDER else ["--results-dir", str(plan.results)]
+        tell(f"{', '.join(names)}: {error}; all is saved, and this sends it later: {shlex.join(again)}")
+
+
+def _ended(plan: Plan) -> Iterator[SavedRun]:
+    for files in (RunFiles(plan.folder, subset) for subset in plan.tasks):
+        if (manifest := load(files.manifest)) and manifest.state in (COMPLETE, INCOMPLETE):
+            yield SavedRun(files, manifest)
+
+
+def _send(run: SavedRun, tracker: str) -> None:
+    tell(f"{run.label}: {tracker}: {trackers.send(run, tracker)}")
 
 
 def _selected(args: argparse.Namespace) -> tuple[list[SavedRun], int]:

@@ -28,7 +28,7 @@ COMMANDS = {
     "stats": "Excel tables of all runs, one per metric",
     "compare": "compare runs on the users that they share, with significance tests",
     "report": "make pages again from a results folder: of one run, or one over all runs",
-    "export": "write runs for other programs: rows as CSV, JSON lines or Parquet, or logs of Inspect",
+    "export": "write runs for other programs: rows as CSV, JSON lines or Parquet, logs of Inspect; or to trackers",
     "sample": "write a nested share of a tasks file",
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",

@@ -3,45 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import os
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from functools import partial
 
-import msgspec
-import numpy as np
-import orjson
-from rich.console import Console
-
-from harness import defaults
-from harness.analysis import selection
-from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark, Importer
-from harness.benchmarks import overview, registry
-from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Report
-from harness.benchmarks.tasks import parse
-from harness.benchmarks.template import AUTHORS
-from harness.config import options, prices, providers
-from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
-from harness.engine.finish import ReportScores, facts
-from harness.engine.play import play, recorded, rescored
-from harness.engine.replay import ReplayMiss, replaying
-from harness.engine.run import Run
-from harness.errors import AgentFailed, BadInput
-from harness.model import JSON, Record, RunFacts, Where
-from harness.report import pages
-from harness.store.lock import RunLock
-from harness.store.log import lines
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
-from harness.store.run import RECORD_FORMAT, RunFiles, RunStore, numbered, replace_results
-from harness.store.tasks import TaskIndex
+from harness.analysis import rescoring, selection
+from harness.analysis.rescoring import Rescored
+from harness.benchmarks import overview
+from harness.config import options
 from harness.ui.console import console
-from harness.ui.streams import tell
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,205 +22,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    screen = console()
     ours, skipped = selection.find(args)
     theirs, unnamed = selection.find_imported(args)
     if not ours and not theirs:
         raise selection.nothing_found(args)
-    codes, failed = selection.each(ours, lambda run: _ours(run, args, screen), lambda run: run.label)
-    more, unread = selection.each(theirs, lambda of: _theirs(of.files, args, screen), lambda of: str(of.files.results))
+    wish = rescoring.Wish(args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.html)
+    codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, wish)), lambda run: run.label)
+    more, unread = selection.each(
+        theirs, lambda of: _shown(rescoring.of_another_program(of, wish)), lambda of: str(of.files.results)
+    )
     return max(skipped, unnamed, *codes, *more, failed, unread)
 
 
-def _ours(run: SavedRun, args: argparse.Namespace, screen: Console) -> int:
-    benchmark = run.as_it_was(args.tasks_dir, play=args.reparse)
-    tasks = run.tasks(args.tasks_dir)
-    with (
-        closing(index_file(benchmark, run.files.subset, tasks, args.results_dir, run.manifest.repeats)) as index,
-        closing(RunStore(run.files, time.time, stamp())) as store,
-        asyncio.Runner() as loop,
-    ):
-        manifest = store.manifest()  # read again under the lock
-        if manifest is None:
-            raise BadInput(f"{run.files.manifest} no longer exists")
-        done, selection = store.open_logs(index), manifest.selection
-        expected = index.selected(selection) | done
-        job = Run(benchmark, run.files.subset, index, store, manifest, expected)
-        scores, diverged = ReportScores(benchmark, job.subset, index), list[str]()
-        if args.reparse:
-            store.load_responses(index)
-        state, manifest.state = manifest.state, RUNNING
-        manifest.save(run.files.manifest)  # if the process dies from here on, no outdated hash remains
-        records = _scored(_measured(job, loop if args.reparse else None, diverged), scores)
-        try:
-            sha256 = replace_results(run.files.results, records, stamp(), shown_by=run.files.pages)
-        except BadInput:  # the old results are unchanged
-            manifest.state = state
-            manifest.save(run.files.manifest)
-            raise
-        manifest.state = state
-        if manifest.state == COMPLETE and len(job.remaining):
-            manifest.state = INCOMPLETE
-        manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
-        manifest.times["reevaluated"] = now()
-        manifest.tasks["truth"] = benchmark.truth_sha256
-        if args.new_prices:
-            _price_again(manifest, run.label)
-        manifest.cost = msgspec.to_builtins(job.cost)
-        failed = store.failed_users(index, expected)
-        manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
-        manifest.save(run.files.manifest)
-        many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
-        about, notes = facts(job, run.name, failed), (many,) if diverged else ()
-        report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
-        write_report(run.files, report, more)
-        _show(run.files, report, notes, screen)
-        if args.html:
-            _write_page(pages.Source(run.files, report, selection["sample_seed"], benchmark, index))
-    return 1 if manifest.state == INCOMPLETE else 0
-
-
-def _price_again(manifest: Manifest, label: str) -> None:
-    """Give a run the price of today, or say that there is none."""
-    if price := prices.price_again(manifest, providers.read(None, os.environ)):
-        manifest.provenance["price"] = msgspec.to_builtins(price)
-    elif manifest.provenance["endpoint"] != defaults.EMBEDDED:
-        tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
-
-
-def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:
-    """Yield the records of a run, measured again: their saved answers, or with `loop` answers to its saved responses.
-
-    A user who asks for a response that was not saved keeps the saved answers, and is added to `diverged`.
-    """
-    for record in job.store.records():
-        position = job.index.of(record.data)
-        assert position is not None  # `records` yields users of the index only
-        task = job.task(position)
-        if loop is None:
-            yield rescored(job.benchmark, task, record.data)
-            continue
-        repeat = job.index.repeat(position)
-        saved = replaying(job.sampling_at(position), job.store.responses_of(position))
-        try:
-            played = loop.run(play(job.benchmark, task, saved.ask, repeat))
-        except (ReplayMiss, AgentFailed):
-            diverged.append(task.key)
-            yield {**rescored(job.benchmark, task, record.data), "reparse": "diverged"}
-            continue
-        made = {**recorded(job.benchmark, task, played), **numbered(repeat)}
-        yield {**made, "task": record.data["task"], "format": RECORD_FORMAT}
-
-
-def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
-    """Yield the records on their way to a file, scored as they will be read from it, before the file is in place."""
-    for data in records:
-        _add(data, scores)
-        yield data
-    scores.flush()
-
-
-def _add(data: JSON, scores: ReportScores) -> None:
-    key = str(data["user_id"])
-    with read_of(key):  # a readable record may be nested too deeply to be written
-        scores.add(Record(key, orjson.loads(orjson.dumps(data))))
-
-
-def _theirs(files: RunFiles, args: argparse.Namespace, screen: Console) -> int:
-    cls, importer = registry.importing(files.subset)
-    benchmark = cls()
-    tasks = benchmark.file_in(args.tasks_dir or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
-    if not tasks.exists():
-        words = f"name its folder with --tasks-dir; or {cls.how_to_get()}"
-        raise BadInput(f"its tasks file {tasks} does not exist: {words}")
-    lock = RunLock(files.lock, time.time)
-    try:
-        with closing(index_file(benchmark, files.subset, tasks, args.results_dir)) as index:
-            found = _Theirs(files, benchmark, importer, index)
-            replace_results(files.results, found.records(lock.beat), stamp(), shown_by=files.pages)
-            name, notes = files.folder.name, found.notes()
-            about = RunFacts(files.subset, name, name, AUTHORS, len(index), found.failed, notes)
-            report, more = found.scores.report(about)
-            if found.failed:
-                report = overview.with_failures(report, found.scores.report(about, found.failures)[0])
-            keep_foreign_text(files)
-            write_report(files, report, more)
-            _show(files, report, notes, screen)
-            if args.html:
-                _write_page(pages.Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
-    finally:
-        lock.release()
-    return 0 if report.coverage.complete else 1
-
-
-@dataclass(slots=True)
-class _Theirs:
-    """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
-    steps of it, and `failed` ones answers that are failures of the endpoint: `failures` has their scores."""
-
-    files: RunFiles
-    benchmark: Benchmark
-    importer: Importer
-    index: TaskIndex
-    unknown: int = 0
-    cut: int = 0
-    failed: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    scores: ReportScores = field(init=False)
-    failures: ReportScores = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2))
-
-    def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
-        """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
-        seen = np.zeros(len(self.index), np.bool_)
-        for number, line in enumerate(lines(self.files.results), 1):
-            beat()
-            if not line.text.strip():
-                continue
-            where = Where(str(self.files.results), number)
-            data = self.importer.record(line.text, where)
-            position = self.index.find(str(data["user_id"]))
-            if position is None:
-                self.unknown += 1
-                yield data
-                continue
-            if seen[position]:
-                raise BadInput(f"{where}: field user_id: duplicate user")
-            seen[position] = True
-            task = parse(self.benchmark, self.index.read(position), self.index.where(position), self.files.subset)
-            if self.importer.is_partial(task, data):
-                self.cut += 1
-            else:
-                data = rescored(self.benchmark, task, data)
-                self.outcomes.update(self.benchmark.outcomes(data))
-                if self.importer.has_failed(data):
-                    self.failed += 1
-                    _add(data, self.failures)
-                else:
-                    data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
-                    _add(data, self.scores)
-            yield data
-        self.scores.flush()
-        self.failures.flush()
-
-    def notes(self) -> tuple[str, ...]:
-        left_out = {
-            "are not in the tasks file and are not scored.": self.unknown,
-            "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
-            "have failures of the endpoint, and are not scored; the report has figures with them, too.": self.failed,
-        }
-        excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
-        return (*self.importer.notes(self.outcomes), *excluded)
-
-
-def _write_page(source: pages.Source) -> None:
-    pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{source.files.folder.name}, {source.files.subset}")
-
-
-def _show(files: RunFiles, report: Report, notes: tuple[str, ...], screen: Console) -> None:
-    users = overview.covered(report, "user")
+def _shown(made: Rescored) -> int:
+    """Print where the new report is; return an exit code."""
+    files, users = made.files, overview.covered(made.report, "user")
     summary = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
-    for words in (summary, *notes):
-        screen.print(words, highlight=False, soft_wrap=True, markup=False)
+    for words in (summary, *made.notes):
+        console().print(words, highlight=False, soft_wrap=True, markup=False)
+    return 0 if made.complete else 1

@@ -12,7 +12,9 @@ from rich.console import Console
 
 from harness import defaults
 from harness.analysis import selection
+from harness.analysis.exports import trackers
 from harness.analysis.saved_runs import SavedRun
+from harness.commands import export
 from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Price
@@ -53,11 +55,10 @@ def execute(args: argparse.Namespace) -> int:
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    return max(
-        skipped,
-        failed,
-        launch(plans, screen, options.engine(args), html=args.html, observe=args.progress) if plans else 0,
-    )
+    trackers.check(args.track)
+    code = launch(plans, screen, options.engine(args), html=args.html, observe=args.progress) if plans else 0
+    export.track(plans)
+    return max(skipped, failed, code)
 
 
 def _together(run: SavedRun) -> bytes:
@@ -115,6 +116,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         ca_file=args.ca_file or provenance.get("ca_file"),
         price=manifest.price or prices.in_force(_price(found, manifest.identity["model"], args), tuning.batch),
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
+        track=args.track,
     )
 
 

@@ -15,10 +15,11 @@ import orjson
 
 from harness import defaults
 from harness.analysis import selection
+from harness.analysis.exports import trackers
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
-from harness.commands import fetch, reeval
+from harness.commands import export, fetch, reeval
 from harness.config import config_file, models, options, prices, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
@@ -110,7 +111,11 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
     engine = options.engine(args)
-    return launch(_plans(args), screen, engine, html=args.html, observe=args.progress, agreed=agreed)
+    trackers.check(args.track)
+    plans = _plans(args)
+    code = launch(plans, screen, engine, html=args.html, observe=args.progress, agreed=agreed)
+    export.track(plans)
+    return code
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
@@ -200,6 +205,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         ca_file=args.ca_file,
         price=prices.in_force(model.price, tuning.batch),
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
+        track=args.track,
     )
 
 

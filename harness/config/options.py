@@ -129,6 +129,8 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
     words = "take the replies that this run (name or folder) has saved for the same requests, at temperature 0"
     add(parser, "--reuse RUN", words, type=filled)
+    words = "send figures and files of each run that has ended to this tracker; its own variables say where"
+    add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "accept that this field of an earlier run differs; may be repeated"
     add(parser, "--allow FIELD", words, action="append", default=[])
 
@@ -190,6 +192,8 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     add(group, "--workers N", "worker processes (default: one for each free CPU)", type=whole(1, WORKERS_MOST))
     words = "serve metrics for Prometheus at http://127.0.0.1:N/metrics"
     add(group, "--metrics-port N", words, type=whole(1, PORT_MOST))
+    words = "send OpenTelemetry spans of users and requests, without their texts, as the variables OTEL_* say"
+    add(group, "--otel", words, action="store_true")
     words = "milliseconds between two exchanges with a worker (default: by the latency)"
     add(group, "--turn MS", words, type=_number(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000"))
 
@@ -200,11 +204,11 @@ def engine(args: argparse.Namespace) -> defaults.Engine:
     if args.engine == defaults.LOCAL:
         if given:
             raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
-        return defaults.Engine(metrics_port=args.metrics_port)
+        return defaults.Engine(metrics_port=args.metrics_port, otel=args.otel)
     if find_spec("ray") is None:
         raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
     turn = args.turn and args.turn / 1000.0
-    return defaults.Engine(args.engine, args.ray_address, args.workers, turn, args.metrics_port)
+    return defaults.Engine(args.engine, args.ray_address, args.workers, turn, args.metrics_port, args.otel)
 
 
 def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:

@@ -47,7 +47,7 @@ class Plan:
     the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
     or the environment did. `price` is None if it is not known; a run that has one keeps it. `reuse` is the folder of
-    the run whose replies are taken for equal requests.
+    the run whose replies are taken for equal requests. `track` is the tracker that gets the runs once they have ended.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Plan:
     ca_file: str | None = None
     price: Price | None = None
     reuse: Path | None = None
+    track: str | None = None
 
     @property
     def folder(self) -> Path:

@@ -32,6 +32,12 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+LOADING = "if it is still loading, give --wait 600"
+HINTS = {
+    "unknown_host": f"check the address; {LOADING}",
+    "proxy": "check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or name the endpoint's host in NO_PROXY",
+}
+"""What to do about an address that has never answered, by the kind of the last fault."""
 RETRY = retry_if_exception_type(TransportFault)
 """One for all: it holds a method of its own, a cycle that only the garbage collector frees."""
 
@@ -339,7 +345,7 @@ class Caller(Generic[Body]):
             self._stop(f"the endpoint has never answered: {fault.detail}; does the address need a /v1 at its end?")
         if self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS and not self.wait_left:
             wait = self.limits.wait
-            hint = f"--wait {wait:g} is over" if wait else "if it is still loading, give --wait 600"
+            hint = f"--wait {wait:g} is over" if wait else HINTS.get(fault.kind, LOADING)
             self._stop(f"the endpoint has never answered: {fault.detail}; {hint}")
 
     @property

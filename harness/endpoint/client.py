@@ -340,7 +340,12 @@ class Client:
                 return TransportFault("unknown_host", f"{self._public}: no address for {error.host}", unreachable=True)
             case socket.gaierror():
                 return TransportFault("unknown_host", f"{self._public}: no address for its host", unreachable=True)
-            case aiohttp.ClientConnectorError() | ssl.SSLError():
+            case ssl.SSLError():
+                detail = (
+                    f"{self._public}: no TLS connection: {_reason(error)}; an address without TLS begins with http://"
+                )
+                return TransportFault("connect", detail, unreachable=True)
+            case aiohttp.ClientConnectorError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
             case aiohttp.ServerDisconnectedError():  # its own words may be half a head
                 return TransportFault("connection", "the endpoint closed the connection before its reply")

@@ -210,7 +210,9 @@ def _settle(
     if status in (400, 403, 404) and phrases.unknown_model(low):
         raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
     if status in (400, 401, 403) and says("region", low):
-        raise Denied(f"the endpoint does not serve the country that this machine is in ({shown})")
+        raise Denied(
+            f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
+        )
     if status in (401, 403) or (status == 400 and says("key", low)):
         raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use")
     if 300 <= status < 400:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness import defaults
 from harness.config.plan import Plan
@@ -28,6 +28,9 @@ from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.errors import BadInput, MachineError
 from harness.store.manifest import part_of
+
+if TYPE_CHECKING:
+    from harness.engine.tracing import Tracer  # an extra package
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
@@ -100,6 +103,7 @@ class Opening:
     runs: list[Run]
     account: _Account
     meter: Meter | None = None
+    tracer: Tracer | None = None
 
     @property
     def route(self) -> Route:
@@ -160,12 +164,12 @@ def meters(plans: Sequence[tuple[Plan, Sequence[Run]]]) -> list[Meter | None]:
     return made
 
 
-def openings(plans: Sequence[tuple[Plan, list[Run], Meter | None]]) -> list[Opening]:
+def openings(plans: Sequence[tuple[Plan, list[Run], Meter | None]], tracer: Tracer | None = None) -> list[Opening]:
     """Return the openings of plans, their unfinished runs and meters; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
     for number, places in enumerate(group([plan for plan, *_ in plans])):
         accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
-    return [Opening(plan, runs, accounts[place], meter) for place, (plan, runs, meter) in enumerate(plans)]
+    return [Opening(plan, runs, accounts[place], meter, tracer) for place, (plan, runs, meter) in enumerate(plans)]
 
 
 async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
@@ -220,7 +224,7 @@ def _lane(
         power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
-        player=player,
+        player=one.tracer.player(plan.name, plan.found, one.runs, player) if one.tracer else player,
         batches=batches,
     )
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
@@ -42,6 +42,9 @@ from harness.errors import (
 )
 from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
+
+if TYPE_CHECKING:
+    from harness.engine.tracing import UserTrace  # an extra package
 
 REJECTIONS_TO_STOP = 3
 """Refused requests of different users, before any success, that indicate a wrong configuration; likewise users for
@@ -291,7 +294,7 @@ class User:
     """A user in play. `number` is its place in the schedule, `position` that in the tasks file, `steps` what it had
     left at the start, `repeat` which of its repeats is played. `key` is known once its task is parsed. `counted` are
     the steps that are counted as done, `settled` the requests that the endpoint answered, and `busy` their seconds in
-    flight.
+    flight. `trace` makes spans of its requests, if there is one.
     """
 
     lane: Lane
@@ -304,6 +307,7 @@ class User:
     counted: int = 0
     settled: int = 0
     busy: float = 0.0
+    trace: UserTrace | None = None
 
     @property
     def name(self) -> str:
@@ -324,7 +328,10 @@ class User:
             assert isinstance(body, bytes)  # users are played in this process
             completion = await lane.batches.settle(self, body, request, nth)
         else:
-            reply = await lane.caller.complete(body, rank, self.name, self.warn)
+            if self.trace is None:
+                reply = await lane.caller.complete(body, rank, self.name, self.warn)
+            else:
+                reply = await self.trace.complete(lane.caller, body, rank, self.name, self.warn)
             self.keep(request, nth, reply)
             completion = reply.completion
         if lane.commit.power:

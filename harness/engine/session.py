@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -64,6 +65,9 @@ from harness.ui.progress import display
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
+if TYPE_CHECKING:
+    from harness.engine.tracing import Tracer  # an extra package
+
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
 WARNINGS_SHOWN = 5
@@ -91,6 +95,7 @@ def launch(
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
+        tracer = held.enter_context(_tracing(console)) if engine.otel else None
         indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
         for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions]), strict=True):
@@ -98,8 +103,8 @@ def launch(
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
         if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, engine, observe, agreed)
-        played = _play(unfinished, console, engine, observe) if unfinished else []
+            unfinished = _play_first(unfinished, console, engine, tracer, observe, agreed)
+        played = _play(unfinished, console, engine, tracer, observe) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
@@ -119,6 +124,7 @@ def _play_first(
     sessions: Sequence[Session],
     console: Console,
     engine: Engine,
+    tracer: Tracer | None,
     observe: Callable[[Snapshots], None] | None,
     agreed: Callable[[Sequence[Estimate]], bool],
 ) -> list[Session]:
@@ -129,7 +135,7 @@ def _play_first(
     began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
     for run in runs:
         run.first = choose(run)
-    played = _play(sessions, console, engine, observe, finishing=False)
+    played = _play(sessions, console, engine, tracer, observe, finishing=False)
     open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
     parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
     for run in runs:
@@ -389,6 +395,7 @@ def _play(
     sessions: Sequence[Session],
     console: Console,
     engine: Engine,
+    tracer: Tracer | None,
     observe: Callable[[Snapshots], None] | None,
     finishing: bool = True,
 ) -> Played:
@@ -405,12 +412,22 @@ def _play(
         with ExitStack() as held:
             workers = _connected(engine, console, held)
             observe = observe or held.enter_context(display(console))
-            made = partial(work, sessions, observe, engine, workers, finishing)
+            opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], tracer)
+            made = partial(work, sessions, opened, observe, engine, workers, finishing)
             return anyio.run(made, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
+
+
+def _tracing(console: Console) -> AbstractContextManager[Tracer]:
+    """Return what sends spans while it is open. Raise `BadInput` if it is not installed."""
+    try:
+        from harness.engine.tracing import tracing  # an extra package
+    except ModuleNotFoundError as error:
+        raise BadInput(f'--otel needs the package {error.name}: pip install "behavior-harness[otel]"') from None
+    return tracing(lambda words: console.print(words, **PLAIN))
 
 
 def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
@@ -425,27 +442,32 @@ def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
 
 
 async def _in_this_process(
-    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int, finishing: bool
+    sessions: Sequence[Session],
+    made: Sequence[Opening],
+    observe: Callable[[Snapshots], None],
+    engine: Engine,
+    workers: int,
+    finishing: bool,
 ) -> Played:
     plans = [session.plan for session in sessions]
     admit_sockets(*sockets(plans))
     async with AsyncExitStack() as held:
-        lanes = await open_lanes(_openings(sessions), held)
+        lanes = await open_lanes(made, held)
         return await _played(sessions, lanes, observe, engine, workers, finishing)
 
 
 async def _on_workers(
-    sessions: Sequence[Session], observe: Callable[[Snapshots], None], engine: Engine, workers: int, finishing: bool
+    sessions: Sequence[Session],
+    made: Sequence[Opening],
+    observe: Callable[[Snapshots], None],
+    engine: Engine,
+    workers: int,
+    finishing: bool,
 ) -> Played:
     from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
 
-    made = _openings(sessions)
     async with on_workers(made, engine, workers) as lanes:
         return await _played(sessions, lanes, observe, engine, workers, finishing)
-
-
-def _openings(sessions: Sequence[Session]) -> list[Opening]:
-    return openings([(session.plan, session.unfinished, session.meter) for session in sessions])
 
 
 async def _played(
@@ -494,9 +516,10 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
     reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
+    track = ["--track", plan.track] if plan.track else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *headers])
+    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *track, *headers])
 
 
 def _this_python() -> str:

@@ -112,7 +112,11 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
         await web.TCPSite(runner, host, port, backlog=4096).start()
     except OSError as error:
         await runner.cleanup()
-        why = "another program has it" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        why = (
+            "another program has it; give another --port"
+            if error.errno == errno.EADDRINUSE
+            else error.strerror or str(error)
+        )
         raise MachineError(f"cannot listen on {host} port {port}: {why}") from None
     bound = runner.addresses[0][1]
     return Embedded(f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1", runner)
@@ -364,7 +368,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         if error.content_type != "application/json":
             expected = f"at most {BODY_LIMIT} bytes" if error.status == 413 else PATHS
-            message = f"{request.method} {request.path}: {error.reason}; expected {expected}"
+            what = "Invalid URL" if error.status == 404 else error.reason  # the words of OpenAI's API
+            message = f"{what} ({request.method} {request.path}): expected {expected}"
             code = "method_not_supported" if error.status == 405 else None
             error.text = faults.error_body(message, "invalid_request_error", code).decode()
             error.content_type = "application/json"

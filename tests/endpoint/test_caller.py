@@ -305,6 +305,20 @@ async def test_address_that_never_answers_stops_the_run_soon_and_by_name(max_ret
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("kind", "variable"), [("proxy", "NO_PROXY"), ("unknown_host", "--wait"), ("connect", "--wait")]
+)
+async def test_address_that_never_answers_names_what_to_check(kind: str, variable: str) -> None:
+    """Waiting helps against a server that loads, and not against a wrong proxy."""
+    stage = Stage([TransportFault(kind, "no answer", unreachable=True)])
+    with pytest.raises(EndpointStopped) as caught:
+        await stage.call()
+    assert [name in str(caught.value) for name in ("NO_PROXY", "--wait")] == [
+        name == variable for name in ("NO_PROXY", "--wait")
+    ]
+
+
+@pytest.mark.anyio
 async def test_address_that_comes_up_within_the_patience_is_used() -> None:
     """A server that is just starting is not a wrong address."""
     stage = Stage([REFUSED, REFUSED, GOOD])

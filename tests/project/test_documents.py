@@ -9,8 +9,11 @@ import pytest
 
 from tests.support import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "README.zh.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+TROUBLES = [ROOT / "docs/troubleshooting.md", ROOT / "docs/zh/troubleshooting.md"]
+MESSAGE = re.compile(r"^### (`.*)$", re.MULTILINE)
+SPLIT_TEXT = re.compile(r'"\n\s*f?"')
 
 
 def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
@@ -22,10 +25,36 @@ def test_example_of_a_server_that_is_still_loading_waits_for_it() -> None:
     assert "--wait " in example
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path) -> None:
     """A figure that was to be filled in, or a page that has another name by now, is found here."""
     text = page.read_text(encoding="utf-8")
     assert "@@" not in text and "TODO" not in text
     targets = [target for target in LINK.findall(text) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", TROUBLES, ids=lambda page: page.parent.name)
+def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) -> None:
+    """A reader searches for the words on the screen, so a message that changes must change there, too."""
+    source = _source()
+    messages = _messages(page)
+    parts = [part.strip() for message in messages for part in message.split("...")]
+    assert len(messages) > 50 and [part for part in parts if part not in source] == []
+
+
+def test_troubleshooting_explains_the_same_messages_in_both_languages() -> None:
+    """A message that is added to one page is missed in the other."""
+    english, chinese = map(_messages, TROUBLES)
+    assert english == chinese
+
+
+def _messages(page: Path) -> list[str]:
+    """Return the messages in the headings of a page."""
+    return re.findall("`(.+?)`", "\n".join(MESSAGE.findall(page.read_text(encoding="utf-8"))))
+
+
+def _source() -> str:
+    """Return the text of the program; a message that is written over several lines is one."""
+    files = [ROOT / "Makefile", *(ROOT / "harness").rglob("*.py")]
+    return SPLIT_TEXT.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))

@@ -19,7 +19,7 @@ from harness.endpoint.control import Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.engine.finish import finish
-from harness.engine.lane import Lane
+from harness.engine.lane import Lane, Player, play_here
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
@@ -80,6 +80,7 @@ class Run:
         meter: Meter | None = None,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
+        traced: Callable[[SubsetRun, Player], Player] = lambda run, player: player,
     ) -> HarnessError | None:
         def observed(snapshots: tuple[Snapshot, ...]) -> None:
             self.snapshots += snapshots
@@ -105,7 +106,7 @@ class Run:
                 requested=limit,
                 power=power,
                 clock=anyio.current_time,
-                player=crew.player(0) if crew else None,
+                player=traced(job, crew.player(0) if crew else play_here),
             )
             async with anyio.create_task_group() as serving:
                 if crew:
