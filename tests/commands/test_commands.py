@@ -73,6 +73,7 @@ def test_run_scores_every_user_and_says_so_when_called_again(
     assert (tmp_path / "out/recency" / RESULTS).stat() == before
 
 
+@pytest.mark.slow
 def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Path) -> None:
     """Without a platform all five are run; `verify` finds each of them sound."""
     out = ["--results-dir", str(tmp_path)]
@@ -83,10 +84,11 @@ def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Pat
     assert main(["verify", *out]) == 0
 
 
+@pytest.mark.slow
 def test_recency_beats_random_with_intervals_apart(tmp_path: Path) -> None:
     """On the shipped sample, the baseline that reads the posts is above chance in what the posts tell."""
     for model in ("baseline/recency", "baseline/random"):
-        assert main(["run", "--model", model, "--demo", "--results-dir", str(tmp_path)]) == 0
+        assert main(["run", "--model", model, "--demo", "--no-html", "--results-dir", str(tmp_path)]) == 0
     for subset in ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban"):
         recency, random = (report(tmp_path, name, subset)["metrics"] for name in ("recency", "random"))
         for metric in ("Recall", "Recall_Stability"):
