@@ -62,7 +62,7 @@ def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Pat
 @pytest.mark.slow
 def test_every_kind_of_run_is_struck(folder: Path) -> None:
     """The same over platforms and models at once, plans and an agent, streams and whole replies, both durabilities."""
-    blows = planned(20, random.Random(2))
+    blows = planned(10, random.Random(2))
     found = conduct(folder, SUBJECTS, blows, workers=2, pause=2.0, life=1.0, seed=2)
     assert not found.findings, told(found, 0.0)
 
