@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.engine.run import Run
+from harness.model import Completion, Reply
 from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal
@@ -160,6 +161,24 @@ def survives_any(folder: Path, users: Mapping[str, int], power: bool, examples: 
 def test_losses_of_power_and_deaths_in_any_order_are_survived(tmp_path: Path, power: bool) -> None:
     """Processes that are killed, and losses of power that take any part of what they had not synced."""
     survives_any(tmp_path, {f"用户{n}": 1 + n % 4 for n in range(12)}, power, examples=150)
+
+
+def test_reply_that_a_dead_process_left_is_on_the_disk_before_it_is_used(tmp_path: Path) -> None:
+    """The next process builds on it, and may send no request that would sync it."""
+    bench = Bench(tmp_path, ONE, power=True)
+    run = bench.new()
+    disk, reply = RecordingDisk(run.root, QUICK), Reply(Completion("答"), 1.0, 1, "http://x")
+    with closing(run.index()) as index:
+        for process in range(2):
+            with closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store:
+                store.open_logs(index)
+                if process == 0:
+                    store.save_response(0, "甲", "digest", 0, reply)
+                else:
+                    assert store.responses_of(0) == {("digest", 0): reply.completion}
+                    disk.acknowledge("答")
+    reported = [loss for loss in losses(disk) if loss.reported]
+    assert reported and all(bench.new(loss.held).replies == {"答": 1} for loss in reported)
 
 
 # What makes room for something new
