@@ -60,6 +60,7 @@ def library(name: str, monkeypatch: pytest.MonkeyPatch) -> Library:
     """One tracker's library in the place of the real one."""
     made: Library = {"wandb": Wandb, "mlflow": Mlflow}[name]()
     monkeypatch.setitem(sys.modules, name, cast(ModuleType, made))
+    monkeypatch.setenv(trackers.UNPRINTED, "")  # as it was, once the test has ended
     return made
 
 
@@ -189,6 +190,16 @@ def test_sending_twice_changes_one_entry(name: str, library: Library, finished: 
     assert kept.times == 2 and kept.figures["Recall"] == 0.125 and "Recall/ci95_low" not in kept.figures
     if name == "mlflow":
         assert len(kept.history["Precision"]) == 1 and len(kept.history["Recall"]) == 2
+
+
+def test_mlflow_prints_no_address_and_stdout_stays(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+) -> None:
+    """The address may have a password; whatever another thread prints meanwhile arrives."""
+    monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
+    monkeypatch.setenv(trackers.UNPRINTED, "")
+    trackers.send(saved(finished / "recency"), "mlflow")
+    assert library.printed_to == [sys.stdout] and not capsys.readouterr().out
 
 
 def test_mlflow_refuses_two_figures_of_one_name() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,6 +90,10 @@ class Wandb(Library):
 class Mlflow(Library):
     """An MLflow whose parameters, as the real one's, cannot change, and whose entries are found by a tag."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed_to: list[Any] = []
+
     def search_runs(self, filter_string: str, output_format: str, max_results: int) -> list[SimpleNamespace]:
         self._fail()
         wanted = filter_string.partition(" = ")[2].strip("'")
@@ -101,7 +107,10 @@ class Mlflow(Library):
     def start_run(self, nested: bool, run_id: str = "", run_name: str = "") -> Iterator[SimpleNamespace]:
         self._open = self.entries[run_id] if run_id else Kept()
         self._open.begin()
+        self.printed_to.append(sys.stdout)
         yield SimpleNamespace(info=SimpleNamespace(experiment_id="0", run_id=run_id))
+        if os.environ.get("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT") != "true":
+            print("View run at: https://me:p@ss:word@tracker.example/api")
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
         self._open.facts |= tags

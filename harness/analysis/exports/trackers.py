@@ -7,13 +7,12 @@ variables and files decide, and nothing here reads them. Sending a run again cha
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,8 +66,7 @@ def send(run: SavedRun, tracker: str) -> str:
     that fails, whatever it is: the folder has everything, so it can be sent again."""
     made = entry(run)
     try:
-        with redirect_stdout(StringIO()):  # MLflow prints its address, with the password that may be in it
-            return TRACKERS[tracker](made)
+        return TRACKERS[tracker](made)
     except Exception as error:  # other people's code
         words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
         raise EndpointStopped(f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}") from None
@@ -165,8 +163,13 @@ def _wandb(made: Entry) -> str:
         return str(Path(run.dir).parent if run.offline else run.url)
 
 
+UNPRINTED = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
+"""MLflow would print its server's address, with the password that may be in it."""
+
+
 def _mlflow(made: Entry) -> str:
     library = import_module("mlflow")
+    os.environ[UNPRINTED] = "true"  # stdout is not ours to replace: other threads print there
     found = library.search_runs(filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1)
     known = {"run_id": found[0].info.run_id} if found else {"run_name": made.label}
     had = found[0].data.metrics if found else {}
