@@ -72,13 +72,18 @@ def tracing(warn: Callable[[str], None], flush: float = FLUSH_SECONDS) -> Iterat
         yield tracer
     finally:
         tracer.close()
-        last = Thread(target=provider.shutdown, daemon=True)
+        last = Thread(target=_end, args=(provider, silence), daemon=True)
         last.start()
         last.join(flush)
         if last.is_alive():
             silence.warn()
-        else:
-            silence.end()
+
+
+def _end(provider: TracerProvider, silence: _Silence) -> None:
+    try:
+        provider.shutdown()
+    finally:
+        silence.end()
 
 
 def _check(environ: Mapping[str, str]) -> None:
@@ -99,15 +104,23 @@ def _resource() -> Resource:
 
 
 class _Silence(logging.Handler):
-    """Replaces OpenTelemetry's log, which would write over the display, by one warning."""
+    """Replaces OpenTelemetry's log, which would write over the display, by one warning.
+
+    Several may be open at once, one of each command of this process: the log is as it was when the last one ends.
+    """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._warn = warn
         self._warned = False
         self._log = logging.getLogger("opentelemetry")
-        self._propagates, self._log.propagate = self._log.propagate, False
+        first = next(self._open(), None)
+        self._propagates: bool = first._propagates if first else self._log.propagate
+        self._log.propagate = False
         self._log.addHandler(self)
+
+    def _open(self) -> Iterator[_Silence]:
+        return (handler for handler in self._log.handlers if isinstance(handler, _Silence))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.warn()
@@ -119,7 +132,8 @@ class _Silence(logging.Handler):
 
     def end(self) -> None:
         self._log.removeHandler(self)
-        self._log.propagate = self._propagates
+        if not any(self._open()):
+            self._log.propagate = self._propagates
 
 
 class Tracer:
