@@ -20,7 +20,7 @@ import pytest
 from harness.analysis.exports import trackers
 from harness.analysis.saved_runs import SavedRun
 from harness.api import load_run
-from harness.cli import main
+from harness.cli import INTERRUPTED, main
 from harness.defaults import TRACKERS
 from harness.store.manifest import Manifest
 from tests.commands.test_commands import write_tasks
@@ -292,6 +292,19 @@ def test_tracker_that_fails_changes_nothing_of_a_run(
     library.error = None
     assert main(command) == 0
     assert [kept.figures["coverage/complete"] for kept in library.entries.values()] == [1.0, 1.0]
+
+
+def test_interrupt_while_a_run_is_sent_shows_how_to_send_it(
+    name: str, library: Library, endpoint: Any, capsys: Streams
+) -> None:
+    """The command ends as any that is interrupted; the run is complete."""
+    library.error = KeyboardInterrupt()
+    folder = endpoint.execute("run", "--track", name, code=INTERRUPTED)
+    line = capsys.readouterr().err.splitlines()[0]
+    assert saved(folder).manifest.state == "complete" and not library.entries
+    library.error = None
+    assert main(line.partition("later: harness ")[2].split()) == 0
+    assert only(library).figures["coverage/complete"] == 1.0
 
 
 @pytest.mark.parametrize("found", [None, ModuleType("folder")], ids=["none", "folder"])

@@ -45,7 +45,7 @@ class Library:
 
     def __init__(self) -> None:
         self.entries: dict[str, Kept] = {}
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.failed = 0
 
     def _fail(self) -> None:
