@@ -202,6 +202,19 @@ def test_mlflow_prints_no_address_and_stdout_stays(
     assert library.printed_to == [sys.stdout] and not capsys.readouterr().out
 
 
+def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+) -> None:
+    """Without W&B's own context manager, which prints a traceback: one line."""
+    monkeypatch.setitem(sys.modules, "wandb", library := Wandb())  # type: ignore[arg-type]
+    library.upload_error = OSError("disk full")
+    export(finished, "recency", "--format", "wandb", code=3)
+    assert library.ended == [1] and len(capsys.readouterr().err.splitlines()) == 1
+    library.upload_error = None
+    export(finished, "recency", "--format", "wandb")
+    assert library.ended == [1, 0]
+
+
 def test_mlflow_refuses_two_figures_of_one_name() -> None:
     """A figure never takes the place of another."""
     assert trackers._allowed({"F1^NS (cut)": 1.0, "中文/ci95_low": None}) == {"F1_NS cut": 1.0, "中文/ci95_low": None}

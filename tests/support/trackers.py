@@ -57,6 +57,15 @@ class Library:
 class Wandb(Library):
     """An online W&B: ids are its own; figures are those of the summary, and facts are in the configuration."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.upload_error: Exception | None = None
+        self.ended: list[int] = []
+
+    def _uploaded(self) -> None:
+        if self.upload_error:
+            raise self.upload_error
+
     def Settings(self, **settings: Any) -> dict[str, Any]:
         return settings
 
@@ -67,8 +76,7 @@ class Wandb(Library):
         files: dict[str, bytes] = {}
         return SimpleNamespace(files=files, add_file=lambda path, name: files.update({name: Path(path).read_bytes()}))
 
-    @contextmanager
-    def init(self, *, id: str, resume: str, settings: dict[str, Any], **labels: str) -> Iterator[SimpleNamespace]:
+    def init(self, *, id: str, resume: str, settings: dict[str, Any], **labels: str) -> SimpleNamespace:
         self._fail()
         assert resume == "allow" and settings["x_disable_meta"] and settings["console"] == "off"
         kept = self.entries.setdefault(id, Kept()).begin()
@@ -76,13 +84,14 @@ class Wandb(Library):
 
         def log_artifact(artifact: SimpleNamespace) -> SimpleNamespace:
             kept.files |= artifact.files
-            return SimpleNamespace(wait=lambda: None)
+            return SimpleNamespace(wait=self._uploaded)
 
-        yield SimpleNamespace(
+        return SimpleNamespace(
             config=SimpleNamespace(update=lambda values, allow_val_change: kept.config.update(values)),
             summary=SimpleNamespace(update=kept.add),
             log_artifact=log_artifact,
             offline=False,
+            finish=lambda exit_code=0: self.ended.append(exit_code),
             url=f"https://tracker.example/{id}",
         )
 

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -151,7 +152,7 @@ def _wandb(made: Entry) -> str:
     library.setup(library.Settings(silent=True))  # without a key it would ask on a terminal, and wait
     settings = library.Settings(**QUIET, reinit="create_new")  # a notebook may have a run of its own
     of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
-    with library.init(**of, resume="allow", settings=settings) as run:
+    with _finished(library.init(**of, resume="allow", settings=settings)) as run:
         run.config.update({**made.config, **made.facts}, allow_val_change=True)
         run.summary.update(made.summary)
         artifact = library.Artifact(f"run-{made.id}", type="run", description=made.label)
@@ -161,6 +162,17 @@ def _wandb(made: Entry) -> str:
         if not run.offline:
             logged.wait()  # raises what its upload raised
         return str(Path(run.dir).parent if run.offline else run.url)
+
+
+@contextmanager
+def _finished(run: Any) -> Iterator[Any]:
+    """Yield a run of W&B and finish it; as a context manager it would print the traceback of an error."""
+    try:
+        yield run
+    except BaseException:
+        run.finish(exit_code=1)
+        raise
+    run.finish()
 
 
 UNPRINTED = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
