@@ -215,6 +215,17 @@ def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(
     assert library.ended == [1, 0]
 
 
+def test_entry_of_mlflow_that_got_nothing_else_is_found_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is lost once it has made the entry does not lead to a second one."""
+    monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
+    monkeypatch.setenv(trackers.UNPRINTED, "")
+    library.error_of_tags = OSError("gone")
+    export(finished, "recency", "--format", "mlflow", code=3)
+    library.error_of_tags = None
+    export(finished, "recency", "--format", "mlflow")
+    assert only(library).times == 2 and only(library).figures
+
+
 def test_mlflow_refuses_two_figures_of_one_name() -> None:
     """A figure never takes the place of another."""
     assert trackers._allowed({"F1^NS (cut)": 1.0, "中文/ci95_low": None}) == {"F1_NS cut": 1.0, "中文/ci95_low": None}

@@ -102,6 +102,7 @@ class Mlflow(Library):
     def __init__(self) -> None:
         super().__init__()
         self.printed_to: list[Any] = []
+        self.error_of_tags: Exception | None = None
 
     def search_runs(self, filter_string: str, output_format: str, max_results: int) -> list[SimpleNamespace]:
         self._fail()
@@ -113,8 +114,11 @@ class Mlflow(Library):
         ]
 
     @contextmanager
-    def start_run(self, nested: bool, run_id: str = "", run_name: str = "") -> Iterator[SimpleNamespace]:
-        self._open = self.entries[run_id] if run_id else Kept()
+    def start_run(
+        self, nested: bool, run_id: str = "", run_name: str = "", tags: Mapping[str, str] | None = None
+    ) -> Iterator[SimpleNamespace]:
+        tagged = (tags or {}).get("harness.run", f"untagged {len(self.entries)}")
+        self._open = self.entries.setdefault(run_id or tagged, Kept(facts=dict(tags or {})))
         self._open.begin()
         self.printed_to.append(sys.stdout)
         yield SimpleNamespace(info=SimpleNamespace(experiment_id="0", run_id=run_id))
@@ -122,8 +126,9 @@ class Mlflow(Library):
             print("View run at: https://me:p@ss:word@tracker.example/api")
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
+        if self.error_of_tags:
+            raise self.error_of_tags
         self._open.facts |= tags
-        self.entries[tags["harness.run"]] = self._open
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         assert all(self._open.config.get(name, value) == value for name, value in params.items())

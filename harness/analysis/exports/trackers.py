@@ -183,12 +183,12 @@ def _mlflow(made: Entry) -> str:
     library = import_module("mlflow")
     os.environ[UNPRINTED] = "true"  # stdout is not ours to replace: other threads print there
     found = library.search_runs(filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1)
-    known = {"run_id": found[0].info.run_id} if found else {"run_name": made.label}
+    known: JSON = {"run_id": found[0].info.run_id} if found else {"run_name": made.label, "tags": {TAG: made.id}}
     had = found[0].data.metrics if found else {}
     now = _allowed(made.summary)
     gone = {name: math.nan for name, value in now.items() if value is None and name in had}
     with library.start_run(**known, nested=True) as run:  # a notebook may have a run of its own
-        library.set_tags({TAG: made.id, **_allowed(made.facts)})
+        library.set_tags(_allowed(made.facts))
         library.log_params(_allowed(made.config))
         library.log_metrics(gone | {name: value for name, value in now.items() if value not in (None, had.get(name))})
         for path in made.files:
