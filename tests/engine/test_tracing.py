@@ -481,6 +481,17 @@ def test_variables_that_cannot_be_followed_are_refused(
     assert not (tmp_path / "results").exists()
 
 
+def test_variables_that_are_read_at_import_are_refused_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-3")
+    for module in ("harness.engine.tracing", "opentelemetry.sdk.trace"):
+        monkeypatch.delitem(sys.modules, module)
+    commands = Commands(tmp_path / "results", capsys)
+    assert "OTEL_SPAN_" in commands.refused("run", "--demo", "--model", "baseline/recency", "--otel")
+    assert not (tmp_path / "results").exists()
+
+
 def test_protocol_of_traces_counts_before_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing._check({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"})
     with pytest.raises(BadInput):
