@@ -141,16 +141,17 @@ class Tracer:
 
     def __init__(self, tracer: OtelTracer) -> None:
         self._tracer = tracer
-        self._runs: list[_RunTrace] = []
+        self._runs: dict[Run, _RunTrace] = {}
 
     def player(self, name: str, found: Found | None, runs: Sequence[Run], play: Player) -> Player:
-        """Return a player of a plan's users that makes their spans; the spans of its runs begin. `name` is the plan's,
-        `found` its endpoint, None for the embedded one."""
-        traces = {run: self._run(name, found, run) for run in runs}
-        self._runs += traces.values()
+        """Return a player of a plan's users that makes their spans; the spans of its runs begin, or go on after an
+        estimate. `name` is the plan's, `found` its endpoint, None for the embedded one."""
+        for run in runs:
+            if run not in self._runs:
+                self._runs[run] = self._run(name, found, run)
 
         async def traced(user: User) -> Ended:
-            return await traces[user.run].play(user, play)
+            return await self._runs[user.run].play(user, play)
 
         return traced
 
@@ -162,7 +163,7 @@ class Tracer:
         return _RunTrace(self._tracer, run, span, f"user {benchmark}", shared, _endpoint(found))
 
     def close(self) -> None:
-        for run in self._runs:
+        for run in self._runs.values():
             run.end()
 
 

@@ -349,6 +349,14 @@ def test_run_sends_its_spans_to_the_collector(
     assert all(head.startswith("/v1/traces") and "x-team: blue" in head for head in collector.heads)
 
 
+def test_run_that_begins_with_an_estimate_has_one_span(collector: Collector, tmp_path: Path) -> None:
+    """With the users of the estimate and of the rest."""
+    words = ["run", "--model", "baseline/random", "--demo", "--limit", "12", "--platform", "weibo", "--no-html"]
+    assert main([*words, "--estimate", "--yes", "--otel", "--results-dir", str(tmp_path)]) == 0
+    [run] = [span for span in collector.spans if span.name.startswith("run ")]
+    assert {pair.key: pair.value.int_value for pair in run.attributes}["harness.users_played"] == 12
+
+
 def test_service_has_the_name_that_its_variable_gives(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
