@@ -130,12 +130,12 @@ class LoadedRun:
 
 
 def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Run a benchmark against a model, as `harness run` does; return the runs of its subsets, old ones too.
+    """Run a benchmark against a model, as `harness run` does; return its runs, one of each subset.
 
     `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` gets frozen snapshots several times a
     second, one of each model; nothing is displayed then. An option has the name of its flag: `limit=100`,
     `api_url="http://..."`. Raise `BadInput` for what cannot be used, and `CommandFailed` where the command stopped
-    early. A run with failed users is returned, and is not `complete`.
+    early. A run that was complete before is returned too; one with failed users is, and is not `complete`.
     """
     return _called("run", [str(benchmark)], options, progress)
 
