@@ -135,7 +135,7 @@ def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, 
     `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` gets frozen snapshots several times a
     second, one of each model; nothing is displayed then. An option has the name of its flag: `limit=100`,
     `api_url="http://..."`. Raise `BadInput` for what cannot be used, and `CommandFailed` where the command stopped
-    early. A run that was complete before is returned too; one with failed users is, and is not `complete`.
+    early. A run that was complete before is returned, too, and one with failed users, which is not `complete`.
     """
     return _called("run", [str(benchmark)], options, progress)
 
