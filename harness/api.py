@@ -130,12 +130,12 @@ class LoadedRun:
 
 
 def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Run a benchmark against a model, as `harness run` does; return the runs of its subsets, old ones too.
+    """Run a benchmark against a model, as `harness run` does; return its runs, one of each subset.
 
     `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` gets frozen snapshots several times a
     second, one of each model; nothing is displayed then. An option has the name of its flag: `limit=100`,
     `api_url="http://..."`. Raise `BadInput` for what cannot be used, and `CommandFailed` where the command stopped
-    early. A run with failed users is returned, and is not `complete`.
+    early. A run that was complete before is returned, too, and one with failed users, which is not `complete`.
     """
     return _called("run", [str(benchmark)], options, progress)
 
@@ -182,7 +182,7 @@ def _apart_from_loops(work: Callable[[], T]) -> T:
 
 
 def _executed(name: str, words: list[str], progress: Progress | None) -> list[LoadedRun]:
-    """Execute a command; return the runs that it names or has changed."""
+    """Execute a command; return the runs that `run` was called for, complete before or not, else those that changed."""
     try:
         called = parsed([name, *words])
     except SystemExit as left:  # its message is printed
@@ -194,20 +194,16 @@ def _executed(name: str, words: list[str], progress: Progress | None) -> list[Lo
     if code >= FAILED:
         raise CommandFailed(name, code)
     found = list_runs(arguments.results_dir)
-    return [one for one in found if before.get(one.files.manifest) != _changed(one) or _is_named(one, arguments)]
+    if name == "run" and not arguments.reeval:
+        names = called.command.names(arguments)
+        return [one for one in found if one.name in names and _is_asked_for(one, arguments)]
+    return [one for one in found if before.get(one.files.manifest) != _changed(one)]
 
 
-def _is_named(one: LoadedRun, arguments: Namespace) -> bool:
-    """Return whether a run, complete before, is one that `run` was called for."""
-    manifest, platforms = one.manifest, {platform.lower() for platform in arguments.platform or [one.subset]}
-    benchmark = getattr(arguments, "benchmark_class", None)
-    if one.subset not in platforms or (benchmark and benchmark.name != manifest.identity["benchmark"]):
-        return False
-    if arguments.name:
-        return bool(one.name == arguments.name)
-    model = manifest.identity["model"]
-    models = arguments.model if isinstance(arguments.model, list) else []
-    return not {model, f"{manifest.provenance.get('provider')}:{model}"}.isdisjoint(models)
+def _is_asked_for(one: LoadedRun, arguments: Namespace) -> bool:
+    """Return whether a run has a benchmark and subset that `run` was called for."""
+    platforms = {platform.lower() for platform in arguments.platform or [one.subset]}
+    return one.subset in platforms and one.manifest.identity["benchmark"] == arguments.benchmark_class.name
 
 
 def _changed(one: LoadedRun) -> int:

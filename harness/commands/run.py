@@ -23,6 +23,7 @@ from harness.commands import export, fetch, reeval
 from harness.config import config_file, models, options, prices, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
+from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine import preview
 from harness.engine.estimate import Estimate, in_short
@@ -155,9 +156,8 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     if args.benchmark != args.settings_of:
         raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
     given = _config(args)
-    named = [given.model] if given and not args.model and args.queue is None else args.model
     book = providers.read(args.providers, os.environ)
-    entries = models.entries(args, book, named)
+    entries = _entries(args, given, book)
     subsets = options.subsets(cls, args.platform)
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
@@ -176,6 +176,19 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
         for model in filter(None, made)
     ]
+
+
+def _entries(args: argparse.Namespace, given: config_file.Config | None, book: Book) -> list[QueuedModel]:
+    named = [given.model] if given and not args.model and args.queue is None else args.model
+    return models.entries(args, book, named)
+
+
+def names(args: argparse.Namespace) -> set[str]:
+    """Return the names of the runs that a command which has been executed was for."""
+    book = providers.read(args.providers, os.environ)
+    entries = _entries(args, config_file.read(args.config) if args.config else None, book)
+    chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
+    return {options.part_name(options.run_name(name, model), args.part) for name, model in chosen}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
