@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import orjson
 
+from harness.analysis.exports.rows import Rows, rows
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report, read
@@ -37,10 +39,14 @@ from harness.store import log
 from harness.store.manifest import COMPLETE, Manifest, load
 from harness.store.run import RunFiles, runs, runs_in
 
+T = TypeVar("T")
 Progress = Callable[[Snapshots], None]
 """Gets frozen snapshots several times a second, one of each model (`harness.model.Snapshot`), in another thread in a
 notebook."""
-Rows = Literal["users", "steps", "responses"]
+FRAMES: Mapping[str, JSON] = {"pandas": {}, "polars": {"infer_schema_length": None}}
+"""Libraries with a `DataFrame`, and its options for rows whose first ones may lack a value."""
+GROUP = 500
+"""Rows that are read at once."""
 FAILED = 2
 """The first exit code of a command that did not do its work; 1 is a run with failed users."""
 
@@ -90,26 +96,37 @@ class LoadedRun:
         with reading(path):
             return read(content(path, DOCUMENT_MOST))
 
-    def users(self) -> Iterator[JSON]:
+    def records(self) -> Iterator[JSON]:
         """Yield the record of each user, in the order of the file."""
         return (data for _, data in log.objects(self.files.results))
 
+    def users(self) -> Iterator[JSON]:
+        """Yield a flat row for each user: values of the metrics, tokens, seconds."""
+        return self._rows("users")
+
     def steps(self) -> Iterator[JSON]:
         """Yield a flat row for each step of each user, as the benchmark declares it; a user without steps is one."""
-        rows = SavedRun(self.files, self.manifest).benchmark_class.rows
-        return (row for record in self.users() for row in rows(record))
+        return self._rows("steps")
 
     def responses(self) -> Iterator[JSON]:
-        """Yield every saved reply: user, digest of the request, completion, seconds, tries and endpoint."""
-        return (data for _, data in log.objects(self.files.responses))
+        """Yield a flat row for each saved reply: digest of the request, text, tokens, seconds, tries, endpoint."""
+        return self._rows("responses")
 
     def frame(self, rows: Rows = "steps") -> Any:
         """Return the rows as a DataFrame of pandas, else of polars. Raise `BadInput` if neither is installed."""
-        made: list[JSON] = list({"users": self.users, "steps": self.steps, "responses": self.responses}[rows]())
-        for library in ("pandas", "polars"):
+        for library, options in FRAMES.items():
             if find_spec(library):
-                return import_module(library).DataFrame(made)
+                return import_module(library).DataFrame(list(self._rows(rows)), **options)
         raise BadInput("frame() needs pandas or polars: pip install pandas")
+
+    def _rows(self, kind: Rows) -> Iterator[JSON]:
+        """Yield the rows that `export` writes, in groups: to play users again takes a loop of its own."""
+        found = rows(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
+        try:
+            while group := _apart_from_loops(lambda: list(islice(found, GROUP))):
+                yield from group
+        finally:
+            _apart_from_loops(found.close)
 
 
 def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
@@ -151,12 +168,16 @@ def list_runs(results: str | Path = RESULTS_FOLDER) -> list[LoadedRun]:
 
 
 def _called(name: str, words: list[str], options: Mapping[str, Any], progress: Progress | None) -> list[LoadedRun]:
-    work = partial(_executed, name, [*words, *_flags(options)], progress)
+    return _apart_from_loops(partial(_executed, name, [*words, *_flags(options)], progress))
+
+
+def _apart_from_loops(work: Callable[[], T]) -> T:
+    """Return what work gives, in a thread of its own where a loop runs, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return work()
-    with ThreadPoolExecutor(1) as own:  # this thread's loop is busy, as in a notebook
+    with ThreadPoolExecutor(1) as own:
         return own.submit(work).result()
 
 

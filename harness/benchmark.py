@@ -263,6 +263,9 @@ class Benchmark:
     """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function makes the text of
     a reply out of the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
 
+    floor: ClassVar[str] = ""
+    """The baseline that `run --demo` plays where no model is named; by default the first of `baselines`."""
+
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
 

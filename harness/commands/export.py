@@ -6,12 +6,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from harness.analysis import selection
 from harness.analysis.exports import formats, inspect_log, plays, rows, trackers
-from harness.analysis.exports.plays import Plays
 from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
@@ -132,19 +130,7 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: argparse.Namespace)
 
 
 def _rows(run: SavedRun, args: argparse.Namespace) -> Iterator[JSON]:
-    """Yield a run's rows; say what is left out of them."""
-    kind = args.rows or rows.ROWS[0]
-    with ExitStack() as held:
-        played, benchmark = None, None
-        if kind != "responses":
-            try:
-                played = held.enter_context(plays.opened(run, args.tasks_dir, args.results_dir))
-            except BadInput as error:
-                tell(f"{run.label}: without what the replies of a step took: {error}")
-        if kind == "users":
-            benchmark = played.benchmark if played else run.measuring(args.tasks_dir)
-        yield from rows.rows(run, kind, played, benchmark)
-        _tell_diverged(run, played)
+    return rows.rows(run, args.rows or rows.ROWS[0], args.tasks_dir, args.results_dir)
 
 
 def _log(run: SavedRun, path: Path, args: argparse.Namespace) -> None:
@@ -152,11 +138,4 @@ def _log(run: SavedRun, path: Path, args: argparse.Namespace) -> None:
     atomic.make_folder(path.parent)
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         count = inspect_log.write(path, run, played, loaded(report) if report.exists() else None)
-        _tell_diverged(run, played)
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
-
-
-def _tell_diverged(run: SavedRun, played: Plays | None) -> None:
-    if played and played.diverged:
-        who = plural(played.diverged, "user")
-        tell(f"{run.label}: {who} could not be played again from the saved responses, and have no tokens or messages")

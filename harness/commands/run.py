@@ -35,7 +35,7 @@ from harness.ui.console import console
 from harness.ui.streams import can_ask, tell
 
 EXAMPLES = (
-    "harness run --model baseline/recency --demo",
+    "harness run --demo",
     "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
     "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
 )
@@ -51,7 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--queue NAME", "the models of this queue of the providers file", type=options.filled)
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
-    add("--demo", "use the synthetic tasks that ship with the harness", action="store_true")
+    add(
+        "--demo",
+        "use the synthetic tasks that ship, and a baseline where no model is named",
+        action="store_true",
+    )
     add("--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
     fewer = parser.add_mutually_exclusive_group()
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
@@ -103,6 +107,7 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 def execute(args: argparse.Namespace) -> int:
     if args.reeval:
         return _reeval(args)
+    args.model = _models(args)
     screen = console(no_color=args.no_color)
     if args.dry_run:
         args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
@@ -220,13 +225,22 @@ def _selection(args: argparse.Namespace) -> Selection:
     return chosen
 
 
+def _models(args: argparse.Namespace) -> list[str]:
+    """Return the models that are named; where nothing names one, the baseline of a demo. Raise `BadInput`."""
+    named: list[str] = args.model
+    if named or args.queue is not None or args.config is not None:
+        return named
+    cls = args.benchmark_class
+    floor = cls.floor or next(iter(cls.baselines), None)
+    if floor and args.demo and not (args.api_url or args.provider):
+        return [f"{defaults.BASELINE_PREFIX}{floor}"]
+    hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
+    raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
+
+
 def _config(args: argparse.Namespace) -> config_file.Config | None:
-    """Return what `--config` contains. Raise `BadInput` if nothing names a model."""
+    """Return what `--config` contains."""
     if args.config is None:
-        if not args.model and args.queue is None:
-            floor = next(iter(args.benchmark_class.baselines), None if args.benchmark_class.origin else "recency")
-            hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
-            raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
         return None
     if args.api_url or args.api_key or args.api_key_file or args.provider:
         raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import shutil
 import subprocess
@@ -14,7 +15,9 @@ from typing import Any
 import orjson
 import pytest
 
+from harness import api
 from harness.analysis.exports import formats
+from harness.analysis.exports.rows import Rows
 from harness.api import load_run
 from harness.cli import main
 from harness.store import log
@@ -76,14 +79,29 @@ def total(found: list[dict[str, Any]], name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
+@pytest.mark.parametrize("kind", ["steps", "users", "responses"])
+def test_loaded_run_has_the_exported_rows(name: str, kind: str, finished: Path, tmp_path: Path) -> None:
+    """From Python they have the same columns and values, where a loop runs as well."""
+    made = load_run(finished / name)
+
+    async def cell() -> list[dict[str, Any]]:
+        return list(getattr(made, kind)())
+
+    found = list(getattr(made, kind)())
+    assert found == asyncio.run(cell())
+    export(finished, name, "--rows", kind, "--out", str(tmp_path / "exported.jsonl"))
+    formats.write(tmp_path / "read.jsonl", "jsonl", found)
+    assert (tmp_path / "read.jsonl").read_bytes() == (tmp_path / "exported.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["m", "commuter", "four-stars"])
 @pytest.mark.parametrize("kind", ["steps", "users"])
 def test_tokens_and_seconds_of_rows_add_up_to_those_of_the_run(
     name: str, kind: str, finished: Path, tmp_path: Path
 ) -> None:
     """Whether a reply is a step, a whole day, or one of two for a user."""
-    [made] = [load_run(folder) for folder in finished.iterdir() if folder.name == name]
+    made = load_run(finished / name)
     found = rows(finished, tmp_path / "x.jsonl", name, "--rows", kind)
-    assert len(found) == len(list(made.steps() if kind == "steps" else made.users()))
     assert {name: total(found, name) for name in COST} == {name: made.report.usage[name] for name in COST}
     assert total(found, "seconds") == pytest.approx(sum(reply["seconds"] for reply in made.responses()), abs=1e-9)
     assert {(row["run"], row["model"]) for row in found} == {(name, made.manifest.identity["model"])}
@@ -113,7 +131,7 @@ def test_mean_over_users_is_the_figure_of_the_report(name: str, metric: str, fin
 
 def test_responses_are_the_lines_of_their_file(finished: Path, tmp_path: Path) -> None:
     found = rows(finished, tmp_path / "x.jsonl", "m", "--rows", "responses")
-    lines = list(load_run(finished / "m").responses())
+    lines = [line for _, line in log.objects(finished / "m" / "responses_weibo.jsonl")]
     assert [row["text"] for row in found] == [line["completion"]["text"] for line in lines]
     assert {(row["model"], row["response_model"]) for row in found} == {("m", "scripted")}
     assert {row["reasoning"] for row in found} == {"嗯", None}
@@ -225,13 +243,13 @@ def test_reader_of_inspect_finds_the_numbers(name: str, finished: Path, tmp_path
     assert (status, known) == ("success", True)
     assert figures == {name: of.value for name, of in made.report.values.items() if of.value is not None}
     assert tokens == [made.report.usage[name] for name in COST[1:]]
-    assert texts == sorted(reply["completion"]["text"] for reply in made.responses())
+    assert texts == sorted(reply["text"] for reply in made.responses())
     assert scores(steps) == scores(made.steps())
 
 
 def scores(steps: Iterable[dict[str, Any]]) -> list[bytes]:
     """Return rows without what their replies took, in an order of their own."""
-    left_out = {"repeat", "seconds", *COST}
+    left_out = {"run", "model", "subset", "repeat", "seconds", *COST}
     plain = ({name: value for name, value in step.items() if name not in left_out} for step in steps)
     return sorted(orjson.dumps(step, option=orjson.OPT_SORT_KEYS) for step in plain)
 
@@ -263,6 +281,19 @@ def test_frames_have_the_numbers_of_the_rows(
     assert [list(row) for row in found] == [list(row) for row in lines]
     for row, line in zip(found, lines, strict=True):
         assert {k: v for k, v in row.items() if v is not None} == {k: v for k, v in line.items() if v is not None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("kind", ["steps", "users", "responses"])
+def test_frame_has_the_rows(kind: Rows, library: str, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of either library, whichever is installed; a column may begin with missing values."""
+    pytest.importorskip(library)
+    monkeypatch.setattr(api, "find_spec", lambda name: name == library)
+    made = load_run(finished / "m")
+    table = made.frame(kind)
+    assert type(table).__module__.partition(".")[0] == library
+    assert table["seconds"].to_list() == [row["seconds"] for row in getattr(made, kind)()]
 
 
 @pytest.mark.slow

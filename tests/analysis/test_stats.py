@@ -583,10 +583,9 @@ class Page:
             styles = ElementTree.fromstring(whole.read("xl/styles.xml"))
         codes = {form.attrib["numFmtId"]: form.attrib["formatCode"] for form in styles.iter(f"{XML}numFmt")}
         codes |= {"0": "General", "2": "0.00", "3": "#,##0"}  # ECMA-376, 18.8.30: formats without a definition
-        fonts = [{mark.tag.removeprefix(XML) for mark in font} for font in styles.find(f"{XML}fonts") or ()]
-        looks = [
-            (codes[x.attrib["numFmtId"]], fonts[int(x.attrib["fontId"])]) for x in styles.find(f"{XML}cellXfs") or ()
-        ]
+        fonts = [{mark.tag.removeprefix(XML) for mark in font} for font in styles.iterfind(f"{XML}fonts/*")]
+        forms = [form.attrib for form in styles.iterfind(f"{XML}cellXfs/*")]
+        looks = [(codes[form["numFmtId"]], fonts[int(form["fontId"])]) for form in forms]
         self.values: dict[str, str | float] = {}
         self.looks: dict[str, tuple[str, set[str]]] = {}
         for cell in ElementTree.fromstring(self.xml).iter(f"{XML}c"):

@@ -93,6 +93,15 @@ def test_recency_beats_random_with_intervals_apart(tmp_path: Path) -> None:
             assert recency[metric]["ci95"][0] > random[metric]["ci95"][1], (subset, metric)
 
 
+@pytest.mark.parametrize(("words", "name"), [([], "recency"), (["dailymobility"], "commuter")])
+def test_demo_without_a_model_plays_a_baseline(words: list[str], name: str, tmp_path: Path) -> None:
+    """Where an endpoint is named, its model has to be named too."""
+    where = ["--demo", "--limit", "2", "--no-html", "--results-dir", str(tmp_path)]
+    assert main(["run", *words, *where, "--api-url", "http://127.0.0.1:1/v1"]) == 2 and not list(tmp_path.iterdir())
+    assert main(["run", *words, *where]) == 0
+    assert list((tmp_path / name).glob("eval_report_*.json"))
+
+
 def test_demo_report_says_that_its_tasks_are_synthetic(tasks: Path, tmp_path: Path) -> None:
     """Scores of made-up users are labelled as such."""
     run(tasks, tmp_path / "out")

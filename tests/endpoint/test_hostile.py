@@ -541,7 +541,7 @@ def certificate(folder: Path, name: str, days: str) -> Certificate:
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "days", "why"),
-    [("IP:127.0.0.1", "-1", "certificate has expired"), ("DNS:other.example", "2", "not valid for '127.0.0.1'")],
+    [("IP:127.0.0.1", "0", "certificate has expired"), ("DNS:other.example", "2", "not valid for '127.0.0.1'")],
     ids=["expired", "of another host"],
 )
 async def test_bad_certificate_is_refused_with_its_remedy_and_taken_where_told_so(

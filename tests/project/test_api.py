@@ -47,9 +47,9 @@ def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
     """Users, steps and replies of a run are read back, with the numbers of its report."""
     [made] = small(tmp_path)
     users, steps, replies = list(made.users()), list(made.steps()), list(made.responses())
-    assert len(users) == 3 == made.report.coverage.scored_users
-    assert len(steps) == sum(len(user["steps"]) for user in users) == len(replies) == made.report.usage["requests"]
-    assert not any(isinstance(value, (dict, list)) for step in steps for value in step.values())
+    assert len(users) == 3 == made.report.coverage.scored_users == len(list(made.records()))
+    assert len(steps) == sum(user["answers"] for user in users) == len(replies) == made.report.usage["requests"]
+    assert not any(isinstance(value, (dict, list)) for row in [*users, *steps, *replies] for value in row.values())
     assert {reply["user_id"] for reply in replies} == {user["user_id"] for user in users}
 
 

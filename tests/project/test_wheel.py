@@ -1,82 +1,133 @@
-"""The wheel by itself: what it holds is enough to run, from any folder."""
+"""The wheel by itself: in a clean environment it runs from any folder, with benchmarks of other packages."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from shutil import copytree, ignore_patterns
-from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT
+
 STARS = ROOT / "examples" / "star_rating"
+PLUGIN = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "taste-package"
+version = "1.0"
+[project.entry-points."harness.benchmarks"]
+taste = "star_rating:StarRating"
+[tool.setuptools]
+py-modules = ["star_rating"]
+"""
+NOTEBOOK = """
+import asyncio, json, sys
+async def kernel():
+    names = {}
+    for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+asyncio.run(kernel())
+"""
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the built wheel's files, and a package with a benchmark of its own."""
-    tree, out = tmp_path_factory.mktemp("tree") / "t", tmp_path_factory.mktemp("site")
-    left_out = ignore_patterns(
-        ".git", ".venv", ".bench", ".real-model", "results", "build", "*.egg-info", "__pycache__"
-    )
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment with the built wheel, what it declares to need, and the wheel of a benchmark."""
+    tree, plugin, clean = (tmp_path_factory.mktemp(name) / name for name in ("tree", "plugin", "clean"))
+    left_out = ignore_patterns(".*", "results", "build", "*.egg-info", "__pycache__")
     copytree(ROOT, tree, ignore=left_out)
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tree / "d"),
-        ".",
-    ]
-    subprocess.run(build, cwd=tree, check=True, timeout=300)
-    [wheel] = (tree / "d").glob("*.whl")
-    ZipFile(wheel).extractall(out)
-    (out / "taste_package.py").write_bytes((STARS / "star_rating.py").read_bytes())
-    about = out / "taste_package-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: taste-package\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[harness.benchmarks]\ntaste = taste_package:StarRating\n")
-    return out
+    copytree(STARS, plugin)
+    (plugin / "pyproject.toml").write_text(PLUGIN)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", clean], check=True, timeout=60)
+    pip(clean, "install", "--no-deps", "--no-index", *map(wheel, (tree, plugin)))
+    for needed in requirements(Distribution.at(about(clean)), "mobility"):
+        for name in {file.parts[0] for file in needed.files or () if file.parts[0] != ".."}:
+            installed = site(clean) / name
+            if not installed.exists():
+                installed.symlink_to(Path(str(needed.locate_file(name))))
+    return clean
 
 
-def harness(site: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with the wheel's files, in a folder outside of any checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0"}
-    command = [sys.executable, "-m", "harness", *words]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+def pip(environment: Path, *words: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--python", environment, *words, "-q"]
+    subprocess.run(command, check=True, timeout=300)
 
 
-@pytest.mark.slow
-def test_wheel_runs_both_demos_anywhere(unpacked: Path, tmp_path: Path) -> None:
-    """Sample tasks, prompts, providers and pages are package data."""
-    for words in (
-        ["streamprofile", "--platform", "weibo", "--model", "baseline/recency"],
-        ["dailymobility", "--model", "baseline/commuter"],
-    ):
-        done = harness(unpacked, tmp_path, "run", *words, "--demo")
-        assert done.returncode == 0, done.stderr
-    assert harness(unpacked, tmp_path, "verify").returncode == 0
-    assert list(tmp_path.glob("results/*/eval_report_*.html"))
+def wheel(tree: Path) -> Path:
+    """Build the wheel of a project with the pinned setuptools."""
+    how = ("-q", "--no-deps", "--no-index", "--no-build-isolation")
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *how, "-w", tree / "d", tree], check=True, timeout=300)
+    [built] = (tree / "d").glob("*.whl")
+    return built
 
 
-@pytest.mark.slow
-def test_wheel_runs_the_benchmark_of_another_package(unpacked: Path, tmp_path: Path) -> None:
-    """Its entry point gives its name."""
-    words = ["taste", "--model", "baseline/four-stars", "--tasks-dir", str(STARS)]
-    done = harness(unpacked, tmp_path, "run", *words)
+def requirements(package: Distribution, extra: str) -> Iterator[Distribution]:
+    """Yield the distributions that a package declares to need, and those that they need."""
+    left, seen = [(package, extra)], set[str]()
+    while left:
+        package, extra = left.pop()
+        for needed in map(Requirement, package.requires or ()):
+            if needed.name not in seen and (needed.marker is None or needed.marker.evaluate({"extra": extra})):
+                seen.add(needed.name)
+                left.append((distribution(needed.name), ""))
+                yield left[-1][0]
+
+
+def site(environment: Path) -> Path:
+    [found] = environment.glob("lib/python*/site-packages")
+    return found
+
+
+def about(environment: Path) -> Path:
+    [found] = site(environment).glob("behavior_harness-*.dist-info")
+    return found
+
+
+def called(clean: Path, cwd: Path, *words: str | Path) -> str:
+    """Run a program of the environment in a folder outside of any checkout; return its output."""
+    variables = {"PATH": os.defpath, "HOME": str(cwd), "PYTHONHASHSEED": "0"}
+    command = [clean / "bin" / words[0], *words[1:]]
+    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
-def test_wheel_is_typed_and_licensed(unpacked: Path) -> None:
+@pytest.mark.parametrize("script", ["harness", "behavior-harness"])
+def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path) -> None:
+    """Sample tasks, prompts, providers and pages are package data; results go to the working directory."""
+    for words in (["streamprofile", "--platform", "weibo"], ["dailymobility"]):
+        called(clean, tmp_path, script, "run", *words, "--demo")
+    called(clean, tmp_path, script, "verify")
+    assert {path.parent.name for path in tmp_path.glob("results/*/eval_report_*.html")} == {"recency", "commuter"}
+
+
+@pytest.mark.slow
+def test_wheel_runs_the_benchmark_of_another_package(clean: Path, tmp_path: Path) -> None:
+    """Its entry point gives its name."""
+    words = ["taste", "--model", "baseline/four-stars", "--tasks-dir", STARS]
+    called(clean, tmp_path, "harness", "run", *words)
+    assert (tmp_path / "results" / "four-stars" / "eval_report_yelp.txt").is_file()
+
+
+@pytest.mark.slow
+def test_wheel_runs_the_notebook(clean: Path, tmp_path: Path) -> None:
+    """Every code cell, within a running loop, as a kernel executes them."""
+    called(clean, tmp_path, "python", "-c", NOTEBOOK, ROOT / "examples" / "notebook.ipynb")
+    assert (tmp_path / "results" / "recency" / "eval_report_weibo.json").is_file()
+
+
+@pytest.mark.slow
+def test_wheel_is_typed_and_licensed(clean: Path) -> None:
     """Type checkers of users read its annotations."""
-    [about] = unpacked.glob("behavior_harness-*.dist-info")
-    assert (unpacked / "harness" / "py.typed").is_file() and (about / "licenses" / "LICENSE").is_file()
-    assert (unpacked / "harness" / "sample" / "dailymobility" / "beijing.pb").is_file()
+    assert (site(clean) / "harness" / "py.typed").is_file() and (about(clean) / "licenses" / "LICENSE").is_file()
+    assert (site(clean) / "harness" / "sample" / "dailymobility" / "beijing.pb").is_file()

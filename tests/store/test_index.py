@@ -333,7 +333,7 @@ def test_elements_of_an_array_stand_for_lines(tmp_path: Path, text: str) -> None
         ('[1,\n{"a"]', "line 2: expected a JSON array ("),
         ("[1,\n]", "line 2: expected a JSON array ("),
         ("[1]\n[2]", "line 2: expected a JSON array (trailing characters)"),
-        ("[" * 100_000, "expected a JSON array (nested too deep)"),
+        ("[" * 1_000_000, "expected a JSON array (nested too deep)"),
     ],
 )
 def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:

@@ -22,6 +22,8 @@ from harness.errors import AgentFailed
 from harness.model import JSON, Completion, Request
 from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
+from harness.ui.words import plural
 
 COST = ("requests", "prompt_tokens", "completion_tokens", "seconds")
 """What replies add up to, by the names that rows have; seconds are those of the tries that succeeded."""
@@ -97,11 +99,16 @@ class Plays:
 
 @contextmanager
 def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
-    """Open a run's plays. Raise `BadInput` if it cannot be played: without its tasks, or trust in its code."""
+    """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if the run cannot be
+    played: without its tasks, or trust in its code."""
     benchmark = run.as_it_was(tasks, play=True)
     path, repeats = run.tasks(tasks), run.manifest.repeats
     with closing(index_file(benchmark, run.files.subset, path, results, repeats)) as index, asyncio.Runner() as loop:
-        yield Plays(run, benchmark, index, loop)
+        plays = Plays(run, benchmark, index, loop)
+        yield plays
+    if plays.diverged:
+        who = plural(plays.diverged, "user")
+        tell(f"{run.label}: {who} could not be played again from the saved responses, and have no tokens or messages")
 
 
 def cost(exchanges: tuple[Exchange, ...]) -> JSON:

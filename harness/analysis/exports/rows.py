@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
+from math import isnan
+from pathlib import Path
 from typing import Literal, get_args
 
 import orjson
 
-from harness.analysis.exports.plays import COST, Plays, cost
+from harness.analysis.exports.plays import COST, Plays, cost, opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark
 from harness.benchmarks.derived import every_name, has_values, raw_rows
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.user_code import guarded
+from harness.errors import BadInput
 from harness.model import JSON, Record
 from harness.store import log
 from harness.store.run import completion_of
+from harness.ui.streams import tell
 
 Rows = Literal["steps", "users", "responses"]
 ROWS: tuple[Rows, ...] = get_args(Rows)
@@ -27,16 +31,26 @@ BATCH = 500
 """Users whose values are computed at once."""
 
 
-def rows(run: SavedRun, kind: Rows, plays: Plays | None, benchmark: Benchmark | None) -> Iterator[JSON]:
-    """Yield the rows of a run. Without `plays` no row has the seconds of replies, and steps have no tokens either;
-    without `benchmark` users have no values."""
+def rows(run: SavedRun, kind: Rows, tasks: Path | None, results: Path) -> Generator[JSON]:
+    """Yield the rows of a run. One that cannot be played again, as without its tasks, has no seconds, and steps have no
+    tokens either; a sentence on stderr says so."""
     about = {"run": run.name, "model": run.manifest.identity["model"], "subset": run.files.subset}
     repeat = {"repeat": 1} if run.manifest.repeats > 1 else {}
-    if kind == "responses":
-        found = responses(run)
-    else:
-        found = steps(run, plays) if kind == "steps" else users(run, plays, benchmark)
-    return ({**about, "user_id": row.get("user_id"), **repeat, **row, **about} for row in found)
+    with ExitStack() as held:
+        plays = None
+        if kind != "responses":
+            try:
+                plays = held.enter_context(opened(run, tasks, results))
+            except BadInput as error:
+                tell(f"{run.label}: without what the replies of a step took: {error}")
+        if kind == "responses":
+            found = responses(run)
+        elif kind == "steps":
+            found = steps(run, plays)
+        else:
+            found = users(run, plays, plays.benchmark if plays else run.measuring(tasks))
+        for row in found:
+            yield {**about, "user_id": row.get("user_id"), **repeat, **row, **about}
 
 
 def records(run: SavedRun) -> Iterator[JSON]:
@@ -79,12 +93,11 @@ def reading(cls: type[Benchmark], record: JSON, what: str) -> Iterator[None]:
         yield
 
 
-def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark | None) -> Iterator[JSON]:
+def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[JSON]:
     """Yield a row for each user: answers, values of the metrics, tokens, seconds."""
     found = records(run)
     while batch := list(islice(found, BATCH)):
-        values = values_of(benchmark, batch) if benchmark else [{} for _ in batch]
-        for record, own in zip(batch, values, strict=True):
+        for record, own in zip(batch, values_of(benchmark, batch), strict=True):
             played = plays.of(record) if plays else None
             with read_of(str(record.get("user_id"))):
                 spent = cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}
@@ -103,8 +116,8 @@ def values_of(benchmark: Benchmark, batch: Sequence[JSON]) -> list[JSON]:
         return [{**of, **_numbers(record)} for of, record in zip(made, batch, strict=True)]
     names = every_name(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in batch])
-    values = (dict(zip(names, row, strict=False)) for row in table.tolist())  # NaN, undefined, is null in JSON
-    return [{**of, **own} for of, own in zip(made, values, strict=True)]
+    values = ([None if isnan(value) else value for value in row] for row in table.tolist())  # NaN is undefined
+    return [{**of, **dict(zip(names, own, strict=False))} for of, own in zip(made, values, strict=True)]
 
 
 def _numbers(record: JSON) -> JSON:

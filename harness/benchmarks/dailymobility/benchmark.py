@@ -215,6 +215,7 @@ class DailyMobility(Benchmark):
     card_columns = cards.COLUMNS
     user = "resident"
     language = "zh"
+    floor = "commuter"
     key_field = "id"
     invalid_as = "Invalid days count as stayed home with the intention other"
 

@@ -95,6 +95,7 @@ class StreamProfile(Benchmark):
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
     language = "zh"
+    floor = "recency"
     invalid_as = "Invalid answers count as empty"
     private = "Posts"
     card_columns = cards.COLUMNS

@@ -87,7 +87,7 @@ def test_an_exception_fails_its_resident_only() -> None:
         (forward("raise asyncio.CancelledError"), "step 1, line 6: CancelledError"),
         (forward("asyncio.current_task().cancel()\nawait asyncio.sleep(9)"), "step 1, line 7: CancelledError"),
         (forward("async def leave():\n    sys.exit(3)\nawait asyncio.gather(leave())"), "line 7: SystemExit: 3"),
-        ("def forward(self): return 3", "step 1: TypeError: object int can't be used in 'await' expression"),
+        ("def forward(self): return 3", "step 1: TypeError: "),
         ("def __init__(self, **all):\n    raise ValueError('x')", "init, line 6: ValueError: x"),
         ("async def init(self):\n    return 1 / 0", "init, line 6: ZeroDivisionError: division by zero"),
         (forward("raise GeneratorExit"), "step 1, line 6: GeneratorExit"),
