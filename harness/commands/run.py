@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
     words += ", ".join(registry.baselines())
     add("--model [PROVIDER:]MODEL", words, type=options.filled, action="append", default=[])
-    add("--config FILE", "configuration of asbench, with a list `llm`: address, key, model, concurrency", type=Path)
+    add("--config FILE", "YAML file with a list `llm`: address, key, model, concurrency", type=Path)
     add("--queue NAME", "the models of this queue in the providers file", type=options.filled)
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
