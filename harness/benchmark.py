@@ -114,7 +114,7 @@ class Metric:
         return None if low is None or high is None else 0.01 * (high - low)
 
     def within(self, value: float) -> float | None:
-        """Return the value if one user can have it, else None. One that misses a bound only by rounding is set to it."""
+        """Return the value if one user can have it, else None. One that misses a bound by rounding is set to it."""
         low, high = self.bounds or (None, None)
         for bound in (low, high):
             if bound is not None and abs(value - bound) <= ROUNDING * max(1.0, abs(bound)):
@@ -191,7 +191,7 @@ class Importer(Protocol):
         """Return whether a record lacks answers to its task, and so cannot be scored."""
 
     def has_failed(self, record: JSON) -> bool:
-        """Return whether a scored record has an answer that is a failure of the endpoint instead of a model's answer."""
+        """Return whether a scored record has an answer that is a failure of the endpoint, not a model's answer."""
 
     def notes(self, outcomes: Mapping[str, int]) -> Sequence[str]:
         """Return what a report says about such answers, from the number of answers by outcome."""
@@ -200,7 +200,7 @@ class Importer(Protocol):
 class Benchmark:
     """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure` have no default.
 
-    Declare attributes on the class. An instance belongs to one run: it has the run's `settings` and the tasks `folder`. A
+    Declare attributes on the class. An instance belongs to one run: it has the run's `settings` and tasks `folder`. A
     nested frozen dataclass `Settings` declares options; its fields are flags of `run` and part of the run's identity.
     """
 

@@ -106,8 +106,8 @@ class Report(Struct, frozen=True, kw_only=True):
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset if users
     are played once. `run` is what was run, empty for results of another program. `cost` is that of all saved replies,
-    unset for a baseline, another program's results, and earlier reports. `intervals_over` names the units that intervals
-    are computed from, None for intervals of another kind.
+    unset for a baseline, another program's results, and earlier reports. `intervals_over` names the units that
+    intervals are computed from, None for intervals of another kind.
     """
 
     format: int = FORMAT
