@@ -439,10 +439,10 @@ class Snapshot:
     the first answer, 0 for none; `waiting` the requests of this run that wait for a slot. `lag` is the largest
     delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
-    `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining seconds
-    at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that hangs
-    times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
-    failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
+    `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining
+    seconds at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that
+    hangs times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults`
+    are failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.

@@ -107,6 +107,7 @@ class RunStore:
         """Repair and open the journal of the run's batches; it is closed with the other logs."""
         log.repair(self.files.batches, self._disk)
         self._logs.append(log.AppendLog(self.files.batches, self._disk))
+        self.sync()  # as in `open_logs`
         sync_folder(self.files.folder, self._disk)
         return BatchJournal(self._logs[-1], self._clock)
 
@@ -134,6 +135,7 @@ class RunStore:
         for path in paths:
             self._logs.append(log.AppendLog(path, self._disk))
         self._results, self._responses, self._failures, self._events = self._logs
+        self.sync()  # a process that died may have left lines that only the kernel holds: nothing is built on these
         sync_folder(files.folder, self._disk)
         self._results_at = self._find_done(index)
         self._saved = self._find_responses(index, self.done)
