@@ -118,8 +118,8 @@ def _make(checkout: Path, urls: Mapping[str, str]) -> None:
     for entry in Path(sys.prefix).iterdir():
         if entry.suffix != ".made":
             (checkout / ".venv" / entry.name).symlink_to(entry)
-    for name in ("run", "data"):
-        (checkout / f".venv/{name}.made").touch()
+    for pins in ROOT.glob("requirements/*.txt"):  # else `make` would install the copy into this very environment
+        (checkout / f".venv/{pins.stem}.made").touch()
     shipped = checkout / PROVIDERS.relative_to(ROOT)
     shipped.write_text(PROVIDER.sub(lambda one: f'{one[1]}"{urls.get(one[2], urls["openai"])}"', shipped.read_text()))
     for words in ([], ["dailymobility"]):
