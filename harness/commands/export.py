@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and "
     words += "mlflow send the runs there"
     options.add(parser, "--format", words, choices=(*ENDINGS, *TRACKERS))
-    words = "one a row: steps (default), users, or responses"
+    words = "what each row is: a step (default), a user or a response"
     options.add(parser, "--rows", words, choices=rows.ROWS)
     words = f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)"
     options.add(parser, "--out FILE_OR_DIR", words, type=options.filled)

@@ -135,7 +135,7 @@ class RunStore:
         for path in paths:
             self._logs.append(log.AppendLog(path, self._disk))
         self._results, self._responses, self._failures, self._events = self._logs
-        self._sync_logs()  # a process that died may have left lines that only the kernel holds: nothing is built on these
+        self._sync_logs()  # what a dead process left may be in the kernel alone, and is now built on
         sync_folder(files.folder, self._disk)
         self._results_at = self._find_done(index)
         self._saved = self._find_responses(index, self.done)
