@@ -66,7 +66,7 @@ help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; with none a demo
+run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; without any, a demo
 	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
 
 fetch: .venv/data.made ## download a benchmark's tasks: BENCHMARK= PLATFORM= ARGS="--revision REV"
@@ -81,19 +81,19 @@ reeval: .venv/run.made ## score saved answers again, without any request: NAME= 
 status: .venv/run.made ## the state of every run, all or one: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) status $(WHICH_RUN) $(MORE))
 
-verify: .venv/run.made ## prove runs sound: every user once, every line whole, metrics as a re-score: NAME= MODEL= PLATFORM=
+verify: .venv/run.made ## check runs: every user once, every line unchanged, metrics equal to a re-score: NAME= MODEL= PLATFORM=
 	$(strip $(HARNESS) verify $(WHICH_RUN) $(MORE))
 
 remove: .venv/run.made ## set a run aside, under other names in its folder; deletes nothing: NAME= PLATFORM=
 	$(strip $(HARNESS) remove $(if $(call given,NAME),'$(call given,NAME)') $(PLATFORMS) $(MORE))
 
-merge: .venv/run.made ## make one run of its parts (ARGS="--part 1/4" of run): RUNS=name
+merge: .venv/run.made ## combine the parts of a run (run ARGS="--part 1/4") into one: RUNS=name
 	$(strip $(HARNESS) merge $(NAMED_RUNS) $(MORE))
 
-report: .venv/run.made ## pages of reports again, or with no name one page over all runs: NAME= PLATFORM= ARGS="--with-posts"
+report: .venv/run.made ## make the pages of reports again, or without a name one page over all runs: NAME= PLATFORM= ARGS="--with-posts"
 	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))
 
-compare: .venv/run.made ## whether one run is better than another, on the users that both have: RUNS="a b" PLATFORM=
+compare: .venv/run.made ## show whether one run is better than another, on the users that both have: RUNS="a b" PLATFORM=
 	$(strip $(HARNESS) compare $(NAMED_RUNS) $(PLATFORMS) $(MORE))
 
 stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
@@ -102,13 +102,13 @@ stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: R
 export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
 	$(strip $(HARNESS) export $(NAMED_RUNS) $(MORE))
 
-sample: .venv/run.made ## a share of a tasks file as a file of its own: RATIO= PLATFORM=
+sample: .venv/run.made ## write a share of a tasks file to a separate file: RATIO= PLATFORM=
 	$(strip $(HARNESS) sample $(SHARE) $(PLATFORMS) $(MORE))
 
 synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N" PLATFORM=
 	$(strip $(HARNESS) synth $(PLATFORMS) $(MORE))
 
-check-benchmark: .venv/run.made ## prove that a benchmark keeps its contract: BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
+check-benchmark: .venv/run.made ## check that a benchmark keeps its contract: BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
 	$(strip $(HARNESS) check-benchmark $(call given,BENCHMARK) $(MORE))
 
 serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
@@ -135,7 +135,7 @@ bench: .venv/dev.made ## measure speed and memory (docs/performance.md): ARGS="-
 PEERS := openai litellm inspect
 bench-peers: $(PEERS:%=.bench/%/made) ## environments of the other clients that `make bench` measures
 
-campaign: .venv/dev.made ## strike runs with kill -9 and signals, then run under every endpoint fault, compare with undisturbed ones: ARGS="--kills 1000"
+campaign: .venv/dev.made ## kill and interrupt runs, then run under every endpoint fault, and compare with undisturbed runs: ARGS="--kills 1000"
 	$(PY) -m bench.campaign $(MORE)
 	$(PY) -m bench.faults
 

@@ -6,9 +6,9 @@
         print(made.subset, made.report.metrics)
         made.frame("steps")                               # with pandas or polars installed
 
-An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--no-html` is `no_html=True`; a list repeats a
-flag, a mapping is JSON. `run`, `resume` and `reeval` block, also in a notebook; `await asyncio.to_thread(run, ...)`
-does not.
+An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--no-html` is `no_html=True`. A list repeats a
+flag, and a mapping is passed as JSON. `run`, `resume` and `reeval` block, also in a notebook;
+`await asyncio.to_thread(run, ...)` does not.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from harness.store.run import RunFiles, runs, runs_in
 
 T = TypeVar("T")
 Progress = Callable[[Snapshots], None]
-"""Gets frozen snapshots several times a second, one of each model (`harness.model.Snapshot`), in another thread in a
-notebook."""
+"""A function that is called several times a second with frozen snapshots (`harness.model.Snapshot`), one per model; in
+a notebook, from another thread."""
 FRAMES: Mapping[str, JSON] = {"pandas": {}, "polars": {"infer_schema_length": None}}
 """Libraries with a `DataFrame`, and its options for rows whose first ones may lack a value."""
 GROUP = 500
@@ -52,7 +52,7 @@ FAILED = 2
 
 
 class CommandFailed(HarnessError):
-    """A command ended with an `exit_code` from 2 on; its output says why. Everything answered is saved."""
+    """A command ended with an `exit_code` of 2 or more; its output says why. Every reply received is saved."""
 
     def __init__(self, name: str, exit_code: int) -> None:
         super().__init__(f"{name} ended with exit code {exit_code}: see its output")
@@ -61,7 +61,7 @@ class CommandFailed(HarnessError):
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A saved run of one subset. Its members read the files at each use, and raise `HarnessError` for damaged ones."""
+    """A saved run of one subset. Its members read the files at each use, and raise `HarnessError` if one is damaged."""
 
     folder: Path
     subset: str
@@ -78,7 +78,7 @@ class LoadedRun:
 
     @property
     def manifest(self) -> Manifest:
-        """Return what exactly was run: identity, provenance, tuning, state and counts."""
+        """Return the manifest, which says exactly what was run: identity, provenance, tuning, state and counts."""
         found = load(self.files.manifest)
         if found is None:
             raise BadInput(f"{self.files.manifest} no longer exists")
@@ -105,7 +105,7 @@ class LoadedRun:
         return self._rows("users")
 
     def steps(self) -> Iterator[JSON]:
-        """Yield a flat row for each step of each user, as the benchmark declares it; a user without steps is one."""
+        """Yield a flat row for each step of each user, as the benchmark declares it, or for a user without steps."""
         return self._rows("steps")
 
     def responses(self) -> Iterator[JSON]:
@@ -120,7 +120,7 @@ class LoadedRun:
         raise BadInput("frame() needs pandas or polars: pip install pandas")
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
-        """Yield the rows that `export` writes, in groups: to play users again takes a loop of its own."""
+        """Yield the rows that `export` writes, in groups: playing users again needs a separate event loop."""
         found = rows(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
         try:
             while group := _apart_from_loops(lambda: list(islice(found, GROUP))):
@@ -130,23 +130,23 @@ class LoadedRun:
 
 
 def run(benchmark: str | Path = BENCHMARK, *, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Run a benchmark against a model, as `harness run` does; return the runs of its subsets, old ones too.
+    """Run a benchmark against a model, as `harness run` does; return its runs, one for each subset.
 
-    `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` gets frozen snapshots several times a
-    second, one of each model; nothing is displayed then. An option has the name of its flag: `limit=100`,
-    `api_url="http://..."`. Raise `BadInput` for what cannot be used, and `CommandFailed` where the command stopped
-    early. A run with failed users is returned, and is not `complete`.
+    `benchmark` is a name, a `FILE.py` or `package.module:Name`. `progress` is called several times a second with
+    frozen snapshots, one per model, and replaces the display. An option has the name of its flag: `limit=100`,
+    `api_url="http://..."`. Raise `BadInput` for arguments that cannot be used, and `CommandFailed` if the command
+    stopped early. A run that was complete before is returned too, and one with failed users, whose `complete` is False.
     """
     return _called("run", [str(benchmark)], options, progress)
 
 
 def resume(*, progress: Progress | None = None, **options: Any) -> list[LoadedRun]:
-    """Continue unfinished runs, as `harness resume` does; return those that it changed. Raise as `run` does."""
+    """Continue unfinished runs, as `harness resume` does; return those that it changed. Raise errors as `run` does."""
     return _called("resume", [], options, progress)
 
 
 def reeval(**options: Any) -> list[LoadedRun]:
-    """Score saved answers again, without any request, as `harness reeval` does; return those runs. Raise as `run`."""
+    """Score saved answers again, without any request, as `harness reeval` does; return those runs."""
     return _called("reeval", [], options, None)
 
 
@@ -172,7 +172,7 @@ def _called(name: str, words: list[str], options: Mapping[str, Any], progress: P
 
 
 def _apart_from_loops(work: Callable[[], T]) -> T:
-    """Return what work gives, in a thread of its own where a loop runs, as in a notebook."""
+    """Return what work gives, in a separate thread if an event loop is running, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -182,7 +182,7 @@ def _apart_from_loops(work: Callable[[], T]) -> T:
 
 
 def _executed(name: str, words: list[str], progress: Progress | None) -> list[LoadedRun]:
-    """Execute a command; return the runs that it names or has changed."""
+    """Execute a command; return the runs that `run` was called for, complete before or not, else those that changed."""
     try:
         called = parsed([name, *words])
     except SystemExit as left:  # its message is printed
@@ -194,20 +194,16 @@ def _executed(name: str, words: list[str], progress: Progress | None) -> list[Lo
     if code >= FAILED:
         raise CommandFailed(name, code)
     found = list_runs(arguments.results_dir)
-    return [one for one in found if before.get(one.files.manifest) != _changed(one) or _is_named(one, arguments)]
+    if name == "run" and not arguments.reeval:
+        names = called.command.names(arguments)
+        return [one for one in found if one.name in names and _is_asked_for(one, arguments)]
+    return [one for one in found if before.get(one.files.manifest) != _changed(one)]
 
 
-def _is_named(one: LoadedRun, arguments: Namespace) -> bool:
-    """Return whether a run, complete before, is one that `run` was called for."""
-    manifest, platforms = one.manifest, {platform.lower() for platform in arguments.platform or [one.subset]}
-    benchmark = getattr(arguments, "benchmark_class", None)
-    if one.subset not in platforms or (benchmark and benchmark.name != manifest.identity["benchmark"]):
-        return False
-    if arguments.name:
-        return bool(one.name == arguments.name)
-    model = manifest.identity["model"]
-    models = arguments.model if isinstance(arguments.model, list) else []
-    return not {model, f"{manifest.provenance.get('provider')}:{model}"}.isdisjoint(models)
+def _is_asked_for(one: LoadedRun, arguments: Namespace) -> bool:
+    """Return whether a run has a benchmark and subset that `run` was called for."""
+    platforms = {platform.lower() for platform in arguments.platform or [one.subset]}
+    return one.subset in platforms and one.manifest.identity["benchmark"] == arguments.benchmark_class.name
 
 
 def _changed(one: LoadedRun) -> int:

@@ -25,7 +25,7 @@ VALID = "valid"
 
 
 ROUNDING = 1e-9
-"""By how much of a bound a value may miss it."""
+"""The relative error by which a value may miss a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Metric:
 
     `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one phrase that Excel
     files and reports show. `ranked_by` names another metric by which runs are ranked and compared in place of this one:
-    one that answers against the rules of the task cannot win, equal to this one where a run keeps them. `unranked` is
-    why runs are never ranked by this metric. Raise `ValueError` for another `better`, or for bounds
-    that are not a lower and a higher number.
+    a metric that equals this one if a run keeps the rules of the task, and that answers against the rules cannot win.
+    `unranked` is the reason why runs are never ranked by this metric. Raise `ValueError` for another `better`, or for
+    bounds that are not a lower and a higher number.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Metric:
         return None if low is None or high is None else 0.01 * (high - low)
 
     def within(self, value: float) -> float | None:
-        """Return a value that one user can have, None for any other. One that misses a bound by rounding is at it."""
+        """Return the value if one user can have it, else None. One that misses a bound by rounding is set to it."""
         low, high = self.bounds or (None, None)
         for bound in (low, high):
             if bound is not None and abs(value - bound) <= ROUNDING * max(1.0, abs(bound)):
@@ -182,7 +182,7 @@ class Origin:
 
 
 class Importer(Protocol):
-    """Reads the results files that another program wrote: a line a user, which `rescore` takes as a saved record."""
+    """Reads the results files of another program: one line per user, which `rescore` accepts as a saved record."""
 
     def record(self, line: bytes, where: Where) -> JSON:
         """Return the record of one line, with its `user_id`. Raise `BadInput` with file, line and field."""
@@ -191,17 +191,17 @@ class Importer(Protocol):
         """Return whether a record lacks answers to its task, and so cannot be scored."""
 
     def has_failed(self, record: JSON) -> bool:
-        """Return whether a scored record has an answer that is a failure of the endpoint, and no answer of a model."""
+        """Return whether a scored record has an answer that is a failure of the endpoint, not a model's answer."""
 
     def notes(self, outcomes: Mapping[str, int]) -> Sequence[str]:
-        """Return what a report says of such answers, from the number of answers by outcome."""
+        """Return what a report says about such answers, from the number of answers by outcome."""
 
 
 class Benchmark:
     """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure` have no default.
 
-    Declare attributes on the class. An instance is for one run: it has the run's `settings`, and the tasks `folder`. A
-    nested frozen dataclass `Settings` declares options; its fields are flags of `run` and part of what a run is.
+    Declare attributes on the class. An instance belongs to one run: it has the run's `settings` and tasks `folder`. A
+    nested frozen dataclass `Settings` declares options; its fields are flags of `run` and part of the run's identity.
     """
 
     name: ClassVar[str]
@@ -223,14 +223,14 @@ class Benchmark:
     """Files in the tasks folder that every subset needs in addition to its tasks file."""
 
     data_set: ClassVar[str] = ""
-    """`owner/name` of a data set on the Hugging Face Hub that has these files; `fetch` finds each by its name."""
+    """`owner/name` of a data set on the Hugging Face Hub that contains these files; `fetch` finds each by its name."""
 
     metrics: ClassVar[Sequence[Metric]]
-    """The metrics that `figures` computes, in that order: with intervals, ranked and compared."""
+    """The metrics that `figures` computes, in that order. They have intervals, and are ranked and compared."""
 
     secondary: ClassVar[Sequence[Metric]] = ()
     """Further figures of reports and tables, from `values`, `figures` or `further_figures`. They are compared only if a
-    metric is `ranked_by` one."""
+    metric is `ranked_by` one of them."""
 
     headline: ClassVar[Sequence[str]] = ()
     """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
@@ -251,20 +251,20 @@ class Benchmark:
     """The field of a record, or of a part of it, with the kind of an invalid answer."""
 
     card_columns: ClassVar[Sequence[str]] = ()
-    """Heads of `card_figures`; by default the headline metrics, of each user."""
+    """Headings of `card_figures`; by default each user's headline metrics."""
 
     private: ClassVar[str] = ""
-    """A plural noun for users' own texts, which cards have as private quotes."""
+    """A plural noun for users' own texts, which cards show as private quotes."""
 
     invalid_as: ClassVar[str] = "Invalid answers are measured as no answer"
     """How invalid answers are scored, as a sentence for notes under tables."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {}
-    """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function makes the text of
-    a reply out of the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
+    """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function returns the text
+    of a reply to the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
 
     floor: ClassVar[str] = ""
-    """The baseline that `run --demo` plays where no model is named; by default the first of `baselines`."""
+    """The baseline that `run --demo` uses if no model is named; by default the first of `baselines`."""
 
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
@@ -360,7 +360,7 @@ class Benchmark:
 
     def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
         """Return key and steps of a line without making its task, for the index of a file; None to have `parse` do it.
-        Raise as `parse` does, for the same lines."""
+        Raise the same errors as `parse` for the same lines."""
         return None
 
     def values(self, records: Sequence[JSON]) -> Any:
@@ -391,8 +391,8 @@ class Benchmark:
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
         """Return the rows of `values` (of `statistics`, if it is overridden), and a tally of these users or None.
 
-        A tally is what else figures and sections need; tallies merge by `+`. Where users have several repeats, each is
-        a record and a row, and those of a user follow one another.
+        A tally holds whatever else figures and sections need; tallies merge by `+`. If users have several repeats, each
+        repeat is a record and a row, and those of a user follow one another.
         """
         rows = self.values if type(self).statistics is Benchmark.statistics else self.statistics
         return rows(records), None
@@ -406,7 +406,7 @@ class Benchmark:
         return {}
 
     def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
-        """Return 95 % intervals by metric, if they are not those of docs/statistics.md, Intervals."""
+        """Return 95 % intervals by metric, if they differ from those in docs/statistics.md, Intervals."""
         raise NotImplementedError
 
     def with_task(self, record: JSON, task: Task) -> JSON:
@@ -436,7 +436,7 @@ class Benchmark:
         return None
 
     def card_figures(self, record: JSON) -> Sequence[str]:
-        """Return what the list of users shows of one, under `card_columns`."""
+        """Return what the list of users shows for one user, under `card_columns`."""
         raise NotImplementedError
 
     def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
@@ -464,7 +464,7 @@ class Benchmark:
 
     @classmethod
     def rows(cls, record: JSON) -> Iterable[JSON]:
-        """Return flat rows of one record for tables and frames: one a step, or one a user where nothing is done in
+        """Return flat rows of one record for tables and frames: one per step, or one per user if there are no
         steps."""
         about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
         return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)

@@ -46,8 +46,8 @@ BYTES_PER_STEP = 6 * 1024
 
 BASELINE_PREFIX = "baseline/"
 LOCAL, RAY = "local", "ray"
-TRACKERS = ("wandb", "mlflow")
 """Engines."""
+TRACKERS = ("wandb", "mlflow")
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
 

@@ -71,7 +71,7 @@ class EndpointStopped(HarnessError):
 
 
 class BudgetReached(HarnessError):
-    """The next request does not fit into what is left of a budget; more of it resumes the run."""
+    """The next request does not fit into the rest of the budget; a larger budget resumes the run."""
 
     exit_code = 5
 
@@ -162,7 +162,7 @@ class BenchmarkError(HarnessError):
 
 class InvalidReply(Exception):
     """A reply that cannot be used, raised by a benchmark that reads it. It is counted by `kind`; `why` is the reason in
-    the note that asks the model again, which a `final` one does not."""
+    the note that asks the model again. With `final` the model is not asked again."""
 
     def __init__(self, kind: str, why: str = "", *, final: bool = False) -> None:
         super().__init__(f"{kind}: {why}" if why else kind)

@@ -38,8 +38,8 @@ class Message:
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
-    `json_object` is whether the reply has to be a JSON object, and `schema` its JSON schema, None for any object.
-    `parameters` are further members of the body, plain JSON, each used where the run does not set it.
+    `json_object` says whether the reply has to be a JSON object, and `schema` is its JSON schema, None for any object.
+    `parameters` are further members of the body, plain JSON; each is used unless the run sets it.
     """
 
     messages: tuple[Message, ...]
@@ -51,7 +51,7 @@ class Request:
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's own word, or OpenAI's for the same, except for three of ours: `content_filter`
+    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for three of our own: `content_filter`
     (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
     reply that was cut off before its answer began. Token counts are None if the endpoint reports none. `reasoning` is
     the thoughts of a model, if the endpoint returns them apart from the text. `cached_tokens` are those of the prompt
@@ -383,7 +383,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class SubsetProgress:
-    """One subset of a run. `scores` are running figures, `units` those of them that are no shares."""
+    """One subset of a run. `scores` are running figures, `units` the units of those that are not shares."""
 
     subset: str
     users: int
@@ -435,14 +435,14 @@ class Snapshot:
 
     Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
     more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
-    for none; `silence` the seconds since the last answer or the start; `awaited` the seconds of `--wait` that are left
-    for the first answer, 0 for none; `waiting` the requests of this run that wait for a slot. `lag` is the largest
+    for none; `silence` the seconds since the last answer or the start; `awaited` the remaining seconds of `--wait` for
+    the first answer, 0 for none; `waiting` the requests of this run that wait for a slot. `lag` is the largest
     delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
-    `rate` is in steps, `token_rates` in tokens of prompts and of completions, a second. `eta` is the remaining seconds
-    at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that hangs
-    times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults` are
-    failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
+    `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining
+    seconds at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that
+    hangs times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults`
+    are failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
     time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.

@@ -35,7 +35,7 @@ Interval = tuple[Number, Number]
 
 
 class Coverage(Struct, frozen=True):
-    """How many users a report should have, has, and lost as failures; `complete` if it has them all."""
+    """How many users a report expects, has scored, and lost as failures; `complete` if all are scored."""
 
     expected_users: Count
     scored_users: Count
@@ -104,10 +104,10 @@ class Report(Struct, frozen=True, kw_only=True):
     `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
     benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
-    in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset where users
+    in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset if users
     are played once. `run` is what was run, empty for results of another program. `cost` is that of all saved replies,
-    unset for a baseline, another program's results, and reports of before. `intervals_over` is what intervals are
-    made of, None for intervals of another kind.
+    unset for a baseline, another program's results, and earlier reports. `intervals_over` names the units that
+    intervals are computed from, None for intervals of another kind.
     """
 
     format: int = FORMAT

@@ -29,7 +29,7 @@ USERS = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
     options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
-    words = "JSON Lines of replies (others than JSON as strings), which each user gets in turn"
+    words = "replies, one per line (JSON, or a JSON string for other text), which each user gets in turn"
     options.add(parser, "--replies FILE", words, type=Path)
 
 

@@ -1,4 +1,4 @@
-"""`config`: the options that a command would have, and where each value is from. Keys are masked."""
+"""`config`: the options that a command would have, and where each value comes from. Keys are masked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Value:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_json(parser)
-    words = "a command with the words that it would have (default: run)"
+    words = "a command with its arguments (default: run)"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...", help=words)
 
 

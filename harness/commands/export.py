@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and "
     words += "mlflow send the runs there"
     options.add(parser, "--format", words, choices=(*ENDINGS, *TRACKERS))
-    words = "one a row: steps (default), users, or responses"
+    words = "what each row is: a step (default), a user or a response"
     options.add(parser, "--rows", words, choices=rows.ROWS)
     words = f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)"
     options.add(parser, "--out FILE_OR_DIR", words, type=options.filled)
@@ -66,17 +66,24 @@ def execute(args: argparse.Namespace) -> int:
 
 def track(plans: Sequence[Plan]) -> None:
     """Send the runs that have ended to the tracker of their plan. One that fails is a warning, and the last one tried:
-    it may have taken minutes. All runs are saved."""
+    it may have taken minutes. All runs are saved, also if the user interrupts it."""
     tracked = [plan for plan in plans if plan.track]
     try:
         for plan in tracked:
             for run in _ended(plan):
                 _send(run, str(plan.track))
     except HarnessError as error:
-        names, plan = [plan.name for plan in tracked], tracked[0]
-        again = ["harness", "export", *names, "--format", str(plan.track)]
-        again += [] if plan.results == RESULTS_FOLDER else ["--results-dir", str(plan.results)]
-        tell(f"{', '.join(names)}: {error}; all is saved, and this sends it later: {shlex.join(again)}")
+        _tell_how_to_send(tracked, str(error))
+    except KeyboardInterrupt:
+        _tell_how_to_send(tracked, f"not all is sent to {tracked[0].track}")
+        raise
+
+
+def _tell_how_to_send(tracked: Sequence[Plan], why: str) -> None:
+    names, plan = [plan.name for plan in tracked], tracked[0]
+    again = ["harness", "export", *names, "--format", str(plan.track)]
+    again += [] if plan.results == RESULTS_FOLDER else ["--results-dir", str(plan.results)]
+    tell(f"{', '.join(names)}: {why}; all is saved, and this sends it later: {shlex.join(again)}")
 
 
 def _ended(plan: Plan) -> Iterator[SavedRun]:

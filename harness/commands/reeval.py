@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_page(parser)
     words = "start from the saved responses instead of the saved answers"
     options.add(parser, "--reparse", words, action="store_true")
-    words = "take today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
+    words = "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
     options.add(parser, "--new-prices", words, action="store_true")
 
 

@@ -23,6 +23,7 @@ from harness.commands import export, fetch, reeval
 from harness.config import config_file, models, options, prices, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
+from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine import preview
 from harness.engine.estimate import Estimate, in_short
@@ -44,11 +45,11 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(options.add, parser)
     options.add_benchmark(parser)
-    words = "as the endpoint names it, or one that the harness serves itself; may be repeated, for one schedule: "
+    words = "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
     words += ", ".join(registry.baselines())
     add("--model [PROVIDER:]MODEL", words, type=options.filled, action="append", default=[])
-    add("--config FILE", "YAML file with a list `llm`: address, key, model, pace", type=Path)
-    add("--queue NAME", "the models of this queue of the providers file", type=options.filled)
+    add("--config FILE", "YAML file with a list `llm`: address, key, model, concurrency", type=Path)
+    add("--queue NAME", "the models of this queue in the providers file", type=options.filled)
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
     add(
@@ -59,24 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
     fewer = parser.add_mutually_exclusive_group()
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
-    words = "number of users to play, the first in the order that the seed draws: more later go on from fewer"
+    words = "number of users to play, the first in the order that the seed draws; may be raised later"
     options.add(fewer, "--limit N", words, type=options.positive_int)
     words = "times to play each user, independently; may be raised later (default: 1)"
     add("--repeats N", words, type=options.repeats, default=1)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
     whole = parser.add_mutually_exclusive_group()
-    words = (
-        "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN: `merge` makes one run of all; "
-    )
-    words += "limits and rates are those of the whole"
+    words = "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
+    words += "limits and rates are those of all parts together"
     options.add(whole, "--part I/N", words, type=options.part)
     words = "show what would be sent, with some prompts, and send nothing: no key is needed"
     options.add(whole, "--dry-run", words, action="store_true")
     options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
-    words = "play a few users first, show what the whole run will take, and ask before it goes on"
+    words = "play a few users first, show what the whole run will take, and ask before continuing"
     add("--estimate", words, action="store_true")
-    add("--yes", "with --estimate: go on without a question", action="store_true")
+    add("--yes", "with --estimate: continue without asking", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
@@ -84,9 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-p P", type=options.share)
     add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
     add("--max-tokens N", "not sent unless given", type=options.positive_int)
-    add("--extra-body JSON", "more members for every request", type=_json_object, default={})
-    words = "response_format of requests; json_schema is the benchmark's schema and nothing less, auto is that or as "
-    words += "much as the endpoint takes"
+    add("--extra-body JSON", "additional members for every request", type=_json_object, default={})
+    words = "response_format of requests; json_schema demands the benchmark's schema, auto uses as "
+    words += "much of it as the endpoint accepts"
     choices = get_args(Structured)
     add("--structured", words, choices=choices, default=choices[0])
     words = f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})"
@@ -155,9 +154,8 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     if args.benchmark != args.settings_of:
         raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
     given = _config(args)
-    named = [given.model] if given and not args.model and args.queue is None else args.model
     book = providers.read(args.providers, os.environ)
-    entries = models.entries(args, book, named)
+    entries = _entries(args, given, book)
     subsets = options.subsets(cls, args.platform)
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
@@ -176,6 +174,19 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
         for model in filter(None, made)
     ]
+
+
+def _entries(args: argparse.Namespace, given: config_file.Config | None, book: Book) -> list[QueuedModel]:
+    named = [given.model] if given and not args.model and args.queue is None else args.model
+    return models.entries(args, book, named)
+
+
+def names(args: argparse.Namespace) -> set[str]:
+    """Return the names of the runs that a command which has been executed was for."""
+    book = providers.read(args.providers, os.environ)
+    entries = _entries(args, config_file.read(args.config) if args.config else None, book)
+    chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
+    return {options.part_name(options.run_name(name, model), args.part) for name, model in chosen}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:

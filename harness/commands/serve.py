@@ -27,13 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", "port, 0 for any free one (default: %(default)s)", type=int, default=8000)
     add("--latency SECONDS", "mean time to a reply (default: 0)", type=float, default=0.0)
     add("--jitter SIGMA", "spread of the latency, lognormal (default: 0, fixed)", type=float, default=0.0)
-    add("--fault-rate R", "part of the requests that fail, 0 to 1 (default: 0)", type=float)
+    add("--fault-rate R", "share of the requests that fail, 0 to 1 (default: 0)", type=float)
     add("--faults KIND,...", f"kinds and groups of faults to draw from (default: transport); {kinds}")
-    add("--imitate PROVIDER", f"answer to any model, in the shapes and with the refusals of {', '.join(NAMES)}")
+    add("--imitate PROVIDER", f"accept any model, with the reply formats and refusals of {', '.join(NAMES)}")
     add("--api-key-file FILE", "refuse requests without the key in this file", type=Path)
     add("--max-concurrency N", "refuse with 429 beyond N requests in flight", type=int)
     add("--batch-seconds S", "time that a batch of the Batch API takes (default: 0)", type=not_negative, default=0.0)
-    add("--seed", "of faults, latencies and baselines (default: 0)", type=int, default=0)
+    add("--seed", "seed of faults, latencies and baselines (default: 0)", type=int, default=0)
 
 
 def execute(args: argparse.Namespace) -> int:

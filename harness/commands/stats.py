@@ -40,7 +40,7 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "names of runs, to be ranked among themselves alone (default: all; Excel files of some need --out)"
+    words = "names of runs to rank against each other (default: all; for some, Excel files need --out)"
     parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
     options.add_folders(parser)
     options.add_json(parser)

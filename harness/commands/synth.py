@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(options.add, parser)
     options.add_benchmark(parser)
     add("--out DIR", "folder to write into", type=options.folder, required=True)
-    add("--users N", "users of each subset", type=options.positive_int, required=True)
+    add("--users N", "users per subset", type=options.positive_int, required=True)
     add("--seed S", type=options.signed_int, default=0)
     options.add_platform(parser, "one subset; may be repeated (default: all)")
-    add("--steps MEAN", "mean steps of a user", type=options.positive_float)
+    add("--steps MEAN", "mean number of steps per user", type=options.positive_float)
 
 
 def execute(args: argparse.Namespace) -> int:

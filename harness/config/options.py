@@ -110,7 +110,7 @@ def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--no-html", "make no page (`report` makes it at any time)", dest="html", action="store_false")
+    add(parser, "--no-html", "write no page (`report` can make it at any time)", dest="html", action="store_false")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -126,40 +126,40 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     _add_engine(parser.add_argument_group("engine (docs/scale.md; free to change on resume)"))
     add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
-    add(parser, "--no-color", "show no colours (as NO_COLOR in the environment does)", action="store_true")
-    words = "take the replies that this run (name or folder) has saved for the same requests, at temperature 0"
+    add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
+    words = "use the replies that this run (name or folder) has saved for the same requests, at temperature 0"
     add(parser, "--reuse RUN", words, type=filled)
-    words = "send figures and files of each run that has ended to this tracker; its own variables say where"
+    words = "send figures and files of each finished run to this tracker; its own variables say where"
     add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "accept that this field of an earlier run differs; may be repeated"
     add(parser, "--allow FIELD", words, action="append", default=[])
 
 
 def _add_endpoint(group: argparse._ArgumentGroup) -> None:
-    words = "address of the endpoint, to its /v1; may be repeated, for several servers of the same model"
+    words = "address of the endpoint, including its /v1; may be repeated, for several servers of the same model"
     add(group, "--api-url --api_url --base-url URL", words, type=filled, action="append")
-    add(group, "--api-key --api_key KEY", "shown in the process list: better a file or a variable")
+    add(group, "--api-key --api_key KEY", "visible in the process list: better use a file or a variable")
     add(group, "--api-key-file FILE", "a file that holds the key", type=Path)
-    add(group, "--provider NAME", "one of the providers file (docs/providers.md)", type=filled)
+    add(group, "--provider NAME", "a provider in the providers file (docs/providers.md)", type=filled)
     words = "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)"
     add(group, "--providers FILE", words, type=Path)
-    words = "one more header for every request; may be repeated"
+    words = "additional header for every request; may be repeated"
     add(group, "--extra-header NAME:VALUE", words, type=header, action="append", default=[])
     add(group, "--ca-file FILE", "certificates to trust in addition to the system's", type=ca_file)
 
 
 def _add_tuning(group: argparse._ArgumentGroup) -> None:
     """Add an option for each field of `Tuning`, under the field's name."""
-    words = f"most requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
+    words = f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
     add(group, "--concurrency N", words, type=concurrency_value)
     words = f"where auto starts (default: what it learned, or {defaults.AUTO_START})"
     add(group, "--auto-start N", words, dest="start", type=requests)
     add(group, "--auto-floor N", f"lower limit of auto (default: {defaults.AUTO_FLOOR})", dest="floor", type=requests)
     words = f"upper limit of auto (default: {defaults.AUTO_CEILING})"
     add(group, "--auto-ceiling N", words, dest="ceiling", type=requests)
-    add(group, "--rpm N", "most requests per minute", type=positive_float)
-    add(group, "--tpm N", "most tokens per minute, prompts and completions", type=positive_float)
-    add(group, "--timeout S", f"seconds for one whole reply (default: {defaults.TIMEOUT_SECONDS:g})", type=seconds)
+    add(group, "--rpm N", "maximum requests per minute", type=positive_float)
+    add(group, "--tpm N", "maximum tokens per minute, prompts and completions", type=positive_float)
+    add(group, "--timeout S", f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})", type=seconds)
     words = f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})"
     add(group, "--stall-timeout S", words, dest="stall", type=seconds)
     add(
@@ -174,11 +174,11 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--max-outage S", words, type=seconds)
     words = "seconds to wait for the first answer of an endpoint that is still loading (default: 0)"
     add(group, "--wait S", words, type=seconds_or_none)
-    words = "send what takes N times the 99th percentile, such as 3, a second time; can pay twice (default: 0, never)"
+    words = "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)"
     add(group, "--hedge N", words, type=hedge)
-    words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens); all runs of this command together"
+    words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
     add(group, "--budget AMOUNT", words, type=budget)
-    words = "send requests by the provider's Batch API, in waves: within a day, for half the price at most providers"
+    words = "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
     add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
@@ -187,14 +187,14 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
 def _add_engine(group: argparse._ArgumentGroup) -> None:
     engines = (defaults.LOCAL, defaults.RAY)
     add(group, "--engine", "what plays users (default: local, this process)", choices=engines, default=engines[0])
-    words = "a Ray cluster that runs already, such as `auto` or HOST:6379 (default: one on this machine alone)"
+    words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"
     add(group, "--ray-address ADDR", words, type=filled)
     add(group, "--workers N", "worker processes (default: one for each free CPU)", type=whole(1, WORKERS_MOST))
     words = "serve metrics for Prometheus at http://127.0.0.1:N/metrics"
     add(group, "--metrics-port N", words, type=whole(1, PORT_MOST))
-    words = "send OpenTelemetry spans of users and requests, without their texts, as the variables OTEL_* say"
+    words = "send OpenTelemetry spans of users and requests, without their texts, configured by OTEL_* variables"
     add(group, "--otel", words, action="store_true")
-    words = "milliseconds between two exchanges with a worker (default: by the latency)"
+    words = "milliseconds between two exchanges with a worker (default: follows the latency)"
     add(group, "--turn MS", words, type=_number(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000"))
 
 

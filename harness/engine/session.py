@@ -422,11 +422,13 @@ def _play(
 
 
 def _tracing(console: Console) -> AbstractContextManager[Tracer]:
-    """Return what sends spans while it is open. Raise `BadInput` if it is not installed."""
+    """Return what sends spans while it is open. Raise `BadInput` if it is not installed, or refuses its variables."""
     try:
         from harness.engine.tracing import tracing  # an extra package
     except ModuleNotFoundError as error:
         raise BadInput(f'--otel needs the package {error.name}: pip install "behavior-harness[otel]"') from None
+    except ValueError as error:  # limits of spans are read at the first import
+        raise BadInput(f"--otel: the variables OTEL_* cannot be used: {error}") from None
     return tracing(lambda words: console.print(words, **PLAIN))
 
 

@@ -72,13 +72,18 @@ def tracing(warn: Callable[[str], None], flush: float = FLUSH_SECONDS) -> Iterat
         yield tracer
     finally:
         tracer.close()
-        last = Thread(target=provider.shutdown, daemon=True)
+        last = Thread(target=_end, args=(provider, silence), daemon=True)
         last.start()
         last.join(flush)
         if last.is_alive():
             silence.warn()
-        else:
-            silence.end()
+
+
+def _end(provider: TracerProvider, silence: _Silence) -> None:
+    try:
+        provider.shutdown()
+    finally:
+        silence.end()
 
 
 def _check(environ: Mapping[str, str]) -> None:
@@ -99,15 +104,23 @@ def _resource() -> Resource:
 
 
 class _Silence(logging.Handler):
-    """Replaces OpenTelemetry's log, which would write over the display, by one warning."""
+    """Replaces OpenTelemetry's log, which would write over the display, by one warning.
+
+    Several may be open at once, one of each command of this process: the log is as it was when the last one ends.
+    """
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self._warn = warn
         self._warned = False
         self._log = logging.getLogger("opentelemetry")
-        self._propagates, self._log.propagate = self._log.propagate, False
+        first = next(self._open(), None)
+        self._propagates: bool = first._propagates if first else self._log.propagate
+        self._log.propagate = False
         self._log.addHandler(self)
+
+    def _open(self) -> Iterator[_Silence]:
+        return (handler for handler in self._log.handlers if isinstance(handler, _Silence))
 
     def emit(self, record: logging.LogRecord) -> None:
         self.warn()
@@ -119,7 +132,8 @@ class _Silence(logging.Handler):
 
     def end(self) -> None:
         self._log.removeHandler(self)
-        self._log.propagate = self._propagates
+        if not any(self._open()):
+            self._log.propagate = self._propagates
 
 
 class Tracer:
@@ -127,16 +141,17 @@ class Tracer:
 
     def __init__(self, tracer: OtelTracer) -> None:
         self._tracer = tracer
-        self._runs: list[_RunTrace] = []
+        self._runs: dict[Run, _RunTrace] = {}
 
     def player(self, name: str, found: Found | None, runs: Sequence[Run], play: Player) -> Player:
-        """Return a player of a plan's users that makes their spans; the spans of its runs begin. `name` is the plan's,
-        `found` its endpoint, None for the embedded one."""
-        traces = {run: self._run(name, found, run) for run in runs}
-        self._runs += traces.values()
+        """Return a player of a plan's users that makes their spans; the spans of its runs begin, or go on after an
+        estimate. `name` is the plan's, `found` its endpoint, None for the embedded one."""
+        for run in runs:
+            if run not in self._runs:
+                self._runs[run] = self._run(name, found, run)
 
         async def traced(user: User) -> Ended:
-            return await traces[user.run].play(user, play)
+            return await self._runs[user.run].play(user, play)
 
         return traced
 
@@ -148,7 +163,7 @@ class Tracer:
         return _RunTrace(self._tracer, run, span, f"user {benchmark}", shared, _endpoint(found))
 
     def close(self) -> None:
-        for run in self._runs:
+        for run in self._runs.values():
             run.end()
 
 

@@ -107,6 +107,7 @@ class RunStore:
         """Repair and open the journal of the run's batches; it is closed with the other logs."""
         log.repair(self.files.batches, self._disk)
         self._logs.append(log.AppendLog(self.files.batches, self._disk))
+        self._sync_logs()  # as in `open_logs`
         sync_folder(self.files.folder, self._disk)
         return BatchJournal(self._logs[-1], self._clock)
 
@@ -134,6 +135,7 @@ class RunStore:
         for path in paths:
             self._logs.append(log.AppendLog(path, self._disk))
         self._results, self._responses, self._failures, self._events = self._logs
+        self._sync_logs()  # what a dead process left may be in the kernel alone, and is now built on
         sync_folder(files.folder, self._disk)
         self._results_at = self._find_done(index)
         self._saved = self._find_responses(index, self.done)
@@ -243,9 +245,12 @@ class RunStore:
     def sync(self) -> None:
         """Wait until all that was appended is on the disk; for a thread of its own."""
         began, lines, users = self._clock(), self._appended_lines, self._appended_users
+        self._sync_logs()
+        self._synced_at, self._synced_lines, self._synced_users = began, lines, users
+
+    def _sync_logs(self) -> None:
         for opened in self._logs:
             opened.sync()
-        self._synced_at, self._synced_lines, self._synced_users = began, lines, users
 
     def unsynced(self) -> tuple[int, float]:
         """Return the users whose records no sync has covered, and the seconds since all saved data was on the disk."""

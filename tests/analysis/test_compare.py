@@ -1,4 +1,4 @@
-"""`compare` as a user calls it: verdicts on baselines, what is told before any number, folders of every kind."""
+"""`compare` as a user calls it: verdicts on baselines, what is shown before any number, folders of every kind."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_a_folder_may_stand_for_a_name(own: Path, tmp_path: Path, capsys: Told) 
 
 
 def test_runs_without_common_users_are_refused(own: Path, capsys: Told) -> None:
-    """No results yet, other users, other tasks: each is told as what it is."""
+    """No results yet, other users, other tasks: each is reported as what it is."""
     weibo = ("recency", "random-1", "--platform", "weibo")
 
     def renamed(record: JSON) -> None:

@@ -102,7 +102,7 @@ def write(results: Path, run: str, changes: Mapping[str, Any] | None = None, /, 
 def scored(
     run: str, value: float | None = 0.5, *, subset: str = "weibo", metric: str = "Recall", **more: Any
 ) -> Scored:
-    """What was read of a report with one metric; complete unless told otherwise. Its answers keep the rules."""
+    """What was read of a report with one metric; complete unless stated otherwise. Its answers keep the rules."""
     benchmark = "dailymobility" if subset == "beijing" else "streamprofile"
     facts: dict[str, Any] = {"prompt": "own", "prompt_version": "1", "tasks": subset, "complete": True}
     facts |= {"ablations": (), "sampling": ()} | more

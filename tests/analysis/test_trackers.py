@@ -20,7 +20,7 @@ import pytest
 from harness.analysis.exports import trackers
 from harness.analysis.saved_runs import SavedRun
 from harness.api import load_run
-from harness.cli import main
+from harness.cli import INTERRUPTED, main
 from harness.defaults import TRACKERS
 from harness.store.manifest import Manifest
 from tests.commands.test_commands import write_tasks
@@ -60,6 +60,7 @@ def library(name: str, monkeypatch: pytest.MonkeyPatch) -> Library:
     """One tracker's library in the place of the real one."""
     made: Library = {"wandb": Wandb, "mlflow": Mlflow}[name]()
     monkeypatch.setitem(sys.modules, name, cast(ModuleType, made))
+    monkeypatch.setenv(trackers.UNPRINTED, "")  # as it was, once the test has ended
     return made
 
 
@@ -191,6 +192,40 @@ def test_sending_twice_changes_one_entry(name: str, library: Library, finished: 
         assert len(kept.history["Precision"]) == 1 and len(kept.history["Recall"]) == 2
 
 
+def test_mlflow_prints_no_address_and_stdout_stays(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+) -> None:
+    """The address may have a password; whatever another thread prints meanwhile arrives."""
+    monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
+    monkeypatch.setenv(trackers.UNPRINTED, "")
+    trackers.send(saved(finished / "recency"), "mlflow")
+    assert library.printed_to == [sys.stdout] and not capsys.readouterr().out
+
+
+def test_run_of_wandb_is_finished_as_failed_where_its_upload_fails(
+    finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
+) -> None:
+    """Without W&B's own context manager, which prints a traceback: one line."""
+    monkeypatch.setitem(sys.modules, "wandb", library := Wandb())  # type: ignore[arg-type]
+    library.upload_error = OSError("disk full")
+    export(finished, "recency", "--format", "wandb", code=3)
+    assert library.ended == [1] and len(capsys.readouterr().err.splitlines()) == 1
+    library.upload_error = None
+    export(finished, "recency", "--format", "wandb")
+    assert library.ended == [1, 0]
+
+
+def test_entry_of_mlflow_that_got_nothing_else_is_found_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is lost once it has made the entry does not lead to a second one."""
+    monkeypatch.setitem(sys.modules, "mlflow", library := Mlflow())  # type: ignore[arg-type]
+    monkeypatch.setenv(trackers.UNPRINTED, "")
+    library.error_of_tags = OSError("gone")
+    export(finished, "recency", "--format", "mlflow", code=3)
+    library.error_of_tags = None
+    export(finished, "recency", "--format", "mlflow")
+    assert only(library).times == 2 and only(library).figures
+
+
 def test_mlflow_refuses_two_figures_of_one_name() -> None:
     """A figure never takes the place of another."""
     assert trackers._allowed({"F1^NS (cut)": 1.0, "中文/ci95_low": None}) == {"F1_NS cut": 1.0, "中文/ci95_low": None}
@@ -281,6 +316,19 @@ def test_tracker_that_fails_changes_nothing_of_a_run(
     library.error = None
     assert main(command) == 0
     assert [kept.figures["coverage/complete"] for kept in library.entries.values()] == [1.0, 1.0]
+
+
+def test_interrupt_while_a_run_is_sent_shows_how_to_send_it(
+    name: str, library: Library, endpoint: Any, capsys: Streams
+) -> None:
+    """The command ends as any that is interrupted; the run is complete."""
+    library.error = KeyboardInterrupt()
+    folder = endpoint.execute("run", "--track", name, code=INTERRUPTED)
+    line = capsys.readouterr().err.splitlines()[0]
+    assert saved(folder).manifest.state == "complete" and not library.entries
+    library.error = None
+    assert main(line.partition("later: harness ")[2].split()) == 0
+    assert only(library).figures["coverage/complete"] == 1.0
 
 
 @pytest.mark.parametrize("found", [None, ModuleType("folder")], ids=["none", "folder"])

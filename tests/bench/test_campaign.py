@@ -62,7 +62,7 @@ def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Pat
 @pytest.mark.slow
 def test_every_kind_of_run_is_struck(folder: Path) -> None:
     """The same over platforms and models at once, plans and an agent, streams and whole replies, both durabilities."""
-    blows = planned(20, random.Random(2))
+    blows = planned(10, random.Random(2))
     found = conduct(folder, SUBJECTS, blows, workers=2, pause=2.0, life=1.0, seed=2)
     assert not found.findings, told(found, 0.0)
 
@@ -165,7 +165,7 @@ def test_moment_at_a_write_comes_with_the_change_and_not_before(tmp_path: Path) 
 
 
 def test_process_that_ends_by_itself_was_not_struck(tmp_path: Path) -> None:
-    """Its own exit code is told, with what it said on both streams."""
+    """Its own exit code is reported, with what it said on both streams."""
     command = [sys.executable, "-c", "import sys; print('a'); sys.exit('b')"]
     life = live(command, KILL, Moment(60.0), Manner(0.0), tmp_path, tmp_path / "said")
     assert (life.code, life.struck, life.hung, sorted(life.said.split())) == (1, False, False, ["a", "b"])

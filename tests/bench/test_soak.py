@@ -52,7 +52,7 @@ def looks(count: int, growth: float) -> list[Sample]:
 
 
 def test_slope_of_a_straight_line_is_its_own() -> None:
-    """Growth is told in ten minutes; without noise the interval has no width."""
+    """Growth is reported in ten minutes; without noise the interval has no width."""
     seconds = [EVERY * n for n in range(100)]
     found = trend(seconds, [7 + 3 * at / 600 for at in seconds])
     assert found is not None
@@ -153,7 +153,7 @@ def test_file_that_grows_is_read_from_where_it_was_left(tmp_path: Path) -> None:
 
 
 def test_run_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
-    """Its exit code and its last words are told, not slopes of what came before."""
+    """Its exit code and its last words are reported, not slopes of what came before."""
     (tmp_path / "display").write_text("harness: no file left", encoding="utf-8")
     with (
         subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(4)"]) as process,

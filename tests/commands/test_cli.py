@@ -349,7 +349,7 @@ def test_manifest_may_lack_what_nobody_relies_on(field: str, results: Path) -> N
 
 @pytest.mark.parametrize("command", ["status", "verify", "reeval", "resume"])
 def test_one_spoilt_manifest_keeps_no_other_run_from_its_turn(command: str, results: Path, capsys: Told) -> None:
-    """It is told in one sentence, the other run is worked on, and the exit code says that not all was well."""
+    """It is reported in one sentence, the other run is worked on, and the exit code says that not all was well."""
     shutil.copytree(results / "whole", results / "bad")
     changed(results / "whole" / "run_weibo.json", "state", "incomplete")
     changed(results / "bad" / "run_weibo.json", "provenance", {})
@@ -384,7 +384,7 @@ def test_run_that_cannot_be_read_keeps_no_other_from_the_table(results: Path, ca
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"coverage": {"complete": true}, "metrics": []}'])
 def test_one_spoilt_report_keeps_no_other_from_the_tables(content: bytes, results: Path, capsys: Told) -> None:
-    """It is told, left out, and the exit code is that of a bad input."""
+    """It is reported, left out, and the exit code is that of a bad input."""
     (results / "bad").mkdir()
     (results / "bad" / "eval_report_weibo.json").write_bytes(content)
     assert main(["stats", "--json", "--results-dir", str(results)]) == 2
@@ -640,7 +640,7 @@ def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, caps
 
 
 def test_archive_can_be_looked_at_and_proven(results: Path, capsys: Told) -> None:
-    """Folders that cannot be written are read without a lock, which is told, and proven nevertheless."""
+    """Folders that cannot be written are read without a lock, which is reported, and proven nevertheless."""
     shutil.rmtree(results / ".index")
     with read_only(results):
         assert main(["status", "--results-dir", str(results)]) == 0
@@ -777,7 +777,7 @@ def test_score_that_no_memory_is_left_for_is_one_sentence_and_can_be_made_later(
 def test_page_that_no_memory_is_left_for_changes_no_run(
     lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
-    """A run's page is made last, and is told as any that cannot be made."""
+    """A run's page is made last, and is reported as any that cannot be made."""
     monkeypatch.setattr(pages, "write_page", lacking)
     assert run(tasks, tmp_path, "--name", "whole") == 0
     [told] = capsys.readouterr().err.splitlines()

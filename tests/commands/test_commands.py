@@ -73,6 +73,7 @@ def test_run_scores_every_user_and_says_so_when_called_again(
     assert (tmp_path / "out/recency" / RESULTS).stat() == before
 
 
+@pytest.mark.slow
 def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Path) -> None:
     """Without a platform all five are run; `verify` finds each of them sound."""
     out = ["--results-dir", str(tmp_path)]
@@ -83,10 +84,11 @@ def test_demo_runs_all_five_platforms_in_one_schedule_and_verifies(tmp_path: Pat
     assert main(["verify", *out]) == 0
 
 
+@pytest.mark.slow
 def test_recency_beats_random_with_intervals_apart(tmp_path: Path) -> None:
     """On the shipped sample, the baseline that reads the posts is above chance in what the posts tell."""
     for model in ("baseline/recency", "baseline/random"):
-        assert main(["run", "--model", model, "--demo", "--results-dir", str(tmp_path)]) == 0
+        assert main(["run", "--model", model, "--demo", "--no-html", "--results-dir", str(tmp_path)]) == 0
     for subset in ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban"):
         recency, random = (report(tmp_path, name, subset)["metrics"] for name in ("recency", "random"))
         for metric in ("Recall", "Recall_Stability"):
@@ -355,7 +357,7 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
 
 
 def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks: Path, tmp_path: Path) -> None:
-    """Bare NaN is read, metrics are measured anew, both kinds of `Error:` are told apart."""
+    """Bare NaN is read, metrics are measured anew, both kinds of `Error:` are distinguished."""
     made = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]]
     reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
     lines = []
@@ -699,7 +701,7 @@ def test_restart_that_would_leave_two_configurations_moves_nothing(
 def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A share is marked as a run that fails is, an ablation is named, and a run without answers is told below."""
+    """A share is marked as a run that fails is, an ablation is named, and a run without answers is reported below."""
     out = tmp_path / "out"
     run(tasks, out, "--name", "part", "--ratio", "0.5")
     run(tasks, out, "--name", "ablation", "--no-persona")

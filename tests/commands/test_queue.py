@@ -311,7 +311,7 @@ def test_provider_that_is_none_is_named_where_there_is_no_endpoint(
 def test_model_that_looks_like_a_provider_and_its_model_is_told_once_and_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name with a colon may be the endpoint's own, so the run goes on; one that looks like no slip is not told."""
+    """A name with a colon may be the endpoint's own, so the run goes on; one like no slip is not reported."""
     with serving(baseline) as server:
         monkeypatch.setenv("LLM_API_BASE", server.url)
         assert run(tmp_path / "results", "--model", "goood:baseline/recency", "--model", "qwen3:8b", users=0.05) == 0

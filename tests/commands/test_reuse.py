@@ -203,7 +203,7 @@ def test_replies_without_the_schema_do_not_stand_for_replies_with_it(case: Case)
 
 
 def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> None:
-    """The first answer and each answer to a repeated request are told apart."""
+    """The first answer and each answer to a repeated request are distinguished."""
     case.server.script = lambda body: (200, completion("没有"))
     assert case.run("first", "--limit", "1") == 0
     assert case.run("second", "--limit", "1", "--reuse", "first") == 0

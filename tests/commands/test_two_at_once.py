@@ -103,7 +103,7 @@ def wait_for(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def holding(tasks: Path, results: Path) -> Iterator[Running]:
-    """Answers some requests at once, the others when told to."""
+    """Answers some requests at once, the others when asked to."""
     go, answered, waiting = threading.Event(), iter(range(5)), threading.Semaphore(0)
 
     def script(request: dict[str, Any]) -> tuple[int, bytes]:

@@ -45,7 +45,7 @@ def test_the_providers_that_researchers_use_ship() -> None:
 
 
 def test_servers_of_ones_own_are_on_loopback_and_need_no_key() -> None:
-    """Their variables name another address, and one that is not told a key is asked without one."""
+    """Their variables name another address, and one that is given no key is asked without one."""
     found = providers.shipped().providers
     for name in LOCAL:
         one = found[name]

@@ -19,7 +19,7 @@ RUN = ("run", *MODEL, "--platform", "weibo")
 
 
 class Commands:
-    """Calls the command and looks at what it leaves: `said` is what the last call told on both streams."""
+    """Calls the command and looks at what it leaves: `said` is what the last call wrote to both streams."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._folder = folder

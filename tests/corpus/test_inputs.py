@@ -176,7 +176,7 @@ def test_bad_data_of_a_city_is_refused(command: Commands, name: str, cases: Iter
 
 @pytest.mark.parametrize("name", ["profiles.json", "beijing.pb", mobility.RADII])
 def test_what_is_no_file_is_refused_in_a_city(command: Commands, name: str) -> None:
-    """A folder, a pipe or a dead link in place of any of the data is told at once."""
+    """A folder, a pipe or a dead link in place of any of the data is reported at once."""
     put_city()
     refuses_what_is_no_file(command, DATA / name, *MOBILITY)
 
@@ -248,7 +248,7 @@ def test_a_bad_file_of_settings_is_refused(
     ids=lambda value: value if type(value) is str else "",
 )
 def test_what_is_no_file_is_refused_as_settings(command: Commands, name: str, words: tuple[str, ...]) -> None:
-    """A folder, a pipe or a dead link that an option names is told at once."""
+    """A folder, a pipe or a dead link that an option names is reported at once."""
     put(TASKS, tasks.GOOD)
     put_city()
     refuses_what_is_no_file(command, Path(name), *words, name)

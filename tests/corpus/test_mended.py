@@ -24,7 +24,7 @@ NO_JSON = b'%b,"crc":"%08x"}\n' % (PAYLOAD, crc32(PAYLOAD))
 
 @pytest.mark.parametrize("path", [RESULTS, RESPONSES, FAILURES], ids=lambda path: path.name)
 def test_a_line_that_is_no_json_for_all_its_checksum_stops_nothing(command: Commands, path: Path) -> None:
-    """It is passed over and told by `verify`, and a run goes on to the same results; they leave it in a copy."""
+    """It is passed over and reported by `verify`, and a run goes on to the same results; they leave it in a copy."""
     put(TASKS, b"".join(generate("weibo", 3, 5, 2.0)))
     assert command(*RUN) == 0, command.said
     whole = RESULTS.read_bytes()

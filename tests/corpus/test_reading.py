@@ -22,7 +22,7 @@ from harness.store.log import seal, unseal
 from tests.corpus.command import Commands, put, tree
 from tests.corpus.values import put as changed
 
-CASES = 25
+CASES = 15
 """Of each file; there are thousands."""
 
 VALUES: tuple[Any, ...] = (..., None, True, -1, 0, 0.5, 2**62, 1e308, "", "x", "猫" * 2000, "\x1b[2J\n<b>", [], {})
@@ -51,18 +51,18 @@ class Kind:
             assert command("run", *self.options, "--model", model) == 0, command.said
 
     def commands(self) -> Iterator[tuple[str, ...]]:
-        """The last two write, and so come last."""
+        """Only the last three write into the runs. What reads one run alone reads the one that is written into."""
         one, other = (model.removeprefix("baseline/") for model in self.models)
-        yield from (("status",), ("verify",), ("verify", "--without-tasks"), ("report",))
-        yield ("report", "--name", one, "--users", "all", "--with-posts")
+        named = ("--name", one)
+        yield from (("status",), ("verify", *named), ("verify", "--without-tasks"), ("report",))
+        yield ("report", *named, "--users", "all", "--with-posts")
         yield from (("stats", "--format", "csv"), ("stats", "--json"), ("compare", one, other, "--resamples", "1000"))
-        yield from (("reeval",), ("reeval", "--reparse"), ("resume",))
+        yield from (("reeval", *named), ("reeval", *named, "--reparse", "--no-html"), ("resume",))
 
 
-KINDS = (
-    Kind("weibo", ("--platform", "weibo"), ("baseline/random", "baseline/recency")),
-    Kind("beijing", ("dailymobility",), ("baseline/commuter", "baseline/random-day")),
-)
+WEIBO = Kind("weibo", ("--platform", "weibo"), ("baseline/random", "baseline/recency"))
+BEIJING = Kind("beijing", ("dailymobility",), ("baseline/commuter", "baseline/random-day"))
+KINDS = (WEIBO, BEIJING)
 FILES = ("inference_results_{}.jsonl", "responses_{}.jsonl", "run_{}.json", "eval_report_{}.json")
 
 
@@ -76,13 +76,17 @@ def places(data: Any, above: str = "") -> Iterator[str]:
 
 
 def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """A file with one value odd, of lines the first, under a right checksum; with words for what was done."""
+    """A file with one value odd, of lines the first, under a right checksum; with words for what was done.
+
+    A manifest lacks each of its fields in turn, those that all benchmarks have only in the first one's run.
+    """
     whole = path.read_bytes()
     first, _, others = whole.partition(b"\n")
     document = unseal(first) if path.suffix == ".jsonl" else orjson.loads(whole)
     known = list(places(document))
     drawn = [(rng.choice(known), rng.choice(VALUES)) for _ in range(CASES)]
-    lacking = [(place, ...) for place in known] if path.name.startswith("run_") else []
+    whose = {"run_weibo.json": "", "run_beijing.json": "identity."}.get(path.name)
+    lacking = [] if whose is None else [(place, ...) for place in known if place.startswith(whose)]
     for place, value in [*lacking, *drawn]:
         try:
             made = changed(document, place, value)
@@ -94,7 +98,7 @@ def odd(path: Path, rng: random.Random) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.subset)
 @pytest.mark.parametrize("name", FILES)
-def test_an_odd_value_anywhere_is_told_or_harms_nothing(command: Commands, kind: Kind, name: str) -> None:
+def test_an_odd_value_anywhere_is_refused_or_harms_nothing(command: Commands, kind: Kind, name: str) -> None:
     """No traceback, no defect, and no sentence longer than a screen, whichever command meets it."""
     kind.make(command)
     shutil.copytree("results", "kept")
@@ -108,17 +112,14 @@ def test_an_odd_value_anywhere_is_told_or_harms_nothing(command: Commands, kind:
         for words in kind.commands():
             code = command(*words)
             assert code in (0, 1, 2, 4), (what, words, command.said)
-            told = [line for line in command.said.splitlines() if line.startswith("harness: ")]
-            assert all(len(line) < 2100 and "\x1b" not in line for line in told), (what, words)
+            errors = [line for line in command.said.splitlines() if line.startswith("harness: ")]
+            assert all(len(line) < 2100 and "\x1b" not in line for line in errors), (what, words)
             assert "Warning" not in command.said, (what, words, command.said)
         shutil.rmtree("results")
         shutil.copytree("kept", "results")
 
 
 # Each of these had another end once
-
-
-WEIBO, BEIJING = KINDS
 
 
 def first_line(path: Path, place: str, value: Any, every: bool = False) -> None:
@@ -228,7 +229,7 @@ def test_a_response_of_another_shape_takes_no_page_away(command: Commands, kind:
         assert command("report", "--name", kind.folder.name, "--users", "all") == 0, command.said
 
 
-def test_counts_that_no_endpoint_tells_overflow_nothing(command: Commands) -> None:
+def test_counts_that_no_endpoint_sends_overflow_nothing(command: Commands) -> None:
     """A response that says so is none of ours, and is requested again."""
     WEIBO.make(command)
     first_line(WEIBO.folder / "responses_weibo.jsonl", "completion.prompt_tokens", 2**63, every=True)
@@ -298,7 +299,7 @@ def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command: Commands, nam
 
 
 @pytest.mark.parametrize("name", ["random", "recency"])
-def test_a_folder_whose_name_is_no_text_is_told_and_keeps_no_other_out(command: Commands, name: str) -> None:
+def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(command: Commands, name: str) -> None:
     """Manifests and reports hold text: another name helps."""
     WEIBO.make(command)
     os.rename(os.fsencode(f"results/{name}"), b"results/\xff\xfe")
@@ -308,7 +309,7 @@ def test_a_folder_whose_name_is_no_text_is_told_and_keeps_no_other_out(command: 
         assert command(*words, "--name", "recency" if name == "random" else "random") == 0, command.said
 
 
-def test_a_prompt_that_cannot_be_read_is_told(command: Commands) -> None:
+def test_a_prompt_that_cannot_be_read_is_named(command: Commands) -> None:
     """As on a disk that fails."""
     WEIBO.make(command)
     prompt = WEIBO.folder / "prompt_own.txt"

@@ -187,7 +187,7 @@ def test_retry_after_is_never_undercut_nor_does_it_hurry(asked: float) -> None:
 
 
 def test_those_told_the_same_time_do_not_come_back_together() -> None:
-    """A hundred requests that were told 30 s are spread out behind it."""
+    """A hundred requests that must wait 30 s are spread out behind it."""
     rng = random.Random(7)
     waits = [full_jitter(6, 30.0, rng) for _ in range(100)]
     assert len(set(waits)) == 100
@@ -204,7 +204,7 @@ async def test_retry_after_is_obeyed_in_a_call() -> None:
 
 @pytest.mark.anyio
 async def test_no_slot_is_held_while_backing_off() -> None:
-    """During each pause the slot is free, and the display is told that one request backs off."""
+    """During each pause the slot is free, and the display shows that one request backs off."""
     stage = Stage([BUSY, BUSY, GOOD])
     await stage.call()
     assert stage.held_in_pauses == [0, 0]
@@ -276,7 +276,7 @@ async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, be
     "error", [UNKNOWN_MODEL, NO_QUOTA, WRONG_KEY, UNKNOWN_PATH], ids=["model", "quota", "key", "path"]
 )
 async def test_endpoint_that_stops_the_run_is_sent_nothing_more(error: HarnessError) -> None:
-    """Whoever waits for the slot of the request that was told so does not get it."""
+    """Whoever waits for the slot of the request with that reason does not get it."""
     stage = Stage([error])
 
     async def stopped() -> None:

@@ -661,7 +661,7 @@ async def test_reply_that_is_too_large_is_left_before_memory_is(
 
 @pytest.mark.anyio
 async def test_reply_up_to_the_limit_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In as many pieces as it may come, with and without its length told."""
+    """In as many pieces as it may come, with and without its length."""
     monkeypatch.setattr(client_module, "LARGEST_REPLY", MEGABYTE)
     body = GOOD + b" " * (MEGABYTE - len(GOOD))
     for reply in (http(200, body), b"HTTP/1.1 200 OK\r\n\r\n" + body):

@@ -133,7 +133,7 @@ def test_no_proxy_holds_names_domains_ports_addresses_and_blocks(
 def test_proxy_that_cannot_be_used_is_bad_input_naming_the_variable(
     name: str, proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistyped one is told at once, and not as a fault of the endpoint; its password is not repeated."""
+    """A mistyped one is reported at once, and not as a fault of the endpoint; its password is not repeated."""
     monkeypatch.setenv(name, proxy)
     with pytest.raises(BadInput, match=f"the proxy in {name}") as caught:
         Client(Address("http://model.invalid/v1"), timeout=1.0, connections=1)

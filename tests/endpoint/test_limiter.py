@@ -30,7 +30,7 @@ async def settle(turns: int = 4) -> None:
 
 
 class Crowd:
-    """Tasks that take a slot and note it, until they are told to give it back."""
+    """Tasks that take a slot and note it, until they are asked to give it back."""
 
     def __init__(self, limiter: Limiter) -> None:
         self.limiter = limiter
@@ -464,7 +464,7 @@ def test_reason_is_told_only_while_somebody_waits() -> None:
 
 
 class Noting:
-    """A control that writes down what it is told."""
+    """A control that writes down what it gets."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

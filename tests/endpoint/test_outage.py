@@ -23,7 +23,7 @@ from tests.support import virtual
 
 
 def failing(outage: Outage, at: float, failures: int = FAILURES, users: int = USERS) -> bool:
-    """So many failures at one time, spread over so many users; what the last one is told."""
+    """So many failures at one time, spread over so many users; what the last one gets."""
     return [outage.failed(at, str(number % users)) for number in range(failures)][-1]
 
 
@@ -189,7 +189,7 @@ def test_end_of_an_outage_wakes_who_backs_off() -> None:
 
 
 def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for() -> None:
-    """Seven were told to come back after ten minutes, and do."""
+    """Seven were asked to come back after ten minutes, and do."""
 
     def down(user: str, now: float) -> TransportFault | None:
         if not 10.0 <= now < 70.0:
@@ -202,7 +202,7 @@ def test_end_of_an_outage_leaves_the_pauses_that_the_endpoint_asked_for() -> Non
 
 
 def test_during_an_outage_single_probes_go_out_further_and_further_apart() -> None:
-    """From its declaration 20 s after the last success on; and the display is told for how long and why."""
+    """From its declaration 20 s after the last success on; and the display shows for how long and why."""
     seen: list[tuple[int, str | None, float]] = []
 
     def looking(user: str, now: float) -> TransportFault | None:

@@ -371,7 +371,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_what_is_refused_is_sent_again_at_once_and_learned_for_everybody() -> None:
-    """Two sends for the first request, one for each later; the quirk is told with the endpoint's own words."""
+    """Two sends for the first request, one for each later; the quirk is reported with the endpoint's own words."""
     heard, endpoint = Hearing(), Endpoint((has("temperature"), unsupported("temperature")))
     sender = Adapted(endpoint, on_learned=heard)
 
@@ -485,7 +485,7 @@ class Gate(Endpoint):
 
 
 def test_hundreds_that_are_refused_at_once_learn_side_by_side() -> None:
-    """Nobody waits for another's reply, each is sent once more, and what all have learned is told once."""
+    """Nobody waits for another's reply, each is sent once more, and what all have learned is reported once."""
     heard, requests = Hearing(), 200
 
     async def main() -> Gate:

@@ -220,7 +220,7 @@ def test_retries_count_as_requests() -> None:
 
 
 def test_usage_that_is_less_than_reserved_lets_the_next_go_at_once() -> None:
-    """Six requests that reserve all of the bucket, one slot: each goes when the one before has told what it used."""
+    """Six requests that reserve all of the bucket, one slot: each goes when the one before has reported its use."""
     endpoint = Endpoint(0.5, lambda number: Completion("好", prompt_tokens=10, completion_tokens=10))
     calls(endpoint, lambda: Rates(None, 6000.0, 0.0), users=6, slots=1, body=b"x" * 3000)
     assert endpoint.times == pytest.approx([0.5 * number for number in range(6)])

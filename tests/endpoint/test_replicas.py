@@ -51,7 +51,7 @@ def stopped() -> HarnessError:
 
 @dataclass
 class Server:
-    """Answers after `latency` virtual seconds, so many at once as `lanes` allow; refuses or fails as it is told to."""
+    """Answers after `latency` virtual seconds, so many at once as `lanes` allow; refuses or fails as it is set to."""
 
     name: str
     latency: float = 1.0
@@ -91,7 +91,7 @@ class Server:
 
 
 class Pair:
-    """Two servers behind `Replicas`, and what was told of them."""
+    """Two servers behind `Replicas`, and what was reported of them."""
 
     def __init__(self, a: Server | None = None, b: Server | None = None) -> None:
         self.a, self.b = a or Server("http://a/v1"), b or Server("http://b/v1")
@@ -352,7 +352,7 @@ async def probes(pair: Pair, until: float) -> list[float]:
 
 
 def test_replica_that_takes_no_connection_is_set_aside_at_once_and_probed_until_it_answers() -> None:
-    """One request at a time goes to it, after 1 s, doubling to 30 s; then it is back, and each change is told once."""
+    """One request at a time goes to it, after 1 s, doubling to 30 s; then it is back, each change is reported once."""
 
     async def main() -> None:
         pair = Pair(Server("http://a/v1", fault=refused))
@@ -473,7 +473,7 @@ def test_user_whose_request_failed_is_sent_elsewhere_next() -> None:
 def test_replica_that_will_not_serve_is_set_aside_for_good_and_the_last_one_stops_the_run(
     make: Callable[[], EndpointStopped],
 ) -> None:
-    """The first becomes a fault that is tried again elsewhere, told once; when none is left the error goes up."""
+    """The first becomes a fault that is tried again elsewhere, reported once; when none is left the error goes up."""
 
     async def main() -> None:
         pair = Pair()

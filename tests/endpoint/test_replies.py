@@ -203,7 +203,7 @@ def test_reply_and_stream_agree_on_what_an_index_is(index: Any) -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls", "", "odd", None, 3])
 def test_finish_reason_is_the_endpoints_own_word(reason: Any) -> None:
-    """Length and filter are told by the finish reason, for the benchmark to judge; what is no word is unknown."""
+    """Length and filter are reported by the finish reason, for the benchmark to judge; what is no word is unknown."""
     assert completion(reply({"content": "半"}, reason)).finish_reason == (reason if type(reason) is str else None)
 
 
@@ -847,7 +847,7 @@ PROVIDERS = [
 
 @pytest.mark.parametrize(("provider", "status", "body", "expected"), PROVIDERS)
 def test_each_providers_errors_are_of_the_right_class(provider: str, status: int, body: bytes, expected: Any) -> None:
-    """Rate limit, empty account, filter, length, model and key are told apart in everybody's words."""
+    """Rate limit, empty account, filter, length, model and key are distinguished in everybody's words."""
     try:
         found = completion(body) if status == 200 else settle(status, body, {"Retry-After": "3"})
     except TransportFault as fault:
@@ -945,7 +945,7 @@ def test_body_without_known_words_is_still_shown() -> None:
     ],
 )
 def test_endpoints_words_are_shown_on_one_printable_line(body: bytes, shown: str) -> None:
-    """Each known shape of an error is told with its code first; any other body as it is, and no terminal codes."""
+    """Each known shape of an error is reported with its code first; any other body as it is, and no terminal codes."""
     with pytest.raises(TransportFault) as caught:
         settle(500, body)
     assert caught.value.detail == shown

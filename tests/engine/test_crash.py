@@ -11,18 +11,26 @@ import pytest
 
 from bench.kill_and_resume import campaign
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
+from harness.cli import main
 from harness.store.log import sound_lines
 from tests.support.processes import wait_for_responses
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("durability", "users", "repeats"), [("process", 30, 1), ("power", 30, 1), ("process", 10, 3)])
-def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
-    tmp_path: Path, durability: str, users: int, repeats: int
-) -> None:
-    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again."""
-    found = campaign(4, users, 6.0, concurrency=4, seed=3, folder=tmp_path, durability=durability, repeats=repeats)
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    synthesise(folder, "--users", "20", "--platform", "weibo")
+    return folder
+
+
+def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+    """SIGKILL at random moments: the same results file, and only requests on the wire are asked for again.
+
+    Users are played three times each. Campaigns of all other kinds of runs: tests/bench/test_campaign.py.
+    """
+    found = campaign(4, 10, 6.0, concurrency=4, seed=3, folder=tmp_path, durability="power", repeats=3)
     assert (found.kills, found.identical) == (4, found.runs)
     assert found.extra <= found.allowed
 
@@ -30,10 +38,11 @@ def test_killed_run_ends_byte_identical_and_pays_for_nothing_twice(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 129)]
 )
-def test_signal_stops_cleanly_and_resume_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_signal_stops_cleanly_and_resume_goes_on(
+    tasks: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     """Requests on the wire are answered and saved, the resume command is printed and works, nothing is paid twice."""
-    tasks, results = tmp_path / "tasks", tmp_path / "results"
-    synthesise(tasks, "--users", "20", "--platform", "weibo")
+    results = tmp_path / "results"
     with endpoint("--latency", "0.2") as url:
         options = ("--platform", "weibo", "--concurrency", "4", "--name", "run")
         process = subprocess.Popen(run_command(url, tasks, results, *options), stdout=subprocess.PIPE, text=True)
@@ -48,13 +57,12 @@ def test_signal_stops_cleanly_and_resume_goes_on(tmp_path: Path, number: signal.
         again = [*HARNESS, *command.partition(" -m harness ")[2].split()]
         subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
         assert stats(url)["requests"] == stats(url)["distinct_bodies"]
-    subprocess.run([*HARNESS, "verify", "--results-dir", str(results)], check=True, stdout=subprocess.DEVNULL)
+    assert main(["verify", "--results-dir", str(results)]) == 0
 
 
-def test_second_run_on_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+def test_second_run_on_a_folder_in_use_is_refused(tasks: Path, tmp_path: Path) -> None:
     """One writer: the second says who holds the folder, exits with 4, and changes nothing."""
-    tasks, results = tmp_path / "tasks", tmp_path / "results"
-    synthesise(tasks, "--users", "10", "--platform", "weibo")
+    results = tmp_path / "results"
     with endpoint("--latency", "0.3") as url:
         command = run_command(url, tasks, results, "--platform", "weibo", "--concurrency", "2", "--name", "run")
         first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -68,10 +76,9 @@ def test_second_run_on_a_folder_in_use_is_refused(tmp_path: Path) -> None:
             first.wait()
 
 
-def test_signal_during_resume_ends_all_runs(tmp_path: Path) -> None:
+def test_signal_during_resume_ends_all_runs(tasks: Path, tmp_path: Path) -> None:
     """Ctrl-C while two unfinished runs go on together stops both, each with what it has."""
-    tasks, results = tmp_path / "tasks", tmp_path / "results"
-    synthesise(tasks, "--users", "20", "--platform", "weibo")
+    results = tmp_path / "results"
     with endpoint("--latency", "0.3") as url:
         for name in ("a", "b"):
             options = ("--platform", "weibo", "--concurrency", "2", "--name", name)

@@ -162,7 +162,7 @@ async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
 
 @pytest.mark.anyio
 async def test_what_was_found_out_stays_on_the_display_while_tries_and_users_fail(run: Run) -> None:
-    """However many different faults follow: of those the last one is told, and all are counted by kind."""
+    """However many different faults follow: of those the last one is reported, and all are counted by kind."""
 
     async def script(user: str, before: int) -> None:
         if run.job.warnings == []:
@@ -1011,7 +1011,7 @@ async def test_signal_stops_every_run(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_machine_error_of_one_run_is_the_end_of_all(tmp_path: Path) -> None:
-    """A disk that is full for one is full for the others, which are told why."""
+    """A disk that is full for one is full for the others, which report why."""
 
     async def full(user: str, before: int) -> None:
         raise MachineError("no space left")

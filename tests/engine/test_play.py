@@ -112,7 +112,7 @@ def test_the_persona_of_a_step_goes_into_the_next_prompt() -> None:
     ids=["empty", "blank", "null", "length", "content_filter"],
 )
 def test_an_empty_persona_or_an_invalid_answer_keeps_the_previous_one(second: Completion) -> None:
-    """Step 3 is told what step 1 made, and the record of step 2 shows it."""
+    """Step 3 receives what step 1 made, and the record of step 2 shows it."""
     script = Script(reply("一"), second, reply("三"))
     answer = play(script)
     assert script.personas()[2] == "一"
@@ -336,7 +336,7 @@ def test_measuring_again_follows_the_task_and_forgets_old_values() -> None:
 
 
 def test_a_step_that_the_tasks_file_lacks_is_refused() -> None:
-    """User and step are told."""
+    """User and step are reported."""
     benchmark = configure()
     saved = orjson.loads(orjson.dumps(record_of(benchmark, *MIXED)))
     fewer = TASK | {"prediction_tasks": TASK["prediction_tasks"][:2]}
@@ -357,7 +357,7 @@ def authors_step(number: int, reasoning: Any, prediction: Sequence[str] = ()) ->
 
 
 def test_a_record_of_the_authors_runner_is_measured_anew() -> None:
-    """Repeated tags count once, errors of both kinds are told apart, NaN is gone; a second time changes nothing."""
+    """Repeated tags count once, errors of both kinds are distinguished, NaN is gone; a second time changes nothing."""
     steps = [
         authors_step(1, "选这些", [POOL[0], POOL[0], POOL[3]]),
         authors_step(2, "Error: Connection error."),
@@ -408,7 +408,7 @@ def test_how_a_step_of_the_authors_runner_ended_is_told_by_its_reasoning(reasoni
 
 
 def test_settings_that_change_answers_are_identity() -> None:
-    """Prompt, persona, structured mode and parse retries, each told apart."""
+    """Prompt, persona, structured mode and parse retries, each distinguished."""
     made: list[dict[str, Any]] = [
         {},
         {"persona": False},

@@ -7,8 +7,10 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -347,13 +349,21 @@ def test_run_sends_its_spans_to_the_collector(
     assert all(head.startswith("/v1/traces") and "x-team: blue" in head for head in collector.heads)
 
 
+def test_run_that_begins_with_an_estimate_has_one_span(collector: Collector, tmp_path: Path) -> None:
+    """With the users of the estimate and of the rest."""
+    words = ["run", "--model", "baseline/random", "--demo", "--limit", "12", "--platform", "weibo", "--no-html"]
+    assert main([*words, "--estimate", "--yes", "--otel", "--results-dir", str(tmp_path)]) == 0
+    [run] = [span for span in collector.spans if span.name.startswith("run ")]
+    assert {pair.key: pair.value.int_value for pair in run.attributes}["harness.users_played"] == 12
+
+
 def test_service_has_the_name_that_its_variable_gives(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
-    with tracing.tracing(pytest.fail):
-        pass
+    with tracing.tracing(pytest.fail) as tracer:
+        tracer._tracer.start_span("run").end()
     assert collector.spans == []
     assert tracing._resource().attributes["service.name"] == "nightly"
 
@@ -388,9 +398,16 @@ def test_collector_that_fails_costs_one_warning_and_nothing_else(
     assert heard.err.count("\n") + heard.out.count("\n") == quiet.err.count("\n") + quiet.out.count("\n") + 1
 
 
+def join_all_but(threads: Sequence[threading.Thread]) -> None:
+    for thread in set(threading.enumerate()).difference(threads):
+        thread.join(10)
+
+
 def test_end_of_a_command_does_not_wait_for_a_collector_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves spans behind that have not been taken when the time is over, with the warning."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
     warnings: list[str] = []
+    before = threading.enumerate()
     with socket.socket() as silent:  # accepts, and never answers
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -398,6 +415,7 @@ def test_end_of_a_command_does_not_wait_for_a_collector_without_bound(monkeypatc
         with tracing.tracing(warnings.append, flush=0.01) as tracer:
             tracer._tracer.start_span("run").end()
     assert warnings == [tracing.LOST]
+    join_all_but(before)
 
 
 def test_log_of_opentelemetry_is_one_warning_until_the_end(
@@ -422,6 +440,33 @@ def test_log_of_opentelemetry_is_one_warning_until_the_end(
     assert (seen, warnings) == (["after", "refused"], [tracing.LOST])
 
 
+def test_log_of_opentelemetry_is_back_after_the_last_of_two_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever begins or ends first; in between nothing of it is shown."""
+    log = logging.getLogger("opentelemetry")
+    monkeypatch.setattr(log, "propagate", True)
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(tracing.tracing(pytest.fail))
+        second.enter_context(tracing.tracing(pytest.fail))
+        first.close()
+        assert not log.propagate
+    assert log.propagate
+
+
+def test_log_of_opentelemetry_is_back_once_a_late_collector_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command did not wait for it; what is logged until then is not shown."""
+    log = logging.getLogger("opentelemetry")
+    monkeypatch.setattr(log, "propagate", True)
+    go_on, before = threading.Event(), threading.enumerate()
+    shut = TracerProvider.shutdown
+    monkeypatch.setattr(TracerProvider, "shutdown", lambda self: go_on.wait(10) and shut(self))
+    with tracing.tracing(lambda _: None, flush=0.01):
+        pass
+    assert not log.propagate
+    go_on.set()
+    join_all_but(before)
+    assert log.propagate
+
+
 # Refused, and off
 
 
@@ -441,6 +486,17 @@ def test_variables_that_cannot_be_followed_are_refused(
     monkeypatch.setenv(name, value)
     commands = Commands(tmp_path / "results", capsys)
     assert "OTEL_" in commands.refused("run", "--demo", "--model", "baseline/recency", "--otel")
+    assert not (tmp_path / "results").exists()
+
+
+def test_variables_that_are_read_at_import_are_refused_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-3")
+    for module in ("harness.engine.tracing", "opentelemetry.sdk.trace"):
+        monkeypatch.delitem(sys.modules, module)
+    commands = Commands(tmp_path / "results", capsys)
+    assert "OTEL_SPAN_" in commands.refused("run", "--demo", "--model", "baseline/recency", "--otel")
     assert not (tmp_path / "results").exists()
 
 

@@ -43,6 +43,22 @@ def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == [first]
 
 
+def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
+    """Of the same model, from before or from another thread meanwhile: figures of two runs are never mixed."""
+    small(tmp_path, name="earlier")
+
+    def meanwhile(snapshots: Snapshots) -> None:
+        if not (tmp_path / "other").exists():
+            small(tmp_path, name="other", progress=lambda _: None)
+
+    async def main() -> list[LoadedRun]:
+        return await asyncio.to_thread(small, tmp_path, progress=meanwhile)
+
+    assert [made.name for made in asyncio.run(main())] == ["recency"]
+    assert [made.name for made in small(tmp_path, name="x", part="1/2")] == ["x.part1of2"]
+    assert [made.name for made in small(tmp_path, name="x", part="1/2")] == ["x.part1of2"]
+
+
 def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
     """Users, steps and replies of a run are read back, with the numbers of its report."""
     [made] = small(tmp_path)

@@ -35,39 +35,46 @@ def changed(golden: Contents, today: Contents, kind: str, suffix: str = "") -> l
     ]
 
 
+@pytest.mark.slow
 def test_results_have_the_same_bytes(golden: Contents, today: Contents) -> None:
     """Every user's record, and the lists that DailyMobility's scores compare, byte for byte."""
     assert changed(golden, today, "inference_results") == []
     assert changed(golden, today, "generated") == []
 
 
+@pytest.mark.slow
 def test_reports_have_the_same_values(golden: Contents, today: Contents) -> None:
     """Every number of the JSON reports is there, at its path."""
     assert changed(golden, today, "eval_report", ".json") == []
 
 
+@pytest.mark.slow
 def test_text_reports_have_the_same_numbers(golden: Contents, today: Contents) -> None:
     """Tables have their numbers in order, sentences theirs in any."""
     assert changed(golden, today, "eval_report", ".txt") == []
 
 
+@pytest.mark.slow
 def test_failures_are_of_the_same_users(golden: Contents, today: Contents) -> None:
     """The users that the endpoint refuses, with boundary and kind."""
     assert changed(golden, today, "failures") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".txt", "stats.json", ".xlsx.json"])
 def test_tables_of_runs_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
     """`stats` in each of its formats, with ranks and marks."""
     assert changed(golden, today, "stats", suffix) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".json", ".txt", ".xlsx.json"])
 def test_comparisons_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
     """`compare` of two and of three runs, on one platform and on five: differences, intervals, corrected p-values."""
     assert changed(golden, today, "compare", suffix) == []
 
 
+@pytest.mark.slow
 def test_commands_end_with_the_same_exit_codes(golden: Contents, today: Contents) -> None:
     """0 for complete runs, 1 for runs with failed users."""
     assert orjson.loads(today["exit_codes.json"]) == orjson.loads(golden["exit_codes.json"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from harness.cli import main
 from harness.model import Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags
 from harness.report.html import Browser, page
 from tests.report.test_html import BLOCKS, HOSTILE
-from tests.support.chromium import PROGRAM, Tab, tab
+from tests.support.chromium import PROGRAM, Tab, browser, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
 
@@ -35,18 +35,30 @@ KEPT = (
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 
 
-def looked(work: Callable[[Tab], Awaitable[T]]) -> T:
-    """What `work` makes of a tab; in it nothing was asked for but the page, and nothing went wrong."""
+class Looked:
+    """A browser of which each test has a tab of its own."""
 
-    async def within() -> T:
-        async with tab() as opened:
-            found = await work(opened)
-            assert opened.said == []
-            assert all(address.startswith("file:") and address.endswith(".html") for address in opened.asked)
-            assert opened.asked
-            return found
+    def __init__(self, address: str) -> None:
+        self.address = address
 
-    return asyncio.run(within())
+    def __call__(self, work: Callable[[Tab], Awaitable[T]]) -> T:
+        """Return what `work` makes of a tab; in it nothing was asked for but the page, and nothing went wrong."""
+
+        async def within() -> T:
+            async with tab(self.address) as opened:
+                found = await work(opened)
+                assert opened.said == []
+                assert all(address.startswith("file:") and address.endswith(".html") for address in opened.asked)
+                assert opened.asked
+                return found
+
+        return asyncio.run(within())
+
+
+@pytest.fixture(scope="module")
+def looked() -> Iterator[Looked]:
+    with browser() as address:
+        yield Looked(address)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +76,7 @@ PAGES = ("recency/eval_report_weibo.html", "commuter/eval_report_beijing.html", 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_page_draws_every_picture_at_any_width_in_light_and_dark(made: Path, name: str) -> None:
+def test_page_draws_every_picture_at_any_width_in_light_and_dark(looked: Looked, made: Path, name: str) -> None:
     """On a phone nothing sticks out at the side; dark is dark."""
 
     async def work(opened: Tab) -> list[str]:
@@ -84,7 +96,7 @@ def test_page_draws_every_picture_at_any_width_in_light_and_dark(made: Path, nam
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_table_is_cut_at_1200_pixels(made: Path, name: str) -> None:
+def test_no_table_is_cut_at_1200_pixels(looked: Looked, made: Path, name: str) -> None:
     """And each cell draws its own rule: the first column, which stays in place, would cover half of a shared one."""
 
     async def work(opened: Tab) -> None:
@@ -99,7 +111,7 @@ def test_no_table_is_cut_at_1200_pixels(made: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES[:2])
-def test_picking_a_user_shows_what_was_predicted(made: Path, name: str) -> None:
+def test_picking_a_user_shows_what_was_predicted(looked: Looked, made: Path, name: str) -> None:
     """The list can be searched and sorted; a pick shows that user's blocks."""
 
     async def work(opened: Tab) -> None:
@@ -123,7 +135,7 @@ def test_picking_a_user_shows_what_was_predicted(made: Path, name: str) -> None:
     looked(work)
 
 
-def test_list_of_users_sorts_by_a_figure_from_the_largest(made: Path) -> None:
+def test_list_of_users_sorts_by_a_figure_from_the_largest(looked: Looked, made: Path) -> None:
     """And a figure that is none comes last or first, but keeps no other from its place."""
 
     async def work(opened: Tab) -> list[str]:
@@ -152,7 +164,7 @@ def hostile_page(folder: Path) -> Path:
     return path
 
 
-def test_whatever_a_model_wrote_stays_text(tmp_path: Path) -> None:
+def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> None:
     """No element comes of it, nothing runs, nothing is asked for, and it reads as it was written."""
     path = hostile_page(tmp_path)
 
@@ -173,7 +185,7 @@ def test_whatever_a_model_wrote_stays_text(tmp_path: Path) -> None:
     looked(work)
 
 
-def test_odd_numbers_break_no_picture(tmp_path: Path) -> None:
+def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
     """Nothing defined, a single point, bounds without values, no places, long names: a picture comes of each."""
     none = Series("nothing", (None, None), (None, None), (None, None))
     one = Series("一" * 60, (0.5, None), (None, None), (0.7, None))
@@ -199,7 +211,7 @@ def test_odd_numbers_break_no_picture(tmp_path: Path) -> None:
     looked(work)
 
 
-def test_page_prints_without_the_browser_of_users(made: Path) -> None:
+def test_page_prints_without_the_browser_of_users(looked: Looked, made: Path) -> None:
     """To a PDF, with its pictures; a heading stays with what follows it, a table that fits a page is on one."""
 
     async def work(opened: Tab) -> bytes:
@@ -218,7 +230,7 @@ def test_page_prints_without_the_browser_of_users(made: Path) -> None:
     assert printed.startswith(b"%PDF") and len(printed) > 50_000
 
 
-def test_without_scripts_every_number_stands_there(made: Path) -> None:
+def test_without_scripts_every_number_stands_there(looked: Looked, made: Path) -> None:
     """Pictures and the browser of users are missing then, which a line says."""
 
     async def work(opened: Tab) -> str:
@@ -233,7 +245,7 @@ def test_without_scripts_every_number_stands_there(made: Path) -> None:
     assert "need scripts, which are off" in text
 
 
-def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(tmp_path: Path) -> None:
+def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(looked: Looked, tmp_path: Path) -> None:
     """`report --users all`: a hundred rows at first, more where they are asked for."""
     tasks = tmp_path / "tasks"
     tasks.mkdir()
@@ -253,14 +265,14 @@ def test_page_of_a_thousand_users_opens_and_lists_them_piece_by_piece(tmp_path: 
     assert looked(work) == (100, 200)
 
 
-def test_breach_of_the_policy_is_noticed(tmp_path: Path) -> None:
+def test_breach_of_the_policy_is_noticed(looked: Looked, tmp_path: Path) -> None:
     """What the other tests rely on: a page that asked for something, or ran something else, would fail them."""
     made = page("t", (Heading("h"), Paragraph("p"), Table(("a",), (("b",),)), Tags("t", (("a", "hit"),))))
     path = tmp_path / "breach.html"
     path.write_text(made.replace("</main>", "<img src='http://127.0.0.1:9/x.png'></main>"), encoding="utf-8")
 
     async def work() -> Tab:
-        async with tab() as opened:
+        async with tab(looked.address) as opened:
             await opened.open(path)
             return opened
 

@@ -414,7 +414,7 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
-    """Lines that are left out are told, and nobody is promised who is not there."""
+    """Lines that are left out are reported, and nobody is promised who is not there."""
     found = records(tmp_path / "a", 4)
     whole = write_all(source(found, 4), Wish()).read_text(encoding="utf-8")
     assert "All 4 users." in whole and "left out:" not in whole
@@ -570,7 +570,7 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is told in a sentence, and report and manifest are those of the run; only a defect has an exit code of its
+    """It is reported in a sentence, and report and manifest are those of the run; only a defect has an exit code of its
     own."""
 
     def broken(*_: object) -> None:
@@ -692,7 +692,7 @@ def test_report_writes_every_user_to_a_second_page(own: Path) -> None:
 def test_report_does_without_tasks_that_have_gone(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Errors are then not told by their kind, which page and terminal say."""
+    """Errors are then not reported by their kind, which page and terminal say."""
     assert again(own, "--name", "recency", "--tasks-dir", str(tmp_path / "nowhere")) == 0
     assert "without its tasks" in "".join(capsys.readouterr())
     found = read(own / PAGE)
@@ -790,7 +790,7 @@ def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
 def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
     own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reader would take the rest for all; where there is nothing else, that is what is told."""
+    """A reader would take the rest for all; where there is nothing else, that is what is reported."""
     shutil.copytree(own / "recency", own / "killed")
     (own / "killed/eval_report_weibo.json").unlink()
     assert again(own) == 0

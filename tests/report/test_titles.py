@@ -32,7 +32,7 @@ def _read(path: Path) -> Report:
 
 
 def test_page_is_headed_by_its_runs_name_before_the_model(reports: Namespace) -> None:
-    """Four runs of one model are told apart by their tabs."""
+    """Four runs of one model are distinguished by their tabs."""
     found = page(replace(reports.profile, name="recency-甲"))
     assert found.title == "recency-甲: baseline/recency · StreamProfileBench (weibo)"
     found = page(replace(reports.mobility, name="commuter-甲"))

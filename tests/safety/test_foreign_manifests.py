@@ -236,22 +236,12 @@ def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=300, deadline=None, suppress_health_check=SUPPRESSED)
 @given(data=st.data())
 def test_no_manifest_sends_a_key_elsewhere(
     data: st.DataObject, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Keys of a variable, a provider, a file and a configuration, each marked."""
-    check(world, *data.draw(cases(world)), capsys)
-
-
-@pytest.mark.slow
-@settings(max_examples=1000, deadline=None, suppress_health_check=SUPPRESSED)
-@given(data=st.data())
-def test_no_manifest_of_many_sends_a_key_elsewhere(
-    data: st.DataObject, world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The same, of more manifests."""
     check(world, *data.draw(cases(world)), capsys)
 
 

@@ -41,7 +41,7 @@ def test_variance_between_users_is_never_negative() -> None:
     ("values", "users"), [([], []), ([1.0, 2], [0, 0]), ([1.0, 2], [0, 1]), ([NAN, 2, 3], [0, 1, 1])]
 )
 def test_components_need_two_users_and_a_second_answer(values: list[float], users: list[int]) -> None:
-    """Of one user, or one answer of each, nothing can be told apart."""
+    """Of one user, or one answer of each, nothing can be distinguished."""
     assert components(np.array(values), np.array(users, dtype=np.int_)) is None
 
 

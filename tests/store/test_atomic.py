@@ -137,7 +137,7 @@ def test_file_system_without_folder_syncs_is_no_error(
 
 
 def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that breaks is told, and not taken for one that cannot sync folders."""
+    """A disk that breaks is reported, and not taken for one that cannot sync folders."""
     monkeypatch.setattr(os, "fsync", refuse(errno.EIO))
     with pytest.raises(MachineError, match="cannot sync"):
         atomic.sync_folder(tmp_path)

@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until it is told to end."""
+    """Another process that holds the lock until it is asked to end."""
     with started(path) as process:
         yield process
         process.kill()
@@ -139,14 +139,14 @@ def test_lock_that_is_written_in_part_is_an_error_of_the_machine(path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["truncate", "close"])
 def test_release_on_a_broken_disk_is_no_error(path: Path, kind: str) -> None:
-    """What ended the run is what is told, not that its lock's file could not be emptied."""
+    """What ended the run is what is reported, not that its lock's file could not be emptied."""
     nth = 2 if kind == "truncate" else 1
     RunLock(path, Clock(), disk=FaultyDisk(nth, "EIO", (kind,), QuickDisk())).release()
     RunLock(path, Clock()).release()
 
 
 def test_lock_that_fails_is_not_taken_for_a_file_system_without_locks(path: Path) -> None:
-    """An error other than `there are no locks` is told."""
+    """An error other than `there are no locks` is reported."""
 
     def broken(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

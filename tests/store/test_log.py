@@ -271,7 +271,7 @@ opened.append({"user_id": "3"})
 
 
 def test_line_that_fits_only_in_part_leaves_no_part(tmp_path: Path) -> None:
-    """After a short write the error is told, and a line that still fits does not run into the part."""
+    """After a short write the error is reported, and a line that still fits does not run into the part."""
     path = tmp_path / "log"
     told = subprocess.run([sys.executable, "-c", SHORT_WRITE, str(path)], capture_output=True, text=True, check=True)
     assert "the disk took only a part" in told.stdout
@@ -293,7 +293,7 @@ class Stubborn(QuickDisk):
 
 
 def test_log_with_a_part_that_cannot_be_taken_back_takes_no_more(tmp_path: Path) -> None:
-    """A line that would run into the part is refused, not told to be saved."""
+    """A line that would run into the part is refused, not reported as saved."""
     path = tmp_path / "log"
     opened = log.AppendLog(path, Stubborn())
     with pytest.raises(MachineError, match="the disk took only a part"):

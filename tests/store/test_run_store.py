@@ -340,7 +340,7 @@ def test_failures_are_counted_until_their_user_is_done(
 
 
 def test_finish_writes_in_input_order(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
-    """However users completed, the final file has them as the tasks file has, and is told by its hash."""
+    """However users completed, the final file has them as the tasks file has, and is reported by its hash."""
     store = opened()
     store.open_logs(index)
     save(store, index, "丁", "乙", "甲", "丙")
@@ -559,7 +559,7 @@ def test_unusable_manifest_is_told_by_its_field(tmp_path: Path, changes: JSON, t
 
 @pytest.mark.parametrize("field", ["subset", "identity", "state", "format"])
 def test_manifest_without_a_field_is_told_by_its_name(tmp_path: Path, field: str) -> None:
-    """A field that is missing is told as one that is wrong."""
+    """A field that is missing is reported as one that is wrong."""
     path = tmp_path / "run.json"
     MADE.save(path)
     data = orjson.loads(path.read_bytes())

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import shutil
+import subprocess
 import tempfile
 from base64 import b64decode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from tests.support.processes import wait_for
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -72,9 +75,10 @@ class Tab:
     async def open(
         self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False, ready: bool = True
     ) -> None:
-        """Loads a page, and waits until it is drawn where it is to be `ready`: without scripts it never tells."""
+        """Load a page, and wait until it is drawn if it is to be `ready`: without scripts it never reports that."""
         for domain in ("Page", "Network", "Runtime", "Log"):
             await self.do(f"{domain}.enable")
+        await self.do("Page.bringToFront")
         await self.resize(width, height)
         scheme = "dark" if dark else "light"
         await self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -103,34 +107,32 @@ class Tab:
         return b64decode((await self.do("Page.printToPDF", preferCSSPageSize=True, printBackground=False))["data"])
 
 
-@asynccontextmanager
-async def tab() -> AsyncIterator[Tab]:
-    """A tab of a browser that lives as long."""
+@contextmanager
+def browser() -> Iterator[str]:
+    """Start a browser, and return the address of its debugging protocol."""
     assert PROGRAM is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        quiet = asyncio.subprocess.DEVNULL
+        quiet, port = subprocess.DEVNULL, Path(home) / "DevToolsActivePort"
         command = (PROGRAM, *FLAGS, f"--user-data-dir={home}", "about:blank")
-        process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
-        try:
-            async with aiohttp.ClientSession() as session:
-                address = f"http://127.0.0.1:{await _port(Path(home))}/json/list"
-                async with session.get(address) as answer:
-                    found = next(one for one in await answer.json(content_type=None) if one["type"] == "page")
-                async with session.ws_connect(found["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                    made = Tab(socket)
-                    listening = asyncio.create_task(made.listen())
-                    yield made
-                    listening.cancel()
-        finally:
-            process.terminate()
-            await asyncio.wait_for(process.wait(), PATIENCE)
+        with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
+            try:
+                lines = wait_for(lambda: port.exists() and port.read_text().splitlines())
+                assert lines
+                yield f"http://127.0.0.1:{lines[0]}/json"
+            finally:
+                process.terminate()
 
 
-async def _port(home: Path) -> str:
-    """The port that the browser chose, once it has said so."""
-    place = home / "DevToolsActivePort"
-    for _ in range(round(PATIENCE / 0.1)):
-        if place.exists() and (said := place.read_text().splitlines()):
-            return said[0]
-        await asyncio.sleep(0.1)
-    raise TimeoutError("the browser did not start")
+@asynccontextmanager
+async def tab(browser: str) -> AsyncIterator[Tab]:
+    """Open a tab of a browser, and close it."""
+    async with aiohttp.ClientSession() as session:
+        async with session.put(f"{browser}/new?about:blank") as answer:
+            found = await answer.json(content_type=None)
+        async with session.ws_connect(found["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+            made = Tab(socket)
+            listening = asyncio.create_task(made.listen())
+            yield made
+            listening.cancel()
+        async with session.get(f"{browser}/close/{found['id']}"):
+            pass

@@ -208,7 +208,7 @@ class FolderSynced:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Something was told to be saved."""
+    """Something was reported as saved."""
 
     what: str
 

@@ -61,10 +61,12 @@ class Asked:
 class HubServer:
     """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path or `LISTING`.
 
-    With a `token` the data set is private. `ranges` says whether parts of files are served.
+    `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether
+    parts of files are served.
     """
 
     repository: str = REPOSITORY
+    aliases: tuple[str, ...] = ()
     lfs: tuple[str, ...] = (".jsonl", ".pb")
     token: str | None = None
     gated: bool = False
@@ -157,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.hub
         if token is not None and hub.token is not None and token != hub.token:
             self._refuse(401, "", "Invalid credentials in Authorization header")
-        elif repository != hub.repository or (hub.token is not None and token is None):
+        elif repository not in (hub.repository, *hub.aliases) or (hub.token is not None and token is None):
             self._refuse(404 if token else 401, "RepoNotFound" if token else "")
         elif hub.gated:
             self._refuse(403, "GatedRepo")

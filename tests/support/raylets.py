@@ -66,7 +66,7 @@ def _serve(folder: str, cpus: list[int]) -> None:
 
     own = Cluster()
     for number, count in enumerate(cpus):
-        first = {"include_dashboard": False, "temp_dir": folder} if number == 0 else {}
+        first = {"include_dashboard": False, "no_monitor": True, "temp_dir": folder} if number == 0 else {}
         own.add_node(num_cpus=count, object_store_memory=STORE_BYTES, **first)
     nodes = own.list_all_nodes()
     raylets = [node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +45,7 @@ class Library:
 
     def __init__(self) -> None:
         self.entries: dict[str, Kept] = {}
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.failed = 0
 
     def _fail(self) -> None:
@@ -55,6 +57,15 @@ class Library:
 class Wandb(Library):
     """An online W&B: ids are its own; figures are those of the summary, and facts are in the configuration."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.upload_error: Exception | None = None
+        self.ended: list[int] = []
+
+    def _uploaded(self) -> None:
+        if self.upload_error:
+            raise self.upload_error
+
     def Settings(self, **settings: Any) -> dict[str, Any]:
         return settings
 
@@ -65,8 +76,7 @@ class Wandb(Library):
         files: dict[str, bytes] = {}
         return SimpleNamespace(files=files, add_file=lambda path, name: files.update({name: Path(path).read_bytes()}))
 
-    @contextmanager
-    def init(self, *, id: str, resume: str, settings: dict[str, Any], **labels: str) -> Iterator[SimpleNamespace]:
+    def init(self, *, id: str, resume: str, settings: dict[str, Any], **labels: str) -> SimpleNamespace:
         self._fail()
         assert resume == "allow" and settings["x_disable_meta"] and settings["console"] == "off"
         kept = self.entries.setdefault(id, Kept()).begin()
@@ -74,19 +84,25 @@ class Wandb(Library):
 
         def log_artifact(artifact: SimpleNamespace) -> SimpleNamespace:
             kept.files |= artifact.files
-            return SimpleNamespace(wait=lambda: None)
+            return SimpleNamespace(wait=self._uploaded)
 
-        yield SimpleNamespace(
+        return SimpleNamespace(
             config=SimpleNamespace(update=lambda values, allow_val_change: kept.config.update(values)),
             summary=SimpleNamespace(update=kept.add),
             log_artifact=log_artifact,
             offline=False,
+            finish=lambda exit_code=0: self.ended.append(exit_code),
             url=f"https://tracker.example/{id}",
         )
 
 
 class Mlflow(Library):
     """An MLflow whose parameters, as the real one's, cannot change, and whose entries are found by a tag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed_to: list[Any] = []
+        self.error_of_tags: Exception | None = None
 
     def search_runs(self, filter_string: str, output_format: str, max_results: int) -> list[SimpleNamespace]:
         self._fail()
@@ -98,14 +114,21 @@ class Mlflow(Library):
         ]
 
     @contextmanager
-    def start_run(self, nested: bool, run_id: str = "", run_name: str = "") -> Iterator[SimpleNamespace]:
-        self._open = self.entries[run_id] if run_id else Kept()
+    def start_run(
+        self, nested: bool, run_id: str = "", run_name: str = "", tags: Mapping[str, str] | None = None
+    ) -> Iterator[SimpleNamespace]:
+        tagged = (tags or {}).get("harness.run", f"untagged {len(self.entries)}")
+        self._open = self.entries.setdefault(run_id or tagged, Kept(facts=dict(tags or {})))
         self._open.begin()
+        self.printed_to.append(sys.stdout)
         yield SimpleNamespace(info=SimpleNamespace(experiment_id="0", run_id=run_id))
+        if os.environ.get("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT") != "true":
+            print("View run at: https://me:p@ss:word@tracker.example/api")
 
     def set_tags(self, tags: Mapping[str, Any]) -> None:
+        if self.error_of_tags:
+            raise self.error_of_tags
         self._open.facts |= tags
-        self.entries[tags["harness.run"]] = self._open
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         assert all(self._open.config.get(name, value) == value for name, value in params.items())

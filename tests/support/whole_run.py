@@ -141,7 +141,7 @@ class WholeRun:
         script: Script = None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> Manifest:
-        """Runs to an end; `tell` gets what is told to be saved, replies and users.
+        """Runs to an end; `tell` gets what is reported as saved, replies and users.
 
         Raises `MachineError` (or a death) where a process would end with it.
         """

@@ -7,13 +7,13 @@ variables and files decide, and nothing here reads them. Sending a run again cha
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
-from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,8 +67,7 @@ def send(run: SavedRun, tracker: str) -> str:
     that fails, whatever it is: the folder has everything, so it can be sent again."""
     made = entry(run)
     try:
-        with redirect_stdout(StringIO()):  # MLflow prints its address, with the password that may be in it
-            return TRACKERS[tracker](made)
+        return TRACKERS[tracker](made)
     except Exception as error:  # other people's code
         words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
         raise EndpointStopped(f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}") from None
@@ -153,7 +152,7 @@ def _wandb(made: Entry) -> str:
     library.setup(library.Settings(silent=True))  # without a key it would ask on a terminal, and wait
     settings = library.Settings(**QUIET, reinit="create_new")  # a notebook may have a run of its own
     of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
-    with library.init(**of, resume="allow", settings=settings) as run:
+    with _finished(library.init(**of, resume="allow", settings=settings)) as run:
         run.config.update({**made.config, **made.facts}, allow_val_change=True)
         run.summary.update(made.summary)
         artifact = library.Artifact(f"run-{made.id}", type="run", description=made.label)
@@ -165,15 +164,31 @@ def _wandb(made: Entry) -> str:
         return str(Path(run.dir).parent if run.offline else run.url)
 
 
+@contextmanager
+def _finished(run: Any) -> Iterator[Any]:
+    """Yield a run of W&B and finish it; as a context manager it would print the traceback of an error."""
+    try:
+        yield run
+    except BaseException:
+        run.finish(exit_code=1)
+        raise
+    run.finish()
+
+
+UNPRINTED = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
+"""MLflow would print its server's address, with the password that may be in it."""
+
+
 def _mlflow(made: Entry) -> str:
     library = import_module("mlflow")
+    os.environ[UNPRINTED] = "true"  # stdout is not ours to replace: other threads print there
     found = library.search_runs(filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1)
-    known = {"run_id": found[0].info.run_id} if found else {"run_name": made.label}
+    known: JSON = {"run_id": found[0].info.run_id} if found else {"run_name": made.label, "tags": {TAG: made.id}}
     had = found[0].data.metrics if found else {}
     now = _allowed(made.summary)
     gone = {name: math.nan for name, value in now.items() if value is None and name in had}
     with library.start_run(**known, nested=True) as run:  # a notebook may have a run of its own
-        library.set_tags({TAG: made.id, **_allowed(made.facts)})
+        library.set_tags(_allowed(made.facts))
         library.log_params(_allowed(made.config))
         library.log_metrics(gone | {name: value for name, value in now.items() if value not in (None, had.get(name))})
         for path in made.files:

@@ -73,7 +73,7 @@ async def all_of(running: Runner, numbers: range, ask: Any = silence) -> list[An
 
 
 def test_an_exception_fails_its_resident_only() -> None:
-    """It is told by file, step and line; everybody else plays on."""
+    """It is reported by file, step and line; everybody else plays on."""
     ends = asyncio.run(all_of(runner("fails_at_40.py"), range(10)))
     assert [number for number, end in enumerate(ends) if isinstance(end, AgentFailed)] == [7]
     assert (ends[7].kind, ends[7].detail) == ("agent_error", "fails_at_40.py, step 40, line 10: ValueError: 没有计划")

@@ -184,7 +184,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_modules_beside_the_file_see_what_it_sees(tmp_path: Path) -> None:
-    """They are part of the agent: their bytes are known, and errors in them are told by their own lines."""
+    """They are part of the agent: their bytes are known, and errors in them are reported with their own lines."""
     (tmp_path / "base.py").write_text("from agentsociety_benchmark.benchmarks import DailyMobilityAgent as Base\n")
     agent = load_agent(file_of(tmp_path, "from base import Base\nimport base\nclass Own(Base): pass\n"))
     assert agent.cls.__mro__[1] is DailyMobilityAgent

@@ -45,7 +45,7 @@ def test_every_member_is_there_in_its_shape() -> None:
 
 
 def test_one_request_a_step_makes_the_day() -> None:
-    """What it asks carries its dialog and the wish for JSON; what it is told is where it goes."""
+    """What it asks carries its dialog and the wish for JSON; what it receives is where it goes."""
     asked: list[Request] = []
 
     async def ask(request: Request) -> Completion:

@@ -100,7 +100,7 @@ def test_an_aoi_without_an_area_is_the_first_of_its_positions() -> None:
 
 
 def test_an_area_of_zero_is_an_area() -> None:
-    """A polygon is told by the field being there, not by its value."""
+    """A polygon is recognised by the field being there, not by its value."""
     made = a_map()
     an_aoi(made, 500_000_009, SQUARE, area=0.0)
     assert len(city_of(made).aois[500_000_009].outline) == 4

@@ -275,6 +275,7 @@ def test_an_agent_without_requests_is_scored(finished: Path, town: Path, tmp_pat
         assert ((tmp_path / seed / RESULTS).read_bytes() == whole) is same
 
 
+@pytest.mark.slow
 def test_residents_of_one_agent_file_are_played_at_the_same_time(town: Path, tmp_path: Path) -> None:
     """No resident gets a reply before all five have asked, at every step; their days are those of one at a time."""
     with serving(only_together(FEW, commuter)) as server:
@@ -638,7 +639,10 @@ def test_another_map_is_another_run(own: Path, tmp_path: Path, capsys: pytest.Ca
 # What a model is shown.
 
 
-@pytest.mark.parametrize("agent", [(), ("--agent", ASKING)], ids=["plan", "agent"])
+@pytest.mark.parametrize(
+    "agent",
+    [pytest.param((), id="plan"), pytest.param(("--agent", ASKING), id="agent", marks=pytest.mark.slow)],
+)
 def test_changing_the_ground_truth_changes_no_request(agent: tuple[object, ...], own: Path, tmp_path: Path) -> None:
     """Other truths, the very same requests, byte by byte; and another score, so that it was read."""
     sent, scores = [], []
@@ -737,7 +741,7 @@ def test_options_without_effect_are_refused(
 
 @pytest.mark.parametrize("place", ["", "datasets/DailyMobility", "DATASETS/dailymobility", "DailyMobility"])
 def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
-    """The layout of asbench, and the data folder itself; later commands find it without being told where."""
+    """The layout of asbench, and the data folder itself; later commands find it without being given its place."""
     tasks, out = tmp_path / "theirs", tmp_path / "out"
     shutil.copytree(town / "dailymobility", tasks / place)
     assert run(tasks, out, "--name", "m") == 0

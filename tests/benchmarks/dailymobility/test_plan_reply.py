@@ -281,7 +281,7 @@ def check(reading: Reading | Invalid) -> None:
         assert len(reading.why.encode()) < 400
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=TEXTS)
 @example(text='{"slots": [' + "[1,5]," * 48 + "]}")
 @example(text='{"segments": ' + "[" * 900 + "]" * 900 + "}")
@@ -300,7 +300,7 @@ AOIS = st.sampled_from(["home", "work", "家", HOME, WORK, CAFE, FAR, 500000005,
 ENTRIES = st.fixed_dictionaries({"start": TIMES, "end": TIMES, "intention": NAMES, "place": AOIS}) | ODD
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(listed=st.lists(ENTRIES, max_size=4), name=st.sampled_from(["segments", "slots"]))
 def test_any_entries_are_a_whole_day_or_have_a_kind(listed: list[Any], name: str) -> None:
     """Clean JSON with values of any type and any times."""
@@ -336,7 +336,7 @@ def test_more_segments_than_half_hours_overlap_whatever_they_hold() -> None:
 
 @pytest.mark.parametrize("place", ["AOI 500000003 转角咖啡", "500000003（转角咖啡）", "aoi 500000003, 咖啡"])
 def test_a_line_of_the_prompt_names_its_place(place: str) -> None:
-    """The id in front counts, and that the name was left behind is told."""
+    """The id in front counts, and that the name was left behind is reported."""
     places = Places(HOME, WORK, frozenset(), {500000003: 1})
     day = {"segments": [{"start": "00:00", "end": "24:00", "intention": "eating_out", "place": place}]}
     reading = read(Completion(orjson.dumps(day).decode()), places)

@@ -389,8 +389,7 @@ def padded(records: list[Record]) -> list[Record]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["near", "alike"])
-@pytest.mark.parametrize("residents", [100, 200])
+@pytest.mark.parametrize(("kind", "residents"), [("near", 100), ("alike", 200)])
 def test_95_percent_intervals_hold_what_they_should_as_often_as_they_say(kind: str, residents: int) -> None:
     """400 simulated runs: the mean score of such runs, and that of unlimited ones."""
     rng = np.random.default_rng(3)

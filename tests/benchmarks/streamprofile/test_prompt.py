@@ -158,7 +158,7 @@ def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pol", "候选", "", "pool ", " pool", "ground_truth", "POOL", "pool.x", "pool-1"])
 def test_an_unknown_place_is_refused(tmp_path: Path, name: str) -> None:
-    """A slip in a name would send the slip to the model: the file, the name and the known ones are told."""
+    """A slip in a name would send the slip to the model: the file, the name and the known ones are reported."""
     for text in (f"候选：${{{name}}}", f"[system]\n${{{name}}}\n[user]\n${{pool}}"):
         with pytest.raises(BadInput) as caught:
             template(tmp_path, text)
@@ -352,7 +352,7 @@ def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> Non
 
 
 def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
-    """The file and what it returned are told."""
+    """The file and what it returned are reported."""
     with pytest.raises(BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"):
         load(release(tmp_path)).messages("weibo", given_of(1, "空", ""), STEP, "")
 

@@ -258,7 +258,7 @@ def test_thoughts_cut_off_before_the_answer_are_a_kind_of_their_own(text: str) -
     ],
 )
 def test_tags_are_taken_as_given(value: Any, expected: tuple[str, ...], repairs: tuple[str, ...]) -> None:
-    """Outside the pool or not, in the model's order, each once; what is no string is made one or dropped, and told."""
+    """Outside the pool or not, in the model's order, each once; what is no string is made one or dropped; reported."""
     reading = tags(value)
     assert (reading.tags, reading.repairs) == (expected, repairs)
 
@@ -268,7 +268,7 @@ def test_tags_are_taken_as_given(value: Any, expected: tuple[str, ...], repairs:
     [({"兴趣": ["猫"]}, '{"兴趣":["猫"]}'), (["猫", 1], '["猫",1]'), (3, "3"), (False, "false"), ("", "")],
 )
 def test_a_persona_of_another_type_becomes_its_json(persona: Any, expected: str) -> None:
-    """The next step's prompt carries text, Chinese unescaped; the repair is told."""
+    """The next step's prompt carries text, Chinese unescaped; the repair is reported."""
     reading = readable(orjson.dumps({"persona_summary": persona, "predicted_tags": [], "reasoning": persona}).decode())
     assert reading.persona == reading.reasoning == expected
     assert reading.repairs == (() if persona == "" else ("persona_type", "reasoning_type"))
@@ -409,7 +409,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(text=TEXTS)
 @example(text='{"predicted_tags": ["\\ud83d", "\\ud83d"]}')
 @example(text='{"predicted_tags": [{"tag": "\\ude00"}], "persona_summary": {"\\ud83d": 1}}')
@@ -433,7 +433,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(persona=VALUES, chosen=VALUES, reasoning=VALUES)
 def test_any_values_in_a_clean_reply_are_read_without_an_error(persona: Any, chosen: Any, reasoning: Any) -> None:
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""

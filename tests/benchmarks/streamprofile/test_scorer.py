@@ -199,7 +199,7 @@ def test_cohort_counts_a_user_that_reaches_a_step_without_truth() -> None:
 
 
 def test_user_without_a_scored_step_is_covered_but_has_no_value() -> None:
-    """It completes the coverage, counts in no mean and no cohort, and is told."""
+    """It completes the coverage, counts in no mean and no cohort, and is reported."""
     data = scored(user(unscored(1)), user(a_step(1, Recall=0.5)))
     assert data["coverage"] == {
         "expected_users": 2,
@@ -631,7 +631,7 @@ KEYS = (
 
 
 def test_report_data_has_the_agreed_keys() -> None:
-    """These and no others; who the run was is told as it was."""
+    """These and no others; who the run was is reported as it was."""
     data = orjson.loads(reports.encoded(report([user(a_step(1))])))
     assert " ".join(data) == KEYS
     assert (data["format"], data["benchmark"], data["prompt_version"]) == (3, "streamprofile", "1")
