@@ -67,7 +67,7 @@ def send(run: SavedRun, tracker: str) -> str:
     that fails, whatever it is: the folder has everything, so it can be sent again."""
     made = entry(run)
     try:
-        return TRACKERS[tracker](made)
+        return SENDERS[tracker](made)
     except Exception as error:  # other people's code
         words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
         raise EndpointStopped(f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}") from None
@@ -204,4 +204,4 @@ def _allowed(values: Mapping[str, T]) -> dict[str, T]:
     return made
 
 
-TRACKERS: dict[str, Callable[[Entry], str]] = {"wandb": _wandb, "mlflow": _mlflow}
+SENDERS: dict[str, Callable[[Entry], str]] = {"wandb": _wandb, "mlflow": _mlflow}
