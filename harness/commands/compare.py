@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from harness.analysis.comparison import pairs
+from harness.analysis.comparison import pairs, planning
 from harness.config import options
 from harness.errors import BadInput
 from harness.report import compare, plan, text, xlsx
@@ -46,7 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     if not args.plan and not args.difference is args.power is args.family is None:
         raise BadInput("--difference, --power and --family are for --plan")
-    data = pairs.planned(args) if args.plan else pairs.compared(args)
+    wish = pairs.Wish(args.runs, args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark)
+    if args.plan:
+        power = POWER if args.power is None else args.power
+        data = pairs.planned(wish, planning.Plan(args.difference, power, args.family))
+    else:
+        data = pairs.compared(wish, args.resamples)
     blocks, sheets = (plan.blocks, plan.sheets) if args.plan else (compare.blocks, compare.sheets)
     if args.out is not None:
         xlsx.write(args.out, sheets(data))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 from typing import NamedTuple
 
 from harness.analysis.comparison import figures, planning, runs, verdicts, warnings
@@ -14,9 +15,21 @@ from harness.analysis.comparison.runs import Side, Subset
 from harness.benchmarks.derived import Figures
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.scoring.planning import POWER
 
 FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which runs are compared, by `names` of `results` or folders, on which `platforms` (all without). `tasks` is a
+    folder, None for each run's own; code of others is run with `trust`, or from the file `benchmark`."""
+
+    names: Sequence[str]
+    results: Path
+    tasks: Path | None
+    platforms: Sequence[str]
+    trust: bool
+    benchmark: str | None
 
 
 class Pair(NamedTuple):
@@ -28,57 +41,58 @@ class Pair(NamedTuple):
     alone: Mapping[str, Sequence[str]]
 
 
-def _found(args: Namespace) -> dict[str, dict[str, Subset]]:
+def _found(wish: Wish, least: int) -> dict[str, dict[str, Subset]]:
     """Return the subsets of each run. Raise `BadInput` for a run without any."""
-    folders = runs.folders(args.runs, args.results_dir, 1 if args.plan else 2)
-    found = {run: runs.subsets(run, folder, args) for run, folder in folders.items()}
+    folders = runs.folders(wish.names, wish.results, least)
+    found = {
+        run: runs.subsets(run, folder, wish.platforms, wish.trust, wish.benchmark) for run, folder in folders.items()
+    }
     for run, subsets in found.items():
         if not subsets:
-            wanted = f" for {', '.join(args.platform)}" if args.platform else ""
+            wanted = f" for {', '.join(wish.platforms)}" if wish.platforms else ""
             raise BadInput(f"{folders[run]} holds no run{wanted}")
     return found
 
 
-def planned(args: Namespace) -> JSON:
+def planned(wish: Wish, plan: planning.Plan) -> JSON:
     """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
-    found = _found(args)
+    found = _found(wish, 1)
     if len(found) > 1:
-        pairs = _pairs(found, args)
+        pairs = _pairs(found, wish.tasks)
         spreads = [
             one
             for pair, strata in zip(pairs, _strata(pairs), strict=True)
             for one in planning.of_pair(pair.a[0].of, pair.b[0].of, strata, pair.figures)
         ]
     else:
-        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, args)]
-    asked = planning.Plan(args.difference, POWER if args.power is None else args.power, args.family)
+        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, wish.tasks)]
     listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
-    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, asked)}
+    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, plan)}
 
 
-def _spreads(run: str, subsets: Mapping[str, Subset], args: Namespace) -> Iterator[planning.Spread]:
+def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Iterator[planning.Spread]:
     by_benchmark: dict[str, list[Subset]] = {}
     for subset in subsets.values():
         by_benchmark.setdefault(subset.benchmark, []).append(subset)
     for benchmark, of in by_benchmark.items():
-        measured = {subset.name: runs.figures([subset], args.tasks_dir) for subset in of}
+        measured = {subset.name: runs.figures([subset], tasks) for subset in of}
         sides = [runs.read(subset, measured[subset.name]) for subset in of]
         yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
 
 
-def compared(args: Namespace) -> JSON:
+def compared(wish: Wish, resamples: int) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
-    found = _found(args)
-    pairs = _pairs(found, args)
+    found = _found(wish, 2)
+    pairs = _pairs(found, wish.tasks)
     strata = _strata(pairs)
     reports = [_report(pair) for pair in pairs]
     for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
         family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
-        _compare([(pairs[place], strata[place], reports[place]) for place in family], args.resamples)
+        _compare([(pairs[place], strata[place], reports[place]) for place in family], resamples)
     return {
         "format": FORMAT,
         "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
-        "resamples": args.resamples,
+        "resamples": resamples,
         "seed": figures.SEED,
         "pairs": reports,
     }
@@ -108,13 +122,13 @@ def _run(run: str, subsets: Sequence[Subset]) -> JSON:
     }
 
 
-def _pairs(found: Mapping[str, Mapping[str, Subset]], args: Namespace) -> list[Pair]:
+def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> list[Pair]:
     """Return every pair of runs, for each benchmark that both have; each file is read once."""
     by_subset: dict[str, list[Subset]] = {}
     for subsets in found.values():
         for name, subset in subsets.items():
             by_subset.setdefault(name, []).append(subset)
-    measured = {name: runs.figures(of, args.tasks_dir) for name, of in by_subset.items() if len(of) > 1}
+    measured = {name: runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
     read = cache(lambda run, subset: runs.read(found[run][subset], measured[subset]))
     pairs = []
     for a, b in combinations(found, 2):

@@ -5,7 +5,6 @@ Only users with a record contribute: a failure has no score. Files are read as t
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,15 +106,15 @@ def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, P
     return found
 
 
-def subsets(run: str, folder: Path, args: Namespace) -> dict[str, Subset]:
-    """Return the subsets of a run, by name; those of `--platform` if any. Raise `BadInput` for an unusable manifest."""
-    wanted = {platform.lower() for platform in args.platform or ()}
+def subsets(run: str, folder: Path, platforms: Sequence[str], trust: bool, benchmark: str | None) -> dict[str, Subset]:
+    """Return the subsets of a run, by name; those of `platforms` if any. Raise `BadInput` for an unusable manifest."""
+    wanted = {platform.lower() for platform in platforms}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
     names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
     found = {}
     for name in sorted(names & wanted if wanted else names):
         files = RunFiles(folder, name)
-        saved = SavedRun(files, made, args.trust, args.benchmark) if (made := load(files.manifest)) else None
+        saved = SavedRun(files, made, trust, benchmark) if (made := load(files.manifest)) else None
         found[name] = Subset(run, files, saved)
     return found
 
