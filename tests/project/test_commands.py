@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
@@ -30,6 +32,9 @@ ABOUT: Mapping[str, Sequence[Mapping[str, Any]]] = tomllib.loads(
     (ROOT / "tests/project/commands.toml").read_text("utf-8")
 )
 PAGES = pages.pages()
+TRANSLATED = {f"docs/zh/{name}.md": f"docs/{name}.md" for name in ("migration", "troubleshooting")}
+TRANSLATED["README.zh.md"] = "README.md"
+"""Pages in Chinese, by those that have the same commands: executed there."""
 SHELL, PYTHON = ("sh", "bash"), "python"
 SECONDS = 240  # less than the time after which pytest ends the session
 MODELS = re.compile(r"""(?:MODEL|--model|model|RUNS) ?[= ] ?["']?([\w./: -]+)""")
@@ -49,6 +54,8 @@ def begins(text: str, *words: str) -> bool:
 
 
 def is_executed(command: Command) -> bool:
+    if command.page in TRANSLATED:
+        return False
     entry = about("not_executed", command.page, command.text)
     return entry is None or bool("without" in entry and find_spec(entry["without"]))
 
@@ -122,12 +129,24 @@ def test_commands_of_a_page_succeed_as_they_are_written(page: str, here: Machine
 @pytest.mark.parametrize("page", PAGES)
 def test_harness_accepts_the_options_of_commands_that_are_not_executed(page: str) -> None:
     """Those that are listed, those within sentences, and those in files for clusters."""
-    texts = [command.text for command in all_commands(page) if not is_executed(command)]
+    listed = [command for command in all_commands(page) if not is_executed(command)]
+    texts = [command.text for command in listed if page not in TRANSLATED]
     texts += [one.text for one in pages.inline(page) if not about("not_parsed", page, one.text)]
     texts += [block.text for block in pages.blocks(page) if block.language == "yaml"]
     for words in [words for text in texts for words in (*pages.calls(text), *made(text))]:
         if words[1:] and "--help" not in words:
             parsed(words)
+
+
+@pytest.mark.parametrize("page", TRANSLATED)
+def test_translated_page_has_the_commands_of_the_other(page: str) -> None:
+    """But for comments, and the texts within Python."""
+
+    def words(page: str) -> list[list[str]]:
+        found = (block for block in pages.blocks(page) if block.language in SHELL)
+        return [shlex.split(command.text, comments=True) for block in found for command in commands(page, block)]
+
+    assert words(page) == words(TRANSLATED[page])
 
 
 def made(text: str) -> Iterator[list[str]]:
@@ -155,6 +174,8 @@ def test_data_on_a_page_can_be_read(page: str, tmp_path: Path) -> None:
     for number, block in enumerate(pages.blocks(page)):
         if block.language == "json":
             json.loads(block.text)
+        elif block.language == PYTHON:
+            compile(block.text, page, "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
         elif block.language == "yaml":
             list(yaml.safe_load_all(block.text))
         elif block.language == "toml":
