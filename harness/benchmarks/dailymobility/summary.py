@@ -86,7 +86,8 @@ def details(scored: Scored) -> JSON:
 
 
 def _shares(counts: Whole) -> list[float]:
-    return (counts / max(1, counts.sum())).tolist()  # type: ignore[no-any-return]
+    shares: list[float] = (counts / max(1, int(counts.sum()))).tolist()
+    return shares
 
 
 def ceiling_data(ceiling: Ceiling, residents: int) -> JSON:
