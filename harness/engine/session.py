@@ -403,7 +403,6 @@ def _play(
 
     Sessions that end while others go on are finished at once, if `finishing`.
     """
-    work = _in_this_process if engine.name == LOCAL else _on_workers
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
     handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
@@ -413,7 +412,7 @@ def _play(
             workers = _connected(engine, console, held)
             observe = observe or held.enter_context(display(console))
             opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], tracer)
-            made = partial(work, sessions, opened, observe, engine, workers, finishing)
+            made = partial(_played, sessions, opened, observe, engine, workers, finishing)
             return anyio.run(made, backend_options={"use_uvloop": uvloop})
     finally:
         for number, handler in handlers.items():
@@ -443,54 +442,36 @@ def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
     return held.enter_context(cluster.connected(engine.address, engine.workers))
 
 
-async def _in_this_process(
-    sessions: Sequence[Session],
-    made: Sequence[Opening],
-    observe: Callable[[Snapshots], None],
-    engine: Engine,
-    workers: int,
-    finishing: bool,
-) -> Played:
-    plans = [session.plan for session in sessions]
-    admit_sockets(*sockets(plans))
-    async with AsyncExitStack() as held:
-        lanes = await open_lanes(made, held)
-        return await _played(sessions, lanes, observe, engine, workers, finishing)
-
-
-async def _on_workers(
-    sessions: Sequence[Session],
-    made: Sequence[Opening],
-    observe: Callable[[Snapshots], None],
-    engine: Engine,
-    workers: int,
-    finishing: bool,
-) -> Played:
-    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
-
-    async with on_workers(made, engine, workers) as lanes:
-        return await _played(sessions, lanes, observe, engine, workers, finishing)
-
-
 async def _played(
     sessions: Sequence[Session],
-    lanes: Sequence[Lane],
+    made: Sequence[Opening],
     observe: Callable[[Snapshots], None],
     engine: Engine,
     workers: int,
     finishing: bool,
 ) -> Played:
-    session_of = dict(zip(lanes, sessions, strict=True))
+    async with AsyncExitStack() as held:
+        session_of = dict(zip(await _lanes(made, engine, workers, held), sessions, strict=True))
 
-    async def ended(lane: Lane, schedule: JSON) -> None:
-        if finishing:
-            await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
+        async def ended(lane: Lane, schedule: JSON) -> None:
+            if finishing:
+                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
 
-    seed = sessions[0].plan.selection["sample_seed"]
-    async with metrics.served(engine.metrics_port, observe) as keep:
+        lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
+        keep = await held.enter_async_context(metrics.served(engine.metrics_port, observe))
         playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=keep, ended=ended, workers=workers)
         await playing.run()
-    return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
+        return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
+
+
+async def _lanes(made: Sequence[Opening], engine: Engine, workers: int, held: AsyncExitStack) -> Sequence[Lane]:
+    """Open the lanes, in this process or on workers, for as long as `held`."""
+    if engine.name == LOCAL:
+        admit_sockets(*sockets([one.plan for one in made]))
+        return await open_lanes(made, held)
+    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
+
+    return await held.enter_async_context(on_workers(made, engine, workers))
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:

@@ -357,7 +357,7 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
 
 
 def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks: Path, tmp_path: Path) -> None:
-    """Bare NaN is read, metrics are measured anew, both kinds of `Error:` are distinguished."""
+    """Bare NaN is read, metrics are measured again, both kinds of `Error:` are distinguished."""
     made = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]]
     reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
     lines = []
