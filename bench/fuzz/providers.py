@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.fuzz import scratch
-from harness.config import providers
+from harness.config import providers, user_files
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)
@@ -33,7 +33,7 @@ ENVIRONMENT = {"HOME": "/nowhere", "X": "http://h/v1 https://g/v1", "MINE": "猫
 
 
 def run(data: bytes) -> None:
-    book = providers.over(SHIPPED, scratch.written(PATH, data))
+    book = providers.over(SHIPPED, user_files.document(scratch.written(PATH, data)))
     for provider in book.providers.values():
         if provider.source != str(PATH):
             continue

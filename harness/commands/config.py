@@ -86,7 +86,7 @@ def _value(action: argparse.Action, found: Parsed) -> Value:
         value = value and HIDDEN
     elif dest == "api_url":
         value = value and list(map(public_url, value))
-    if dest in found.flags:
+    if dest in found.args.typed:
         return Value(value, FLAG, f"--{_name(action)}")
     if dest in found.settings:
         return Value(value, FILE, str(found.settings[dest].path))

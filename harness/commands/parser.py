@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
 from harness.benchmarks import registry
-from harness.config import options, secrets, settings_file
+from harness.config import options, secrets, settings_file, user_files
 from harness.config.settings_file import Place
 from harness.printable import on_one_line
 
+TRUST = "trust"
+"""The command that decides whether a settings file counts: it reads none itself."""
 COMMANDS = {
     "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
     "fetch": "download a benchmark's tasks",
@@ -37,6 +39,7 @@ COMMANDS = {
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},
+    TRUST: "allow the settings file and the providers file of this folder, as they are now",
     "config": "show the options that a command would have, and where each value comes from",
     "completion": "print a script that lets a shell complete commands, options and run names",
     "serve": "serve the baseline models, with latency and faults on demand",
@@ -45,14 +48,13 @@ COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A command with its options. `flags` are the destinations that its words set, `settings` those that the settings
-    file sets, and `words` all that was parsed: the file's, then the command's own."""
+    """A command with its options. `settings` are the destinations that the settings file sets, `words` all that was
+    parsed: the file's, then the command's own. `args.typed` are the destinations that the command's own words set."""
 
     command: Any
     parser: argparse.ArgumentParser
     args: argparse.Namespace
     words: Sequence[str]
-    flags: Set[str]
     settings: Mapping[str, Place]
 
 
@@ -61,13 +63,13 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     that cannot be used."""
     name, *words = arguments
     command, parser = built(name, words)
-    found = settings_file.read(settings_file.named(words), os.environ)
+    found = user_files.read(settings_file.FILE, settings_file.named(words), os.environ) if name != TRUST else None
     call = settings_file.Call(name, parser, words, COMMANDS, _known)
     given = settings_file.given(found, call, os.environ) if found else settings_file.NOTHING
     every = [*given.words, *words]
     args = parser.parse_args(every)
-    args.fallback = given.fallback
-    return Parsed(command, parser, args, [name, *every], options.destinations(parser, words), given.places)
+    args.fallback, args.typed = given.fallback, frozenset(options.destinations(parser, words))
+    return Parsed(command, parser, args, [name, *every], given.places)
 
 
 def built(name: str, words: Sequence[str]) -> tuple[Any, Parser]:
@@ -87,7 +89,8 @@ def built(name: str, words: Sequence[str]) -> tuple[Any, Parser]:
     command.add_arguments(parser)
     if add_flags := getattr(command, "add_flags", None):
         add_flags(parser, words)
-    options.add(parser, "--settings FILE", settings_file.HELP, type=options.filled)
+    if name != TRUST:
+        options.add(parser, "--settings FILE", settings_file.HELP, type=options.filled)
     return command, parser
 
 

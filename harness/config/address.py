@@ -61,12 +61,11 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
-    an option, nor by its provider, nor by a variable. `is_own` is False if the file may be somebody else's."""
+    an option, nor by its provider, nor by a variable."""
 
     urls: tuple[str, ...]
     key_file: Path | None
     source: str
-    is_own: bool
 
 
 @functools.lru_cache
@@ -124,18 +123,11 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
 
 
 def _at_fallback(fallback: Fallback, args: Namespace, environment: Mapping[str, str], key: Key) -> Found:
-    """Return the endpoint in a settings file. Raise `BadInput` if a key or header of the command would go to an address
-    that somebody else may have written."""
-    given = {"--api-key-file": args.api_key_file, "--api-key": args.api_key, "--extra-header": args.extra_header}
-    if not fallback.is_own and (option := next(filter(given.get, given), None)):
-        raise BadInput(
-            f"the address {_shown(fallback.urls)} is from {fallback.source}, found in the current folder: give it for "
-            f"{option} too, with --api-url, or name the file with --settings {fallback.source}"
-        )
+    """Return the endpoint in a settings file."""
     if key == NO_KEY and fallback.key_file:
         key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
     elif key == NO_KEY:
-        key = _key_for(fallback.urls, environment, named=fallback.is_own)
+        key = _key_for(fallback.urls, environment, named=True)
     return at(fallback.urls, key, args, environment)
 
 

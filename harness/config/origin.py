@@ -16,7 +16,6 @@ import functools
 import hmac
 import os
 import secrets
-import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import orjson
 
-from harness.config.providers import user_folder
+from harness.config.user_files import read_private, user_folder, write_private
 from harness.errors import BadInput
 from harness.store.manifest import Manifest
 from harness.ui.streams import can_ask, tell
@@ -110,33 +109,15 @@ def _path(environment: Mapping[str, str]) -> Path | None:
 
 def _read(path: Path) -> bytes | None:
     """Return the secret, None if others than this user can have written or read its file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(fd)
-        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        return os.read(fd, SECRET_BYTES) if private and found.st_size == SECRET_BYTES else None
-    finally:
-        os.close(fd)
+    found = read_private(path, SECRET_BYTES)
+    return found if found and len(found) == SECRET_BYTES else None
 
 
 def _made(path: Path) -> bytes | None:
     """Make a secret, atomically, and return it, or the one of another process that was first; replace no file."""
-    mine = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(fd, "wb") as file:
-                file.write(secrets.token_bytes(SECRET_BYTES))
-                file.flush()
-                os.fsync(fd)
-            with suppress(FileExistsError):
-                os.link(mine, path)
-        finally:
-            mine.unlink()
+        with suppress(FileExistsError):
+            write_private(path, secrets.token_bytes(SECRET_BYTES), os.link)
     except OSError:
         return None
     return _read(path)

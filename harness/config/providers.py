@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -19,18 +18,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from harness.benchmarks.files import content
-from harness.config import fields
+from harness.config import fields, user_files
+from harness.config.user_files import Document
 from harness.cost import Price
 from harness.errors import BadInput
 from harness.model import JSON
 
 FILE = "providers.toml"
-LARGEST = 1 << 20
-"""Bytes of a file."""
 SHIPPED = Path(__file__).with_name(FILE)
-APPLICATION = "behavior-harness"
-"""The folder of the user's own file, below the one that the XDG base directory specification names."""
 
 NAME = re.compile(r"[\w.-]+")
 TAG = re.compile(r"latest|\d+(\.\d+)?[bm](-.*)?", re.I)
@@ -92,17 +87,14 @@ class Book:
 
 
 def read(named: Path | None, environment: Mapping[str, str]) -> Book:
-    """Return the shipped file, overridden by the `named` one, else by that of this folder, else by the user's own.
-
-    Raise `BadInput` with file and field.
-    """
-    book = shipped()
-    own = named or of_user(environment, FILE)
-    return book if own is None else over(book, own)
+    """Return the shipped file, overridden by the `named` one, else by that of this folder if it is allowed, else by
+    the user's own. Raise `BadInput` with file and field."""
+    own = user_files.read(FILE, named, environment)
+    return shipped() if own is None else over(shipped(), own)
 
 
 def shipped() -> Book:
-    return over(Book({}, {}, ()), SHIPPED)
+    return over(Book({}, {}, ()), user_files.document(SHIPPED))
 
 
 def split_model(text: str, book: Book) -> tuple[str | None, str]:
@@ -177,47 +169,16 @@ def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str
     return filled
 
 
-def of_user(environment: Mapping[str, str], file: str) -> Path | None:
-    """Return the file of this name in the current folder, else the user's own, None if there is neither."""
-    configured = user_folder(environment, "XDG_CONFIG_HOME", ".config")
-    candidates = [Path(file), *([configured / file] if configured else [])]
-    return next(filter(os.path.isfile, candidates), None)
-
-
-def user_folder(environment: Mapping[str, str], variable: str, default: str) -> Path | None:
-    """Return this application's folder by the XDG base directory specification, which ignores relative ones."""
-    base, home = Path(environment.get(variable) or ""), Path(environment.get("HOME") or "")
-    if not base.is_absolute():
-        base = home / default
-    return base / APPLICATION if base.is_absolute() else None
-
-
-def over(book: Book, path: Path) -> Book:
+def over(book: Book, document: Document) -> Book:
     """Return a book overridden by a file. Raise `BadInput` with file and field."""
-    found = _document(path)
+    path, found = document.path, document.content
+    for name in sorted(found.keys() - {"providers", "queues"}):
+        raise BadInput(f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]")
     providers = dict(book.providers)
     for name, entry in _entries(found, "providers", path):
         providers[name] = _provider(providers.get(name, Provider(name)), entry, path)
     queues = dict(book.queues) | {name: _queue(name, entry, path) for name, entry in _entries(found, "queues", path)}
     return Book(providers, queues, (*book.files, path))
-
-
-def document(path: Path) -> JSON:
-    """Return the content of a TOML file. Raise `BadInput` with file and line."""
-    try:
-        return tomllib.loads(content(path, LARGEST).decode("utf-8-sig"))
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        place = re.search(r"\bat (line \d+|end)\b", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
-        raise BadInput(f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8") from None
-
-
-def _document(path: Path) -> JSON:
-    found = document(path)
-    for name in sorted(found.keys() - {"providers", "queues"}):
-        raise BadInput(f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]")
-    return found
 
 
 def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:

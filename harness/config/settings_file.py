@@ -9,9 +9,8 @@
     history-length = 7
 
 Values become words in front of the command's own, so each is checked as a flag is. An option of the command, or a
-variable for the same, takes precedence. The file holds no keys. One that was only found in the current folder may be
-somebody else's: it decides neither which files hold keys and certificates nor which code is run, and no key goes to its
-address because of it.
+variable for the same, takes precedence. The file holds no keys. One in the current folder counts only once it is
+allowed (`user_files`). What a file says is not what the user typed: `Namespace.typed` has the latter.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ import argparse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from os.path import expanduser, isfile
+from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from harness.benchmarks import registry, settings
-from harness.config import fields, options, providers, secrets
+from harness.config import fields, options, secrets
 from harness.config.address import Fallback
+from harness.config.user_files import Document
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -42,10 +42,6 @@ OF_ONE_COMMAND = frozenset(
     {"api-key-file", "model", "name", "part", "platform", "provider", "queue", "reuse", "subset"}
 )
 """Options that mean something else in another command."""
-FROM_OWN_FILE = frozenset({"api-key-file", "benchmark", "ca-file", "config", "providers", "ray-address"})
-"""Options that decide where keys go, which certificates are trusted or which code is run."""
-CHOOSE_PROVIDER = frozenset({"model", "provider", "queue"})
-"""They decide the same with a providers file of this folder, which names addresses and the variables of keys."""
 RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
 """Destinations of the endpoint's options. `resume` takes neither from here: each run has its own."""
@@ -54,15 +50,6 @@ TOGETHER = ({"api_url", "provider", "config"}, {"api_key", "api_key_file"}, {"mo
 VARIABLES = {"concurrency": "BENCH_MAX_WORKERS", "no_color": "NO_COLOR"}
 """Destination -> the variable for it. Those of addresses and keys are in `address`."""
 CODE = ".py"
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A settings file. `is_own` is False for one that nobody named and that is not in the user's folder."""
-
-    path: Path
-    document: JSON
-    is_own: bool
 
 
 class Place(NamedTuple):
@@ -108,12 +95,6 @@ def named(words: Sequence[str]) -> Path | None:
     return next((Path(value) for name, value in secrets.values(words) if name == "--settings"), None)
 
 
-def read(named: Path | None, environment: Mapping[str, str]) -> File | None:
-    """Return the `named` file, else that of this folder, else the user's own. Raise `BadInput` with file and line."""
-    path = named or providers.of_user(environment, FILE)
-    return File(path, providers.document(path), path != Path(FILE) or named is not None) if path else None
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """A command's name, parser and words. `others` returns the options of all commands, by name."""
@@ -125,7 +106,7 @@ class Call:
     others: Callable[[], Collection[str]]
 
 
-def given(file: File, call: Call, environment: Mapping[str, str]) -> Given:
+def given(file: Document, call: Call, environment: Mapping[str, str]) -> Given:
     """Return what a file gives a command. Raise `BadInput` with file and key for one that is unknown, or whose value
     the option refuses."""
     found = _values(file, call)
@@ -139,14 +120,14 @@ def given(file: File, call: Call, environment: Mapping[str, str]) -> Given:
     return Given([word for value in left.values() for word in value.words], _fallback(file, endpoint), places)
 
 
-def _fallback(file: File, endpoint: Mapping[str, _Value]) -> Fallback | None:
+def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None:
     if URLS not in endpoint:
         return None
     key_file = Path(endpoint[KEY_FILE].texts[0]) if KEY_FILE in endpoint else None
-    return Fallback(tuple(endpoint[URLS].texts), key_file, str(file.path), file.is_own)
+    return Fallback(tuple(endpoint[URLS].texts), key_file, str(file.path))
 
 
-def _values(file: File, call: Call) -> dict[str, _Value]:
+def _values(file: Document, call: Call) -> dict[str, _Value]:
     """Return the values for a command, by destination: those of a benchmark over the command's, these over all's."""
     found: dict[str, _Value] = {}
     for level in _levels(file, call):
@@ -154,7 +135,6 @@ def _values(file: File, call: Call) -> dict[str, _Value]:
         for name, value in level.entries.items():
             place = Place(file.path, level.prefix + name)
             if action := _action(name, place, level, call):
-                _check_source(name, value, place, file)
                 if action.dest in _with_rivals(call.parser, set(read)):
                     raise BadInput(f"{place}: another field of this table is for the same: leave one out")
                 read[action.dest] = _value(value, f"--{name}", action, place, call.parser)
@@ -163,13 +143,13 @@ def _values(file: File, call: Call) -> dict[str, _Value]:
     return found
 
 
-def _levels(file: File, call: Call) -> Iterator[_Level]:
+def _levels(file: Document, call: Call) -> Iterator[_Level]:
     every = {name[2:]: action for name, action in call.parser._option_string_actions.items() if name[:2] == "--"}
     own = {name: action for name, action in every.items() if not action.dest.startswith(settings.DEST)}
     if call.command == RESUME:
         own = {name: action for name, action in own.items() if action.dest not in (URLS, KEY_FILE)}
-    tables = {name: value for name, value in file.document.items() if name in call.commands and type(value) is dict}
-    yield _Level("", {name: value for name, value in file.document.items() if name not in tables}, own)
+    tables = {name: value for name, value in file.content.items() if name in call.commands and type(value) is dict}
+    yield _Level("", {name: value for name, value in file.content.items() if name not in tables}, own)
     table, of_benchmarks = tables.get(call.command, {}), JSON()
     if call.command == RUN:
         of_benchmarks = {name: table[name] for name in table.keys() - own.keys() if _is_of_benchmark(name, table[name])}
@@ -209,17 +189,6 @@ def _action(name: str, place: Place, level: _Level, call: Call) -> argparse.Acti
 def settings_of(flag: str) -> str | None:
     """Return the benchmark that ships and has this flag, None if none has it."""
     return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
-
-
-def _check_source(name: str, value: Any, place: Place, file: File) -> None:
-    """Raise `BadInput` for an option that a file of somebody else must not decide."""
-    is_code = type(value) is str and value.lower().endswith(CODE)
-    chooses = name in CHOOSE_PROVIDER and (name != "model" or ":" in str(value)) and isfile(providers.FILE)
-    if not file.is_own and (name in FROM_OWN_FILE or is_code or chooses):
-        raise BadInput(
-            f"{place}: this file was found in the current folder, and may not decide this: name it with "
-            f"--settings {file.path}"
-        )
 
 
 def _value(value: Any, flag: str, action: argparse.Action, place: Place, parser: argparse.ArgumentParser) -> _Value:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import fields, providers
+from harness.config import fields, providers, user_files
 from harness.config.providers import Book, Provider, QueuedModel, addresses, headers, misspelt, split_model
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
@@ -117,7 +117,7 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
     """One file of the user's is read, and the others not even looked into."""
     monkeypatch.chdir(tmp_path)
     home, configured = tmp_path / "家", tmp_path / "xdg"
-    told = {"HOME": str(home), "XDG_CONFIG_HOME": str(configured)}
+    told = {"HOME": str(home), "XDG_CONFIG_HOME": str(configured), "XDG_STATE_HOME": str(tmp_path / "state")}
     places = [
         home / ".config/behavior-harness/providers.toml",
         configured / "behavior-harness/providers.toml",
@@ -138,10 +138,12 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
     places[1].touch()
     assert found(None, told) == (places[1],)
     places[2].touch()
+    assert found(None, told) == (places[1],)
+    user_files.allow(places[2], b"", told)
     assert found(None, told) == (Path("providers.toml"),)
     places[3].touch()
     assert found(places[3], told) == (places[3],)
-    assert providers.read(None, {}).files == (providers.SHIPPED, Path("providers.toml"))
+    assert providers.read(None, {}).files == (providers.SHIPPED,)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from harness.cli import main
 from harness.commands.config import values
 from harness.commands.parser import parsed
-from harness.config import address
+from harness.config import address, user_files
 from harness.config.address import Found
 from harness.errors import BadInput
 from tests.support import ROOT
@@ -29,7 +30,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(text: str, path: str = "harness.toml") -> Path:
+    """Write a file that the user allows."""
     Path(path).write_text(text, encoding="utf-8")
+    user_files.allow(Path(path), Path(path).read_bytes(), os.environ)
     return Path(path)
 
 
@@ -177,72 +180,16 @@ def test_keys_are_refused_and_not_shown(name: str, capsys: pytest.CaptureFixture
         assert f"{name}: keys do not belong in this file" in shown and LLM_KEY not in shown
 
 
-# A folder of somebody else
+# Addresses and keys
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f'[run]\napi-url = "{URL}"\napi-key-file = "secret"',
-        'providers = "theirs.toml"',
-        'ca-file = "theirs.pem"',
-        '[run]\nconfig = "theirs.yml"',
-        'ray-address = "theirs:6379"',
-        '[resume]\nbenchmark = "theirs.py"',
-        '[run.streamprofile]\nprompt = "theirs.py"',
-        '[run.dailymobility]\nagent = "theirs.PY"',
-    ],
-)
-def test_file_of_the_current_folder_decides_neither_keys_nor_code(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Which file holds a key, which certificates are trusted and which code is run is for a file that is named."""
-    path = write(text + "\n")
-    Path("theirs.pem").touch()
-    Path("secret").write_text(LLM_KEY, encoding="utf-8")
-    command = "resume" if "resume" in text else "run dailymobility" if "agent" in text else "run"
-    with pytest.raises(BadInput, match=r"harness\.toml: .*--settings harness\.toml"):
-        parsed(command.split())
-    parsed([*command.split(), "--settings", str(path)])
-
-
-@pytest.mark.parametrize(
-    "text", ['model = "openai:m"', 'model = ["m", "openai:m"]', 'provider = "openai"', 'queue = "q"']
-)
-def test_two_files_of_a_folder_send_no_key_together(text: str) -> None:
-    """One would choose the provider, and the other give its key another address."""
-    write(f"[run]\n{text}\n")
-    parsed(["run"])
-    Path("providers.toml").write_text(
-        f'[providers.openai]\nbase_url = "{URL}"\nkey_env = "OPENAI_API_KEY"\n[queues]\nq = ["openai:m"]\n',
-        encoding="utf-8",
-    )
-    with pytest.raises(BadInput, match=r"--settings harness\.toml"):
-        parsed(["run"])
-    parsed(["run", "--settings", "harness.toml"])
-    write('[run]\nmodel = "m"\n')
-    assert given("run", "model") == [["m"]]
-
-
-def test_no_key_follows_an_address_of_the_current_folder() -> None:
-    """`LLM_API_KEY` without its own address goes to an address of a named file, and never to one that was found."""
+@pytest.mark.parametrize("option", ["", "--settings harness.toml"])
+def test_address_of_a_file_that_counts_gets_the_users_key(option: str) -> None:
+    """An allowed file is as good as a named one: `LLM_API_KEY` without an address of its own goes to its address."""
     write(f'[run]\napi-url = ["{URL}", "http://127.0.0.1:8/v1"]\n')
-    variables = {"LLM_API_KEY": LLM_KEY, "OPENAI_API_KEY": LLM_KEY}
-    found = endpoint("run", variables)
+    found = endpoint(f"run {option}", {"LLM_API_KEY": LLM_KEY, "OPENAI_API_KEY": LLM_KEY})
     assert [one.url for one in found.addresses] == [URL, "http://127.0.0.1:8/v1"]
-    assert found.key_from is None and not any(one.key for one in found.addresses)
-    assert endpoint("run --settings harness.toml", variables).key_from == "LLM_API_KEY"
-
-
-@pytest.mark.parametrize("option", ["--api-key=k", "--api-key-file=secret", "--extra-header=X-Key:k"])
-def test_key_of_the_command_needs_its_address_in_the_command(option: str) -> None:
-    """A key or header on the command line is not sent to an address that was found in the current folder."""
-    write(f'[run]\napi-url = "{URL}"\n')
-    Path("secret").write_text(LLM_KEY, encoding="utf-8")
-    with pytest.raises(BadInput, match="--api-url"):
-        endpoint(f"run {option}", {})
-    assert endpoint(f"run {option} --api-url {RELAY}", {}).shown == RELAY
-    assert endpoint(f"run {option} --settings harness.toml", {}).shown == URL
+    assert found.key_from == "LLM_API_KEY"
 
 
 def test_key_file_is_for_the_address_of_the_same_file_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,9 +230,7 @@ def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch
 def test_config_shows_the_limits_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """What neither flag nor settings file gives comes from the providers file, as for the run itself."""
     monkeypatch.setenv("OWN_KEY", LLM_KEY)
-    Path("providers.toml").write_text(
-        f'[providers.own]\nbase_url = "{URL}"\nkey_env = "OWN_KEY"\nrpm = 9\ntpm = 9\n', encoding="utf-8"
-    )
+    write(f'[providers.own]\nbase_url = "{URL}"\nkey_env = "OWN_KEY"\nrpm = 9\ntpm = 9\n', "providers.toml")
     write("rpm = 3\n")
     found = values(parsed(["run", "--model", "own:m"]))
     assert (found["tpm"].value, found["tpm"].where) == (9, "providers.toml")

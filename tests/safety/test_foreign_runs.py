@@ -570,18 +570,3 @@ def test_endless_pipe_is_refused_at_its_bound() -> None:
     """More than any key has."""
     code, errors, keys = shell("--api-key-file <(yes)", denied)
     assert code == 2 and "it is larger than 65536 bytes" in errors and not keys
-
-
-def test_settings_file_of_a_folder_gets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `harness.toml` that was found next to the tasks names its sender's server: no key and no header arrives there,
-    and one that the command gives is refused before the first request."""
-    monkeypatch.setenv("LLM_API_KEY", KEY)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with serving(baseline) as theirs:
-        Path("harness.toml").write_text(f'api-url = "{theirs.url}"\n', encoding="utf-8")
-        words = ["run", "--model", "m", "--platform", "weibo", "--no-html"]
-        for option in (f"--api-key={KEY}", "--api-key-file=key", f"--extra-header=X-Key:{KEY}"):
-            assert main([*words, option]) == 2
-        assert not theirs.bodies
-        assert main(words) == 0
-        assert theirs.bodies and KEY not in "".join(theirs.heads) and set(theirs.keys) == {None}

@@ -77,10 +77,10 @@ def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
 def serving(script: Script) -> Iterator[Server]:
     class Handler(PromptHandler):
         def do_POST(self) -> None:
+            server.heads.append(f"{self.path}\n{self.headers}")
+            server.keys.append(self.headers.get("Authorization"))
             body = self.rfile.read(int(self.headers["Content-Length"]))
             server.bodies.append(body)
-            server.keys.append(self.headers.get("Authorization"))
-            server.heads.append(f"{self.path}\n{self.headers}")
             status, content = server.script(orjson.loads(body))
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))

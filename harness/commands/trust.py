@@ -1,0 +1,45 @@
+"""`trust`: show the settings file and the providers file of this folder, and let them count as they are now."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from harness.benchmarks.files import input_file
+from harness.config import providers, settings_file, user_files
+from harness.errors import BadInput
+from harness.ui.streams import can_ask, show, tell
+
+EXAMPLES = ("harness trust",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: the command is about the two files that other commands look for here."""
+
+
+def execute(args: argparse.Namespace) -> int:
+    found = [path for path in map(Path, (settings_file.FILE, providers.FILE)) if os.path.isfile(path)]
+    if not found:
+        raise BadInput(f"there is neither {settings_file.FILE} nor {providers.FILE} in {Path.cwd()}")
+    for path in found:
+        _allow(path)
+    return 0
+
+
+def _allow(path: Path) -> None:
+    """Show a file and record that it counts; on a terminal, once the user has agreed. Raise `BadInput`."""
+    data = input_file(path, most=user_files.LARGEST)
+    user_files.document(path, data)  # one that cannot be used is refused here, with its line
+    if user_files.is_allowed(path, data, os.environ):
+        tell(f"{path.absolute()} is allowed already")
+        return
+    show(f"{path.absolute()}  (SHA-256 {sha256(data).hexdigest()})\n\n{data.decode('utf-8-sig').rstrip()}\n")
+    if can_ask():
+        tell(f"let {path} decide addresses, keys, files and code of commands in this folder? [y/N]")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise BadInput(f"{path} stays ignored")
+    record = user_files.allow(path, data, os.environ)
+    tell(f"{path.absolute()} counts from now on, until it changes; delete {record} to take this back")
