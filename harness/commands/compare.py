@@ -40,12 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--family M", words, type=options.positive_int)
     options.add_json(parser)
     options.add(parser, "--out FILE.xlsx", "write an Excel file too", type=options.file_of(".xlsx"))
+    options.add_force(parser)
     options.add(parser, "--html FILE.html", "write a page too", type=options.file_of(".html"))
 
 
 def execute(args: argparse.Namespace) -> int:
     if not args.plan and not args.difference is args.power is args.family is None:
         raise BadInput("--difference, --power and --family are for --plan")
+    outputs = options.outputs(args)
+    written = [path for path in (args.out, args.html) if path is not None]
+    outputs.check(*written)
     wish = pairs.Wish(args.runs, args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark)
     if args.plan:
         power = POWER if args.power is None else args.power
@@ -54,14 +58,13 @@ def execute(args: argparse.Namespace) -> int:
         data = pairs.compared(wish, args.resamples)
     blocks, sheets = (plan.blocks, plan.sheets) if args.plan else (compare.blocks, compare.sheets)
     if args.out is not None:
-        xlsx.write(args.out, sheets(data))
+        xlsx.write(args.out, sheets(data), outputs)
     if args.html is not None:
         from harness.report import html  # its template engine, which the other formats need not wait for
 
         title = f"{', '.join(run['name'] for run in data['runs'])}: {'users needed' if args.plan else 'compared'}"
         atomic.make_folder(args.html.parent)
-        atomic.write(args.html, html.page(title, list(blocks(data))).encode("utf-8", "replace"))
-    written = [path for path in (args.out, args.html) if path is not None]
+        outputs.write(args.html, html.page(title, list(blocks(data))).encode("utf-8", "replace"))
     if args.json:
         show_json(data)
     else:

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--rows", words, choices=rows.ROWS)
     words = f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)"
     options.add(parser, "--out FILE_OR_DIR", words, type=options.filled)
+    options.add_force(parser)
     options.add_platform(parser, "one subset; may be repeated")
     options.add_earlier(parser)
 
@@ -112,9 +113,10 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.N
     """Write the rows of all runs into one file."""
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
+    options.outputs(args).check(path)
     if form != INSPECT:
         atomic.make_folder(path.parent)
-        count = formats.write(path, form, (row for run in found for row in _rows(run, args)))
+        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), options.outputs(args))
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
@@ -132,7 +134,7 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: argparse.Namespace)
         _log(run, folder / f"export_{run.files.subset}.eval", args)
         return
     path = folder / f"export_{args.rows or rows.ROWS[0]}_{run.files.subset}{ENDINGS[form]}"
-    count = formats.write(path, form, _rows(run, args))
+    count = formats.write(path, form, _rows(run, args), options.outputs(args))
     tell(f"{run.label}: {plural(count, 'row')}: {path}")
 
 
@@ -144,5 +146,6 @@ def _log(run: SavedRun, path: Path, args: argparse.Namespace) -> None:
     report = run.files.report("json")
     atomic.make_folder(path.parent)
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
-        count = inspect_log.write(path, run, played, loaded(report) if report.exists() else None)
+        of = loaded(report) if report.exists() else None
+        count = inspect_log.write(path, run, played, of, options.outputs(args))
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--users N", words, type=users)
     words = "where to write the page (default: with the report)"
     options.add(parser, "--out FILE.html", words, type=options.file_of(".html"))
+    options.add_force(parser)
 
 
 def users(text: str) -> int | str:
@@ -46,13 +47,15 @@ def users(text: str) -> int | str:
 
 
 def execute(args: argparse.Namespace) -> int:
+    if args.out:
+        options.outputs(args).check(args.out)
     found, skipped = _selected(args)
     if not (args.name or args.model or args.platform):
         if args.with_posts or args.users is not None:
             raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
         runs, code = selection.each(found, _reported, _label)
-        page.write(runs, {files.report("json") for files in found}, args.results_dir, place)
+        page.write(runs, {files.report("json") for files in found}, args.results_dir, place, options.outputs(args))
         _print(place)
         return code
     if not found:
@@ -105,6 +108,7 @@ def _write(files: RunFiles, args: argparse.Namespace) -> None:
     report, manifest = _read(files)[0], load(files.manifest)
     if manifest is None and files.results.exists() and not (of := Imported(files)).is_current:
         raise BadInput(of.remedy)
+    outputs = options.outputs(args)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     wish = pages.Wish(pages.SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
@@ -115,9 +119,10 @@ def _write(files: RunFiles, args: argparse.Namespace) -> None:
         except HarnessError as error:
             tell(f"{_label(files)}: without its tasks ({error})")
             source = pages.Source(files, report, seed)
-        made = [pages.write_page(source, wish, args.out)]
+        made = [pages.write_page(source, wish, args.out, outputs)]
         if args.users == ALL:
-            made.append(pages.write_all(source, wish, args.out and args.out.with_name(files.all_users.name)))
+            every = args.out and args.out.with_name(files.all_users.name)
+            made.append(pages.write_all(source, wish, every, outputs))
     for path in made:
         _print(path)
 

@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--out DIR", words, type=options.folder)
     words = "write Markdown, LaTeX or CSV into this file instead"
     options.add(parser, "--into FILE", words, type=options.file_of(".md", ".tex", ".csv"))
+    options.add_force(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -63,6 +64,8 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"--json prints JSON: leave out --format {args.format}")
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
+    if args.into:
+        options.outputs(args).check(args.into)
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
     reports, code = selection.each(_of(paths, args), read, str)
     left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
@@ -76,10 +79,10 @@ def execute(args: argparse.Namespace) -> int:
     out = args.out
     if out is None and args.format == "table" and not args.runs:
         out = args.results_dir / defaults.EXCEL_FOLDER
-    failed = _write_all(found, reports, missing, out, is_named=args.out is not None) if out else None
+    failed = _write_all(found, reports, missing, out, args) if out else None
     _print(args, chosen, missing, None if failed else out)
     if failed:
-        raise MachineError(f"{failed} (--out DIR puts the Excel files elsewhere)") from failed
+        raise type(failed)(f"{failed} (--out DIR puts the Excel files elsewhere)") from failed
     return code
 
 
@@ -110,16 +113,19 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[M
 
 
 def _write_all(
-    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, *, is_named: bool
-) -> MachineError | None:
+    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, args: argparse.Namespace
+) -> MachineError | BadInput | None:
     """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
     printed. A folder that the command has named may be a symbolic link."""
+    outputs = options.outputs(args)
     try:
-        if not is_named:
+        if args.out is None:
             atomic.check_folder(out)
-        for name, sheets in workbooks.workbooks(found, reports, missing):
-            xlsx.write(out / f"{name}.xlsx", sheets)
-    except MachineError as error:
+        made = {out / f"{name}.xlsx": sheets for name, sheets in workbooks.workbooks(found, reports, missing)}
+        outputs.check(*made)
+        for path, sheets in made.items():
+            xlsx.write(path, sheets, outputs)
+    except (MachineError, BadInput) as error:
         return error
     return None
 
@@ -134,7 +140,9 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
     elif args.format == "table":
         _show(chosen, missing, out, args.intervals)
     elif args.into:
-        atomic.write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
+        options.outputs(args).write(
+            args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode()
+        )
         tell(f"written: {args.into}")
     else:
         show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))

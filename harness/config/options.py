@@ -18,11 +18,13 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config.fields import header as checked_header
+from harness.config.providers import user_folder
 from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
 from harness.store.manifest import PART
+from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
 """Longest name of a run: file systems allow 255, and backups append to names."""
@@ -107,6 +109,16 @@ def destinations(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[s
 
 def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
     add(parser, "--sample-seed N", words, type=whole(0, SEED_MOST), default=defaults.SAMPLE_SEED)
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    add(parser, "--force", "replace files of the outputs' names that the harness did not write", action="store_true")
+
+
+def outputs(args: argparse.Namespace) -> Outputs:
+    """Return what the outputs of a command may replace."""
+    folder = user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
+    return Outputs(args.force, folder / "outputs" if folder else None)
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:

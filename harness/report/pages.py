@@ -30,8 +30,9 @@ from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.store import log
-from harness.store.atomic import check_folder, replacing
+from harness.store.atomic import check_folder
 from harness.store.files import RunFiles
+from harness.store.outputs import Outputs
 from harness.store.run import about, completion_of
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
@@ -47,6 +48,8 @@ EXAMPLE = 300
 KINDS = 50
 """Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another user's folder may have
 any number."""
+OWN = Outputs()
+"""For pages in the folders of runs: they replace none but pages."""
 NOT_SHOWN = "no page can show it"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
@@ -87,7 +90,7 @@ def attempt(write: Callable[[], object], label: str) -> bool:
     return True
 
 
-def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
+def write_page(source: Source, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write the page of a report, with as many users as fit; return its path."""
     from harness.report import html  # jinja2, which is slow to import
 
@@ -107,10 +110,10 @@ def write_page(source: Source, wish: Wish, path: Path | None = None) -> Path:
     note = _note(source, cards, reader, wish, len(drawn))
     browser = html.Browser(source.report.user, cards.columns, shown, note)
     pieces = html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None)
-    return _written(pieces, path, source.files.report("html"))
+    return _written(pieces, path, source.files.report("html"), outputs)
 
 
-def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
+def write_all(source: Source, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write a page of every user, of any size; the browser decodes each once it is picked."""
     from harness.report import html
 
@@ -123,15 +126,15 @@ def write_all(source: Source, wish: Wish, path: Path | None = None) -> Path:
 
     browser = html.Browser(source.report.user, cards.columns, map(reader.carded(cards), reader.all()), note)
     pieces = html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser)
-    return _written(pieces, path, source.files.all_users)
+    return _written(pieces, path, source.files.all_users, outputs)
 
 
-def _written(pieces: Iterable[str], path: Path | None, own: Path) -> Path:
+def _written(pieces: Iterable[str], path: Path | None, own: Path, outputs: Outputs) -> Path:
     """Write a page to a path, else to its `own` one in the run's folder; return it. Raise `MachineError` if the folder
-    is a link to elsewhere."""
+    is a link to elsewhere, `BadInput` for a file that stays."""
     if path is None:
         check_folder(own.parent)
-    with replacing(path or own, shared=True) as file:
+    with outputs.opened(path or own) as file:
         for piece in pieces:
             file.write(piece.encode("utf-8", "replace"))
     return path or own

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 from harness.report.text import wrap
 from harness.store import atomic
+from harness.store.outputs import Outputs
 
 PERCENT = "0.00"
 WHOLE = "#,##0"
@@ -81,14 +82,14 @@ class Sheet:
     notes: Sequence[str] = ()
 
 
-def write(path: Path, sheets: Sequence[Sheet]) -> None:
-    """Write a workbook, and make its folder. Raise `MachineError`.
+def write(path: Path, sheets: Sequence[Sheet], outputs: Outputs) -> None:
+    """Write a workbook, and make its folder. Raise `MachineError`, and `BadInput` for a file that stays.
 
     The workbook is made in memory: its writer would leave half a file on a full disk, with an error of its own.
     """
     whole = workbook(sheets)
     atomic.make_folder(path.parent)
-    atomic.write(path, whole, shared=True)
+    outputs.write(path, whole)
 
 
 def workbook(sheets: Sequence[Sheet]) -> bytes:

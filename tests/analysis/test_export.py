@@ -21,6 +21,7 @@ from harness.analysis.exports.rows import Rows
 from harness.api import load_run
 from harness.cli import main
 from harness.store import log
+from harness.store.outputs import Outputs
 from tests.support import ROOT
 from tests.support.scripted import baseline, completion, serving
 
@@ -90,7 +91,7 @@ def test_loaded_run_has_the_exported_rows(name: str, kind: str, finished: Path, 
     found = list(getattr(made, kind)())
     assert found == asyncio.run(cell())
     export(finished, name, "--rows", kind, "--out", str(tmp_path / "exported.jsonl"))
-    formats.write(tmp_path / "read.jsonl", "jsonl", found)
+    formats.write(tmp_path / "read.jsonl", "jsonl", found, Outputs())
     assert (tmp_path / "read.jsonl").read_bytes() == (tmp_path / "exported.jsonl").read_bytes()
 
 
@@ -312,7 +313,7 @@ def test_excel_sheets_are_read_as_numbers(finished: Path, tmp_path: Path) -> Non
 
 
 def written(path: Path, *rows: dict[str, Any]) -> list[Any]:
-    assert formats.write(path, path.suffix[1:], rows) == len(rows)
+    assert formats.write(path, path.suffix[1:], rows, Outputs()) == len(rows)
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
@@ -342,7 +343,7 @@ def test_every_row_has_every_column(tmp_path: Path) -> None:
 
 def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:
     """As in the tables of `stats`; negative numbers stay numbers."""
-    formats.write(tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}])
+    formats.write(tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}], Outputs())
     assert (tmp_path / "x.csv").read_text() == "'=a,b,c,d\n'=1+1,-1.5,甲\\r\\n乙,true\n"
 
 

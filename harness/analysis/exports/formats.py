@@ -17,7 +17,7 @@ import orjson
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.printable import in_cell
-from harness.store import atomic
+from harness.store.outputs import Outputs
 
 Scalar = bool | int | float | str | None
 SCALARS = (bool, int, float, str)
@@ -47,11 +47,12 @@ class Spool:
             yield {name: _as(kind, row.get(name)) for name, kind in self.columns.items()}
 
 
-def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
-    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` as `check` does."""
+def write(path: Path, form: str, rows: Iterable[JSON], outputs: Outputs) -> int:
+    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` as `check` does,
+    and for a file that stays."""
     check(form)
     writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
-    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
+    with outputs.opened(path) as whole, TemporaryFile() as file:
         spool = Spool(file, {})
         count = sum(map(spool.add, rows))
         writing(spool, whole)

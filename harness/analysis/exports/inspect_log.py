@@ -25,8 +25,8 @@ from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
 from harness.model import JSON, Message
-from harness.store import atomic
 from harness.store.manifest import COMPLETE, INCOMPLETE
+from harness.store.outputs import Outputs
 
 VERSION = 2
 STATUS = {COMPLETE: "success", INCOMPLETE: "error"}
@@ -38,10 +38,10 @@ SHORT = 1000
 """Characters of the first message in the list of samples."""
 
 
-def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int:
+def write(path: Path, run: SavedRun, plays: Plays, report: Report | None, outputs: Outputs) -> int:
     """Write the log of a run; return the number of its samples. A user that cannot be played again has no messages."""
     summaries, usage = list[JSON](), Counter[str]()
-    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
+    with outputs.opened(path) as whole, TemporaryFile() as file:
         with ZipFile(file, "w", ZIP_DEFLATED) as archive:
             _add(archive, "_journal/start.json", {"version": VERSION, "eval": _eval(run), "plan": _plan(run)})
             for sample in _samples(run, plays):

@@ -16,8 +16,8 @@ from harness.analysis.leaderboard.uncertainty import with_uncertainty
 from harness.errors import BadInput
 from harness.model import Block, Heading, Paragraph, Table
 from harness.report.grid import Grid
-from harness.store import atomic
 from harness.store.files import RunFiles
+from harness.store.outputs import Outputs
 from harness.ui.words import plural
 
 RUN = "run"
@@ -40,9 +40,9 @@ class Reported:
         return f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
-def write(runs: Sequence[Reported], there: Collection[Path], results: Path, place: Path) -> None:
+def write(runs: Sequence[Reported], there: Collection[Path], results: Path, place: Path, outputs: Outputs) -> None:
     """Write the page over the runs of a results folder. `there` are the files of all reports, also of those that could
-    not be read. Raise `BadInput` if no report is current."""
+    not be read. Raise `BadInput` if no report is current, and for a file that stays."""
     from harness.report import html  # jinja2, which is slow to import
 
     left = left_out([], there, results, ())
@@ -58,7 +58,7 @@ def write(runs: Sequence[Reported], there: Collection[Path], results: Path, plac
         mine = [table for table in of_metrics if table.benchmark == name]
         blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
     links = _links(runs) if place.parent == results else {}
-    atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
+    outputs.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"))
 
 
 def _links(runs: Sequence[Reported]) -> dict[tuple[str, str], str]:
