@@ -21,7 +21,68 @@ EXAMPLES = (
     'harness completion zsh > "${fpath[1]}/_harness"',
     "harness completion fish > ~/.config/fish/completions/harness.fish",
 )
-RUNS = shtab.cmd(f"ls {defaults.RESULTS_FOLDER} 2>/dev/null")
+BASH = r"""
+# $1: the word as it is typed. Prints the runs that it may become, quoted as the word is; no name is ever evaluated.
+_harness_runs() {
+  local open= typed=$1 word= special=$' !"#$&\'()*,:;<=>?[]^`{|}~' folder name quoted at
+  shopt -s nullglob
+  shopt -u failglob
+  [[ $typed == [\'\"]* ]] && open=${typed:0:1} typed=${typed:1}
+  for ((at = 0; at < ${#typed}; at++)); do
+    [[ ${typed:at:1} == \\ ]] && ((at++))
+    word+=${typed:at:1}
+  done
+  for folder in RESULTS/*/; do
+    name=${folder#RESULTS/} name=${name%/}
+    [[ $name == "$word"* && $name != [.-]* && $name != *[[:cntrl:]\\]* ]] || continue
+    quoted=$name
+    case $open in
+      \') [[ $name == *\'* ]] && continue ;;
+      \") [[ $name == *[\"\$\`!]* ]] && continue ;;
+      *)
+        quoted=
+        for ((at = 0; at < ${#name}; at++)); do
+          [[ $special == *"${name:at:1}"* ]] && quoted+=\\
+          quoted+=${name:at:1}
+        done
+        ;;
+    esac
+    printf '%s\n' "$quoted"
+  done
+}
+"""
+ZSH = r"""
+# `compadd` quotes what it inserts.
+_harness_runs() {
+  local -a names
+  names=(RESULTS/*(N-/:t))
+  names=(${names:#*[[:cntrl:]\\]*})
+  names=(${names:#-*})
+  compadd "$@" -a names
+}
+"""
+FISH = r"""
+# fish quotes what it inserts.
+function _harness_runs
+  for folder in RESULTS/*/
+    if not string match -qr '^RESULTS/-|[[:cntrl:]\\\\]' -- $folder
+      string replace -r '^RESULTS/(.*)/$' '$1' -- $folder
+    end
+  end
+end
+"""
+RUNS = {
+    "bash": "_harness_runs",
+    "zsh": "_harness_runs",
+    "fish": "(_harness_runs)",
+    "preamble": {
+        shell: code.replace("RESULTS", str(defaults.RESULTS_FOLDER))
+        for shell, code in (("bash", BASH), ("zsh", ZSH), ("fish", FISH))
+    },
+}
+"""How names of runs are completed. A folder may come from somebody else, with a name that a shell would execute, as in
+`$(...)`; here names are data. shtab's `cmd` would evaluate them (`compgen -W`). Names that no run can have, and those
+that would be read as options, are left out."""
 OF_RUNS = frozenset({"name", "names", "parts", "reuse", "runs"})
 """Destinations of arguments that name runs."""
 
