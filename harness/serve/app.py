@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import math
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from harness.benchmarks import registry
@@ -106,7 +108,9 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     for method, path, handler in endpoint.batches.routes():
         app.router.add_route(method, path, endpoint.guarded(handler))
     app.on_shutdown.append(endpoint.batches.close)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSING)
+    log = logging.Logger("harness.serve")
+    log.addFilter(_is_of_server)
+    runner = web.AppRunner(app, access_log=None, logger=log, handler_cancellation=True, shutdown_timeout=_CLOSING)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, backlog=4096).start()
@@ -360,11 +364,21 @@ def _model(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "harness"}
 
 
+def _is_of_server(record: logging.LogRecord) -> bool:
+    """Return whether a line of aiohttp's log is about a defect here: a malformed request is answered, and no traceback
+    helps whoever sent it."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
+
+
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give the errors of aiohttp (no such path, another method, a body beyond the limit) OpenAI's body."""
+    """Give the errors of aiohttp (no such path, another method, a body beyond the limit, one that cannot be read)
+    OpenAI's body."""
     try:
         return await handler(request)
+    except web.RequestPayloadError as error:
+        calls.refuse(f"the body cannot be read: {error}")
     except web.HTTPException as error:
         if error.content_type != "application/json":
             expected = f"at most {BODY_LIMIT} bytes" if error.status == 413 else PATHS

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import orjson
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from harness.model import JSON
@@ -272,8 +273,22 @@ class Batches:
         return batch
 
 
+MALFORMED = (ValueError, LookupError, RuntimeError, AssertionError, HttpProcessingError)
+"""What aiohttp raises for a form that is none, or broken."""
+
+
 async def _form(request: web.Request) -> tuple[str, str, bytes]:
     """Return name, purpose and content of an uploaded file."""
+    try:
+        name, purpose, content = await _parts(request)
+    except MALFORMED as error:
+        calls.refuse(f"expected a form with a file: {error}")
+    if purpose != "batch" or not name:
+        calls.refuse("expected a file with the purpose batch", "purpose")
+    return name, purpose, content
+
+
+async def _parts(request: web.Request) -> tuple[str, str, bytes]:
     name, purpose, content = "", "", bytearray()
     reader = await request.multipart()
     while isinstance(part := await reader.next(), BodyPartReader):
@@ -285,8 +300,6 @@ async def _form(request: web.Request) -> tuple[str, str, bytes]:
                 content += block
                 if len(content) > MOST_BYTES:
                     raise web.HTTPRequestEntityTooLarge(MOST_BYTES, len(content))
-    if purpose != "batch" or not name:
-        calls.refuse("expected a file with the purpose batch", "purpose")
     return name, purpose, bytes(content)
 
 

@@ -7,6 +7,7 @@ the run's name and its model as labels. A value that is not known has no sample.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -128,7 +129,8 @@ async def served(port: int | None, observe: Callable[[Snapshots], None]) -> Asyn
     last = _Last(observe)
     app = web.Application()
     app.router.add_get(PATH, last.answer)
-    runner = web.AppRunner(app, access_log=None)
+    silent = logging.Logger("harness.metrics", logging.CRITICAL)  # errors: malformed requests, which aiohttp answers
+    runner = web.AppRunner(app, access_log=None, logger=silent)
     await runner.setup()
     try:
         await _listen(web.TCPSite(runner, HOST, port), port)

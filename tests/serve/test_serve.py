@@ -24,6 +24,7 @@ from harness.serve import faults
 from harness.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
 from harness.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
 from harness.serve.stream import pauses, pieces, slices
+from tests.support import malformed
 from tests.support.embedded import session_with
 from tests.support.scripted import answer
 
@@ -746,6 +747,54 @@ def test_taken_port_is_this_machines_error() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(MachineError, match=f"port {port}"):
             serve.execute(parsed("--port", str(port)))
+
+
+def posted(path: str, headers: str, body: bytes) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{headers}\r\n\r\n".encode() + body
+
+
+BROKEN = {
+    "gzip": posted("/v1/chat/completions", "Content-Encoding: gzip", b"abcd"),
+    "no form": posted("/v1/files", "Content-Type: text/plain", b"ab"),
+    "no boundary": posted("/v1/files", "Content-Type: multipart/form-data", b"ab"),
+    "long boundary": posted("/v1/files", f"Content-Type: multipart/form-data; boundary={'y' * 100}", b"ab"),
+    "no parts": posted("/v1/files", "Content-Type: multipart/form-data; boundary=x", b"abcd"),
+    "half a part": posted("/v1/files", "Content-Type: multipart/form-data; boundary=x", b"--x\r\nabcd"),
+    "charset": posted(
+        "/v1/files",
+        "Content-Type: multipart/form-data; boundary=x",
+        b'--x\r\nContent-Disposition: form-data; name="purpose"\r\nContent-Type: text/plain; charset=z\r\n\r\na\r\n'
+        b"--x--\r\n",
+    ),
+}
+"""Requests whose body cannot be read."""
+
+
+@pytest.mark.anyio
+async def test_malformed_requests_are_refused_and_print_nothing(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No traceback of the web server's; the endpoint goes on."""
+    endpoint = await start(Options())
+    port = int(endpoint.url.rpartition(":")[2].removesuffix("/v1"))
+    await asyncio.to_thread(malformed.send_all, port)
+    for name, data in BROKEN.items():
+        async with asyncio.timeout(HANGS):
+            assert (await answered(port, data)).startswith(b"HTTP/1.1 400"), name
+    async with aiohttp.ClientSession() as session:
+        assert (await post(endpoint, session, chat()))[0] == 200
+    await endpoint.close()
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+
+
+async def answered(port: int, data: bytes) -> bytes:
+    """Return the first line of the answer to a client that stays connected."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    line = await reader.readline()
+    writer.close()
+    return line
 
 
 SERVE = """

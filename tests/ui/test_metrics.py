@@ -18,6 +18,7 @@ from harness.cli import main
 from harness.errors import MachineError
 from harness.model import Money, Snapshots
 from harness.ui import metrics
+from tests.support import malformed
 from tests.support.scripted import baseline, serving
 from tests.ui.test_dashboard import FULL, SCORED, SUBSET, snapshot
 
@@ -118,6 +119,19 @@ async def test_last_snapshots_are_served_and_handed_on(port: int) -> None:
             observe((snapshot(subset),))
             assert await anyio.to_thread.run_sync(users_done) == [done]
     assert [one.subsets for (one,) in seen] == [(SCORED,), (SUBSET,)]
+
+
+@pytest.mark.anyio
+async def test_malformed_requests_print_nothing_into_the_display(
+    port: int, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is logged either, and the metrics are served as before."""
+    async with metrics.served(port, lambda snapshots: None):
+        await anyio.to_thread.run_sync(malformed.send_all, port)
+        request = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        assert (await anyio.to_thread.run_sync(malformed.send, port, request)).startswith(b"HTTP/1.1 200")
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
 
 
 @pytest.mark.anyio
