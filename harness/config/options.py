@@ -18,7 +18,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config.fields import header as checked_header
-from harness.config.providers import user_folder
+from harness.config.user_files import user_folder
 from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown

@@ -151,10 +151,10 @@ def test_settings_file_cannot_force(here: Path) -> None:
     """Neither for all commands nor for one."""
     for text in ("force = true", "[stats]\nforce = true"):
         put("harness.toml", text.encode())
-        assert main(["stats"]) == REFUSED
+        assert main(["stats", "--settings", "harness.toml"]) == REFUSED
     put("harness.toml", b'[stats]\nformat = "latex"\ninto = "thesis.tex"\n')
     file = put("thesis.tex")
-    assert main(["stats"]) == REFUSED
+    assert main(["stats", "--settings", "harness.toml"]) == REFUSED
     assert file.read_bytes() == OTHERS
 
 
