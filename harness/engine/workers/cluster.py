@@ -2,6 +2,10 @@
 
 The only file that imports Ray; it is an extra package. The key goes to a worker in the arguments of one of its methods:
 not in those of its constructor, which Ray keeps to start it again, and not in the environment, which Ray logs.
+
+Ray would put the driver's current folder first on the import path of every worker, and start a cluster that listens on
+all interfaces, with its token in the home folder, readable by everybody. Here workers start in an empty folder, and an
+own cluster listens on loopback only and takes a token that no other user of the machine can read.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -24,10 +29,12 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import anyio
+import orjson
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
-from ray._private import worker
+from ray._private import ray_constants, worker
+from ray._raylet import AuthenticationTokenLoader, Config
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
@@ -50,6 +57,8 @@ BLOCKED_SECONDS = 6.0
 """How long the code of one user may block its worker; an agent's is broken off after 5."""
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
+
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 class Actor:
@@ -170,13 +179,56 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
     """
     _check(address)
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
-        own |= {"include_dashboard": False, "_temp_dir": folder}
-        _init(address, {"address": address} if address else own)
-        try:
-            yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
-        finally:
-            ray.shutdown()
+        with _authenticated(None if address else Path(folder, "token")):
+            own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
+            own |= {"include_dashboard": False, "_temp_dir": f"{folder}/ray"}  # Ray makes it writable by everybody
+            _init(address, ({"address": address} if address else own) | _working_dir(Path(folder, "empty")))
+            try:
+                yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
+            finally:
+                ray.shutdown()
+
+
+@contextmanager
+def _authenticated(new: Path | None) -> Iterator[None]:
+    """Let Ray use a token in a `new` file, of an own cluster; else the user's token, if there is one.
+
+    Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would not send
+    the user's token to an address, and would leave one in the home folder, which later clusters demand.
+    """
+    before = {name: os.environ.pop(name) for name in TOKEN_VARIABLES if name in os.environ}
+    if new:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
+    else:
+        known = before.keys() & set(TOKEN_VARIABLES[1:]) or Path.home().joinpath(".ray", "auth_token").is_file()
+        os.environ |= ({"RAY_AUTH_MODE": "token"} if known else {}) | before
+    try:
+        _read_token_again()
+        yield
+    finally:
+        for name in TOKEN_VARIABLES:
+            os.environ.pop(name, None)
+        os.environ |= before
+        _read_token_again()
+
+
+def _read_token_again() -> None:
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _working_dir(empty: Path) -> dict[str, Any]:
+    """Return the option that gives workers a current folder: that of the Ray job, if it names one, else an empty one.
+
+    Without it Ray puts this process's current folder, and that of its script, on the import path of workers.
+    """
+    job = orjson.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    if (job.get("runtime_env") or {}).get("working_dir"):
+        return {}
+    empty.mkdir()
+    return {"runtime_env": {"working_dir": str(empty)}}
 
 
 def _check(address: str | None) -> None:
@@ -193,7 +245,7 @@ def _init(address: str | None, options: dict[str, Any]) -> None:
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
-        with _secrets_hidden():
+        with _for_processes_of_ray(), _on_loopback(address is None):
             ray.init(**options, log_to_driver=False, configure_logging=False)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
@@ -204,9 +256,26 @@ def _init(address: str | None, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _secrets_hidden() -> Iterator[None]:
-    """Keep keys from the processes of an own cluster, which inherit the environment."""
-    hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name)}
+def _on_loopback(own: bool) -> Iterator[None]:
+    """Make an own cluster listen on 127.0.0.1 alone, by the switch that Ray itself sets on macOS and Windows.
+
+    `ray.init` has an option for the address, but replaces 127.0.0.1 in it by that of the machine.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = before and not own
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _for_processes_of_ray() -> Iterator[None]:
+    """Keep keys from the processes of an own cluster, which inherit the environment; and the current folder, which an
+    empty or relative entry of PYTHONPATH names, from their import path."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name) or name == "PYTHONPATH"}
+    if places := [one for one in hidden.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(places)
     try:
         yield
     finally:
