@@ -502,12 +502,19 @@ def _resume_command(plans: Sequence[Plan]) -> str:
     track = ["--track", plan.track] if plan.track else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([_this_python(), "-m", "harness", "resume", *name, *folder, *file, *reuse, *track, *headers])
+    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *reuse, *track, *headers])
 
 
-def _this_python() -> str:
-    """Return the name or path of this Python, which has the packages, from here."""
-    if shutil.which("python") == sys.executable:
-        return "python"
-    path = Path(sys.executable)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else sys.executable
+def _this_program() -> list[str]:
+    """Return the words that start this program from here. Python's own `-m` would import from the current folder."""
+    script, python = Path(sys.executable).with_name("harness"), Path(sys.executable)
+    if script.is_file():
+        return [_from_here(script)]
+    return [_from_here(python), "-P", "-m", "harness"]
+
+
+def _from_here(program: Path) -> str:
+    """Return the name of a program if the shell finds it by that, else its path."""
+    if shutil.which(program.name) == str(program):
+        return program.name
+    return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)

@@ -70,7 +70,7 @@ class Wandb(Library):
         return settings
 
     def setup(self, settings: dict[str, Any]) -> None:
-        assert settings == {"silent": True}
+        assert settings == {"silent": True, "disable_git": True, "sagemaker_disable": True}
 
     def Artifact(self, name: str, type: str, description: str) -> SimpleNamespace:
         files: dict[str, bytes] = {}
@@ -103,6 +103,9 @@ class Mlflow(Library):
         super().__init__()
         self.printed_to: list[Any] = []
         self.error_of_tags: Exception | None = None
+
+    def is_tracking_uri_set(self) -> bool:
+        return True
 
     def search_runs(self, filter_string: str, output_format: str, max_results: int) -> list[SimpleNamespace]:
         self._fail()

@@ -1,7 +1,9 @@
 """Saved runs in a tracker of experiments: an entry for each run and subset.
 
 Everything comes from the run's folder. Server, project, key and offline mode are the library's own affair: its own
-variables and files decide, and nothing here reads them. Sending a run again changes its entry instead of adding one.
+variables and its files in the user's home decide, and nothing here reads them. Its files in the current folder, which
+may come from somebody else, never decide where a run or a key is sent. Sending a run again changes its entry instead of
+adding one.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import orjson
 
 from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report
-from harness.errors import BadInput, EndpointStopped
+from harness.errors import BadInput, EndpointStopped, HarnessError
 from harness.model import JSON
 
 T = TypeVar("T")
@@ -53,13 +56,23 @@ class Entry:
         return f"{self.run}, {self.subset}"
 
 
+WORKSPACE = Path("wandb", "settings"), Path(".wandb", "settings")
+"""Of W&B, in the current folder; they override those in the user's home, and no argument leaves them out."""
+
+
 def check(tracker: str | None) -> None:
-    """Raise `BadInput` if the library of a tracker cannot be imported."""
+    """Raise `BadInput` if the library of a tracker cannot be imported, or would let the current folder decide where a
+    run and the key are sent."""
     try:
         if tracker:
             _ = import_module(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
     except (ImportError, AttributeError):
         raise BadInput(f"{tracker} is not installed here: pip install 'behavior-harness[{tracker}]'") from None
+    if tracker == "wandb" and (found := next(filter(os.path.lexists, WORKSPACE), None)):
+        raise BadInput(
+            f"{found} in the current folder could decide where W&B sends the run and your key: set the variables "
+            "WANDB_MODE, WANDB_BASE_URL, WANDB_PROJECT or ~/.config/wandb/settings instead, and remove the file"
+        )
 
 
 def send(run: SavedRun, tracker: str) -> str:
@@ -68,6 +81,8 @@ def send(run: SavedRun, tracker: str) -> str:
     made = entry(run)
     try:
         return SENDERS[tracker](made)
+    except HarnessError:
+        raise
     except Exception as error:  # other people's code
         words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
         raise EndpointStopped(f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}") from None
@@ -135,6 +150,9 @@ def _files(run: SavedRun) -> Iterator[Path]:
             yield path
 
 
+SETUP: JSON = {"silent": True, "disable_git": True, "sagemaker_disable": True}
+"""Without a key W&B would ask on a terminal, and wait. It would start git in the current folder, and on SageMaker take
+its settings from a file in there."""
 QUIET: JSON = {
     "console": "off",
     "save_code": False,
@@ -149,7 +167,7 @@ QUIET: JSON = {
 
 def _wandb(made: Entry) -> str:
     library = import_module("wandb")
-    library.setup(library.Settings(silent=True))  # without a key it would ask on a terminal, and wait
+    library.setup(library.Settings(**SETUP))
     settings = library.Settings(**QUIET, reinit="create_new")  # a notebook may have a run of its own
     of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
     with _finished(library.init(**of, resume="allow", settings=settings)) as run:
@@ -188,12 +206,25 @@ def _mlflow(made: Entry) -> str:
     now = _allowed(made.summary)
     gone = {name: math.nan for name, value in now.items() if value is None and name in had}
     with library.start_run(**known, nested=True) as run:  # a notebook may have a run of its own
+        if not library.is_tracking_uri_set():
+            _check_artifacts(run.info.artifact_uri)
         library.set_tags(_allowed(made.facts))
         library.log_params(_allowed(made.config))
         library.log_metrics(gone | {name: value for name, value in now.items() if value not in (None, had.get(name))})
         for path in made.files:
             library.log_artifact(str(path))
         return f"experiment {run.info.experiment_id}, run {run.info.run_id}"
+
+
+def _check_artifacts(uri: str) -> None:
+    """Raise `BadInput` if MLflow's database in the current folder sends files elsewhere, with MLflow's key."""
+    place = urlsplit(uri)
+    if place.scheme in ("", "file") and Path(unquote(place.path)).resolve().is_relative_to(Path.cwd().resolve()):
+        return
+    raise BadInput(
+        "MLflow's database in the current folder keeps files outside of this folder: set MLFLOW_TRACKING_URI to the "
+        "database or server that you mean"
+    )
 
 
 def _allowed(values: Mapping[str, T]) -> dict[str, T]:
