@@ -40,7 +40,8 @@ class Raylets:
 def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
     """Start a raylet for each number of CPUs; the first is with the head. `settings` are environment variables."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        command = [sys.executable, "-m", "tests.support.raylets", folder, *map(str, cpus)]
+        command = [sys.executable, "-m", "tests.support.raylets", *map(str, cpus)]
+        settings |= {"RAY_TMPDIR": folder}  # also for the file with the address of the last cluster
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command, env={**os.environ, **QUIET, **settings}, **pipes) as process:
             assert process.stdin and process.stdout
@@ -59,14 +60,14 @@ def jobs(raylets: Raylets) -> bytes:
     return subprocess.run([sys.executable, "-c", JOBS, raylets.address], check=True, capture_output=True).stdout
 
 
-def _serve(folder: str, cpus: list[int]) -> None:
+def _serve(cpus: list[int]) -> None:
     """Start the cluster, print what it is, and end it with the standard input."""
     from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET
     from ray.cluster_utils import Cluster
 
     own = Cluster()
     for number, count in enumerate(cpus):
-        first = {"include_dashboard": False, "no_monitor": True, "temp_dir": folder} if number == 0 else {}
+        first = {"include_dashboard": False, "no_monitor": True} if number == 0 else {}
         own.add_node(num_cpus=count, object_store_memory=STORE_BYTES, **first)
     nodes = own.list_all_nodes()
     raylets = [node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]
@@ -79,4 +80,4 @@ def _serve(folder: str, cpus: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], [int(word) for word in sys.argv[2:]])
+    _serve([int(word) for word in sys.argv[1:]])

@@ -178,11 +178,12 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
     Call it in the main thread. Raise `MachineError`.
     """
     _check(address)
-    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        with _authenticated(None if address else Path(folder, "token")):
-            own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
-            own |= {"include_dashboard": False, "_temp_dir": f"{folder}/ray"}  # Ray makes it writable by everybody
-            _init(address, ({"address": address} if address else own) | _working_dir(Path(folder, "empty")))
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
+        own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
+        with _authenticated(None if address else folder / "token"):
+            _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:
                 yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
             finally:

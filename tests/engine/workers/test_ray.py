@@ -7,6 +7,7 @@ that were in flight. The results have the same bytes as those of a run in one pr
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pytest
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
 from harness.store.log import sound_lines
 from tests.support import ROOT
+from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import children, descendants, environment_of, wait_for, wait_for_responses, words_of
 from tests.support.raylets import Raylets, cluster, jobs
 
@@ -163,6 +165,16 @@ def test_cluster_gives_the_bytes_of_one_process(
         quick = ("--timeout", "2") if faults else ()
         assert play(kind, url, *on(raylets, workers), *options, *quick).wait() == 0
         prove(kind, tmp_path / "run", url, wanted(kind))
+
+
+def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(raylets: Raylets, tmp_path: Path) -> None:
+    """A plug-in named as a file of it, among modules with the names of those that workers import."""
+    for name in ("star_rating.py", "yelp_star_tasks.jsonl"):
+        shutil.copy(ROOT / "examples" / "star_rating" / name, tmp_path)
+    write_modules(tmp_path)
+    words = ("run", "star_rating.py", "--tasks-dir", ".", "--model", "baseline/four-stars", "--no-html")
+    subprocess.run([*PROGRAM, *words, *on(raylets)], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    assert ran(tmp_path) == []
 
 
 def test_lost_workers_cost_only_what_was_in_flight(
