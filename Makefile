@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 PY := .venv/bin/python
-HARNESS := $(PY) -m harness
+# Without -P, Python would import modules from the folder in which make is called.
+HARNESS := $(PY) -P -m harness
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1

@@ -72,7 +72,7 @@ def _reported(arguments: list[str], *, may_restart: bool) -> int:
             return _internal_error(error, arguments)
         streams.tell(
             f"the package {error.name!r} is not installed for {sys.executable}: use the Python that `make` has set up, "
-            ".venv/bin/python -m harness, or install this project into yours (`pip install -e .`)"
+            ".venv/bin/harness, or install this project into yours (`pip install -e .`)"
         )
         return MachineError.exit_code
     except Exception as error:  # unforeseen: the user gets a sentence, a file the rest

@@ -690,27 +690,33 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, mon
     monkeypatch.setattr("harness.commands.parser.import_module", missing)
     assert main(["status"]) == 4
     said = capsys.readouterr().err
-    assert "'rich.console' is not installed" in said and ".venv/bin/python -m harness" in said and "defect" not in said
+    assert "'rich.console' is not installed" in said and ".venv/bin/harness" in said and "defect" not in said
 
 
 @pytest.mark.parametrize(
-    ("executable", "found", "told"),
+    ("python", "script", "found", "told"),
     [
-        ("here/.venv/bin/python", None, ".venv/bin/python"),
-        ("here/.venv/bin/python", "here/.venv/bin/python", "python"),
-        ("usr/bin/python3", "here/.venv/bin/python", "usr/bin/python3"),
+        ("here/.venv/bin/python", True, "", [".venv/bin/harness"]),
+        ("here/.venv/bin/python", True, "here/.venv/bin", ["harness"]),
+        ("usr/bin/python3", True, "here/.venv/bin", ["{}/usr/bin/harness"]),
+        ("usr/bin/python3", False, "here/.venv/bin", ["{}/usr/bin/python3", "-P", "-m", "harness"]),
+        ("usr/bin/python3", False, "usr/bin", ["python3", "-P", "-m", "harness"]),
     ],
 )
-def test_command_to_resume_names_the_python_that_has_the_packages(
-    executable: str, found: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
+    python: str, script: bool, found: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its path, shortened where it lies below the working folder; `python` only where that is the same one."""
+    """By its path, shortened where it lies below the working folder; by its name only where the shell finds that one.
+    Without it the Python, which then does not import from the working folder."""
     (tmp_path / "here").mkdir()
+    executable = tmp_path / python
+    executable.parent.mkdir(parents=True)
+    if script:
+        executable.with_name("harness").touch()
     monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / executable))
-    monkeypatch.setattr("shutil.which", lambda name: found and str(tmp_path / found))
-    expected = told if told in ("python", ".venv/bin/python") else str(tmp_path / told)
-    assert session._this_python() == expected
+    monkeypatch.setattr(sys, "executable", str(executable))
+    monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / found / name) if found else None)
+    assert session._this_program() == [word.format(tmp_path) for word in told]
 
 
 def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(

@@ -170,7 +170,7 @@ def test_one_command_resumes_all_runs_that_can_go_on(
         (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("resume with: ")]
         for name, key in KEYS.items():
             monkeypatch.setenv(name, key)
-        assert cli.main(shlex.split(line.partition(" -m harness ")[2])) == 0
+        assert cli.main(shlex.split(line.removeprefix("resume with: "))[1:]) == 0
     assert {manifest(results, name)["state"] for name in ("gpt-4o", "qwen-plus")} == {"complete"}
 
 

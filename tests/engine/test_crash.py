@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_signal_stops_cleanly_and_resume_goes_on(
         assert orjson.loads((results / "run/run_weibo.json").read_bytes())["state"] == "stopped"
         seen = stats(url)
         assert seen["requests"] == seen["completed"]
-        again = [*HARNESS, *command.partition(" -m harness ")[2].split()]
+        again = [*HARNESS, *shlex.split(command.removeprefix("resume with: "))[1:]]
         subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
         assert stats(url)["requests"] == stats(url)["distinct_bodies"]
     assert main(["verify", "--results-dir", str(results)]) == 0

@@ -49,7 +49,7 @@ def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words: lis
     """A model, a queue, a provider or a configuration file, wherever it is named, is what runs."""
     done = make(*words)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f".venv/bin/python -m harness {told}"
+    assert done.stdout.splitlines()[-1] == f".venv/bin/python -P -m harness {told}"
 
 
 @pytest.mark.parametrize("words", [["run", "QUEU=week"], ["resume", "QUEUE=week"], ["status", "PROVIDER=relay"]])

@@ -34,8 +34,8 @@ import orjson
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
 from ray._private import ray_constants, worker
-from ray._raylet import AuthenticationTokenLoader, Config
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
+from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
+from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
 from harness.benchmark import Benchmark
@@ -182,7 +182,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
         folder = Path(place)
         own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
         own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
-        with _authenticated(None if address else folder / "token"):
+        with _authenticated(None if address else folder / "token", address):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:
                 yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
@@ -191,28 +191,44 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
 
 
 @contextmanager
-def _authenticated(new: Path | None) -> Iterator[None]:
-    """Let Ray use a token in a `new` file, of an own cluster; else the user's token, if there is one.
+def _authenticated(new: Path | None, address: str | None = None) -> Iterator[None]:
+    """Let Ray use a token in a `new` file, of an own cluster; the user's token, if a cluster at an address wants one.
 
     Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would not send
     the user's token to an address, and would leave one in the home folder, which later clusters demand.
     """
-    before = {name: os.environ.pop(name) for name in TOKEN_VARIABLES if name in os.environ}
-    if new:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
-    else:
-        known = before.keys() & set(TOKEN_VARIABLES[1:]) or Path.home().joinpath(".ray", "auth_token").is_file()
-        os.environ |= ({"RAY_AUTH_MODE": "token"} if known else {}) | before
+    before = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
     try:
+        if new:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+            os.environ.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
         _read_token_again()
+        if address and "RAY_AUTH_MODE" not in os.environ and _wants_token(address):
+            os.environ["RAY_AUTH_MODE"] = "token"
+            _read_token_again()
         yield
     finally:
         for name in TOKEN_VARIABLES:
             os.environ.pop(name, None)
         os.environ |= before
         _read_token_again()
+
+
+def _wants_token(address: str) -> bool:
+    """Return whether a cluster refuses requests without a token, where the user has one. To a cluster without tokens a
+    driver with one is of no use: its workers could not answer."""
+    known = os.environ.keys() & set(TOKEN_VARIABLES) or Path.home().joinpath(".ray", "auth_token").is_file()
+    if not known or address == "auto":  # which Ray decides by itself
+        return False
+    try:
+        GcsClient(address=address).get_all_job_info(timeout=START_SECONDS)
+    except AuthenticationError:
+        return True
+    except (RayError, RuntimeError):  # `ray.init` fails in the same way, and its error is reported
+        return False
+    return False
 
 
 def _read_token_again() -> None:

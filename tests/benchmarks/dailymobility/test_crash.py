@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_signal_is_no_failure_that_an_agent_could_catch(tmp_path: Path, number: 
         (resume,) = [line for line in shown.splitlines() if line.startswith("resume with: ")]
         made = orjson.loads((results / "run/run_beijing.json").read_bytes())
         assert (made["state"], made["counts"]["failed"]) == ("stopped", 0)
-        again = [*HARNESS, *resume.partition(" -m harness ")[2].split()]
+        again = [*HARNESS, *shlex.split(resume.removeprefix("resume with: "))[1:]]
         subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
         seen = stats(url)
         assert seen["requests"] == seen["completed"] == 2 * asked

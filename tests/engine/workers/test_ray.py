@@ -33,6 +33,7 @@ LIMIT = 8
 SLOW = ("--latency", "0.3", "--jitter", "0.3")
 AGENT = ROOT / "examples" / "commuting_agent.py"
 KEY = "sk-kept-from-the-cluster"
+TOKEN = "0123456789abcdef" * 4
 HURRIED = (sys.executable, "-m", "tests.support.hurried")
 
 
@@ -168,13 +169,30 @@ def test_cluster_gives_the_bytes_of_one_process(
 
 
 def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(raylets: Raylets, tmp_path: Path) -> None:
-    """A plug-in named as a file of it, among modules with the names of those that workers import."""
+    """A plug-in named as a file of it, among modules with the names of those that workers import; the user has a token,
+    which this cluster does not know."""
     for name in ("star_rating.py", "yelp_star_tasks.jsonl"):
         shutil.copy(ROOT / "examples" / "star_rating" / name, tmp_path)
     write_modules(tmp_path)
+    keep_token(tmp_path)
     words = ("run", "star_rating.py", "--tasks-dir", ".", "--model", "baseline/four-stars", "--no-html")
-    subprocess.run([*PROGRAM, *words, *on(raylets)], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run(
+        [*PROGRAM, *words, *on(raylets)], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL
+    )
     assert ran(tmp_path) == []
+
+
+def test_cluster_that_wants_a_token_gets_the_user_s(play: Commands, tmp_path: Path) -> None:
+    """From the file in the home folder, for an address too."""
+    keep_token(tmp_path)
+    with endpoint() as url, cluster(1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as raylets:
+        assert play(CHAINS, url, *on(raylets, 1), env={**os.environ, "HOME": str(tmp_path)}).wait() == 0
+
+
+def keep_token(home: Path) -> None:
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text(TOKEN)
 
 
 def test_lost_workers_cost_only_what_was_in_flight(
