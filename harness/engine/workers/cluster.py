@@ -34,7 +34,6 @@ import orjson
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
 from ray._private import ray_constants, worker
-from ray._raylet import AuthenticationTokenLoader, Config, GcsClient
 from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
@@ -223,7 +222,7 @@ def _wants_token(address: str) -> bool:
     if not known or address == "auto":  # which Ray decides by itself
         return False
     try:
-        GcsClient(address=address).get_all_job_info(timeout=START_SECONDS)
+        ray._raylet.GcsClient(address=address).get_all_job_info(timeout=START_SECONDS)
     except AuthenticationError:
         return True
     except (RayError, RuntimeError):  # `ray.init` fails in the same way, and its error is reported
@@ -232,8 +231,8 @@ def _wants_token(address: str) -> bool:
 
 
 def _read_token_again() -> None:
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _working_dir(empty: Path) -> dict[str, Any]:
