@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import os
 import re
@@ -17,7 +18,7 @@ from types import FrameType
 
 from harness import __version__
 from harness.commands.parser import COMMANDS, Parser, parsed
-from harness.config import hash_seed, secrets
+from harness.config import hash_seed, secrets, supervision
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.printable import in_lines
@@ -25,6 +26,10 @@ from harness.ui import process_list, streams
 
 MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
 INTERNAL_ERROR, INTERRUPTED = 70, 130
+
+
+STAY_SECONDS = 2.0
+"""How long the end of the process waits for threads of users' code, which may never end."""
 
 
 class _Signalled(KeyboardInterrupt):
@@ -51,7 +56,12 @@ def main(argv: list[str] | None = None) -> int:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, on the last steps, ends them without a traceback
         streams.tell("interrupted")
         code = signalled.exit_code if isinstance(signalled, _Signalled) else INTERRUPTED
-    return _flushed(code)
+    code = _flushed(code)
+    if argv is None and _staying():
+        timer = threading.Timer(STAY_SECONDS, _leave, [code])
+        timer.daemon = True
+        timer.start()
+    return code
 
 
 def _reported(arguments: list[str], *, may_restart: bool) -> int:
@@ -146,6 +156,21 @@ def _flushed(code: int) -> int:
     return max(code, MachineError.exit_code)
 
 
+def _staying() -> list[threading.Thread]:
+    """Return threads that the end of the process would wait for."""
+    ours = (threading.main_thread(), threading.current_thread())
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in ours]
+
+
+def _leave(code: int) -> None:
+    """End the process while other threads run."""
+    names = [thread.name for thread in _staying()]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    streams.tell(f"warning: a thread that still ran was ended with the command ({names[0]}{more})")
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
 def _main(arguments: list[str], *, may_restart: bool) -> int:
     for argument in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
         try:
@@ -160,6 +185,10 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
     found = parsed(arguments)
     if may_restart:
         hash_seed.fix(found.words, os.environ)  # an agent of the settings file, too
+        if agents := supervision.agents(found.words, found.args):
+            ended = supervision.supervised(agents)
+            if ended is not None:
+                return ended
     code: int = found.command.execute(found.args)
     return code
 

@@ -290,9 +290,17 @@ class Crew:
         asyncio.get_running_loop().call_later(0.0 if certain else LEASE_SECONDS + 1.0, link.release)
         if self._losses > max(LOSSES_MOST, 2 * self._many):
             return self.stop(
-                WorkersStopped(f"{self._losses} workers were lost, and no user was done in between: {why}")
+                WorkersStopped(
+                    f"{self._losses} workers were lost, and no user was done in between: {why}{self._code_played()}"
+                )
             )
         await self._replace()
+
+    def _code_played(self) -> str:
+        """Return the files whose code workers run, which may end them."""
+        benchmarks = [run.benchmark for lane in self._lanes for run in lane.runs]
+        names = {name for each in benchmarks if each.runs_code(each.identity()) for name in each.all_files}
+        return f"; they ran code of {', '.join(sorted(names))}" if names else ""
 
     async def _replace(self) -> None:
         try:

@@ -4,9 +4,9 @@ The file runs as a module of its own, and its `import` statements find the modul
 the modules in the same folder that it imports by name. The rest of the process imports as before: an installed
 `agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
 
-While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings and the
-working directory are undone. Terminal and standard output are the harness's: what it prints is kept for the run's log,
-and its changes to the root logger hold while it runs.
+While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings, the
+working directory and the umask are undone, and it cannot end the process (process.py). Terminal and standard output are
+the harness's: what it prints is kept for the run's log, and its changes to the root logger hold while it runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from typing import Any
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent
 from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
 from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
-from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place, put_back, working_directory
+from harness.benchmarks.dailymobility.agents.process import Process, Surroundings
+from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
@@ -43,7 +44,8 @@ class AgentFile:
     """An agent file as loaded: its class, its bytes, and by file name those of `siblings`, the modules in its folder.
 
     Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
-    tracebacks name them, `warnings` those of Python as they were loaded, `written` what they write to standard error.
+    tracebacks name them, `warnings` those of Python as they were loaded, `written` what they write to standard error,
+    `process` what they may not do to the process.
     """
 
     cls: type[CitizenAgentBase]
@@ -53,10 +55,11 @@ class AgentFile:
     sources: frozenset[str]
     warnings: tuple[str, ...] = ()
     written: Written = field(default_factory=Written)
+    process: Process = field(default_factory=lambda: Process("an agent file"))
 
     @property
     def name(self) -> str:
-        return self.path.name.removeprefix(KEPT)
+        return _name(self.path)
 
     def place_of(self, frame: FrameType) -> Place | None:
         """Return the innermost place in the agent's files from a frame outwards."""
@@ -78,8 +81,9 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
     """
     data = _read(path, digests)
     written = Written()
+    process = Process(_name(path))
     loading = _Loading(path.resolve().parent, digests, written)
-    with _undisturbed(Dice("loading", data)), written.in_place(), warnings_to(loading.receive):
+    with _undisturbed(Dice("loading", data)), written.in_place(), warnings_to(loading.receive), process.loading():
         try:
             cls = _agent_class(path, loading.run(path, data))
         except (BadInput, KeyboardInterrupt):
@@ -93,7 +97,7 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
         finally:
             loading.over = True
     siblings, sources = dict(loading.siblings), frozenset(loading.files)
-    return AgentFile(cls, path, data, siblings, sources, tuple(loading.warnings), written)
+    return AgentFile(cls, path, data, siblings, sources, tuple(loading.warnings), written, process)
 
 
 class _Loading:
@@ -195,6 +199,10 @@ def _is_agent(name: str, thing: Any) -> bool:
     return any(above) and thing is not CitizenAgentBase and thing is not DailyMobilityAgent
 
 
+def _name(path: Path) -> str:
+    return path.name.removeprefix(KEPT)
+
+
 def _read(path: Path, digests: Mapping[str, str] | None) -> bytes:
     try:
         data = content(path, DOCUMENT_MOST)
@@ -225,13 +233,13 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
 
 @contextmanager
 def _undisturbed(dice: Dice) -> Iterator[None]:
-    """Put random states and the working directory back afterwards."""
-    folder = working_directory()
+    """Put random states, the working directory and the umask back afterwards."""
+    surroundings = Surroundings()
     try:
         with dice.drawn():
             yield
     finally:
-        put_back(folder)
+        surroundings.put_back_files()
 
 
 def _print(written: Written, *values: object, file: Any = None, **how: Any) -> None:

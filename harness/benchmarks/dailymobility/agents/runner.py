@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from harness.benchmarks.dailymobility.agents.environment import MapData
 from harness.benchmarks.dailymobility.agents.errors import LONGEST, one_line, warnings_to
 from harness.benchmarks.dailymobility.agents.interface import Harness
 from harness.benchmarks.dailymobility.agents.loader import AgentFile
+from harness.benchmarks.dailymobility.agents.process import Pool, Surroundings
 from harness.benchmarks.dailymobility.agents.watchdog import Guard, Limits
 from harness.benchmarks.dailymobility.city import City
 
@@ -49,6 +51,8 @@ class Runner:
         self._warned: set[str] = set()
         self._capture = ExitStack()
         self._players = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.surroundings = Surroundings()
 
     def warn_once(self, what: str, key: str = "") -> None:
         """Warn by one line, once for each key (by default the text)."""
@@ -72,10 +76,17 @@ class Runner:
         self.playing.refuse(kind, what)
 
     @contextmanager
-    def warnings_captured(self) -> Iterator[None]:
-        """Capture Python's warnings from when the first resident plays until the last has ended."""
+    def playing_one(self) -> Iterator[None]:
+        """Guard the process, and capture Python's warnings, from when the first resident plays until the last has
+        ended."""
         self._players += 1
         if self._players == 1:
+            if (loop := asyncio.get_running_loop()) is not self._loop:
+                self._loop = loop
+                loop.set_default_executor(Pool())
+            self.surroundings = Surroundings()
+            self._capture.callback(self.surroundings.put_back_environment)
+            self._capture.enter_context(self.agent.process.guarded())
             self._capture.enter_context(warnings_to(self._receive))
             for what in self.agent.warnings:
                 self.warn_once(what)

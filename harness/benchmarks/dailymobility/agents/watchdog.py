@@ -19,18 +19,18 @@ file imports is Python's own `signal`. Such a slice is noticed once it has ended
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import signal
 import sys
 import threading
 from _thread import interrupt_main
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from opcode import opmap
+from signal import ITIMER_REAL, setitimer
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any
@@ -94,23 +94,6 @@ class Dice:
         return Dice(*self._seeds, self._parts)
 
 
-def working_directory() -> str:
-    """Return nothing where it has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
-def put_back(folder: str) -> bool:
-    """Return whether the working directory was another than `folder`, and could be put back."""
-    if working_directory() != folder:
-        with suppress(OSError):
-            os.chdir(folder)
-            return True
-    return False
-
-
 class Cut(BaseException):
     """Breaks off a slice. No `Exception`, so that agents that catch those do not catch it."""
 
@@ -162,7 +145,7 @@ class Guard:
         began = perf_counter()
         if armed:
             handler = signal.signal(ALARM, self._strike)
-            delay, interval = signal.setitimer(signal.ITIMER_REAL, self._first)
+            delay, interval = setitimer(ITIMER_REAL, self._first)
         self.inside = True
         try:
             return step(argument)
@@ -173,10 +156,10 @@ class Guard:
             if self._deferred:
                 sys.settrace(trace)
             if armed:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                setitimer(ITIMER_REAL, 0)
                 signal.signal(ALARM, handler)
                 if delay:
-                    signal.setitimer(signal.ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
+                    setitimer(ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
 
     def _strike(self, number: int, frame: FrameType | None) -> None:
         """Handle the alarm. The first strike only notes the line, and sets the alarm for the second.
@@ -189,7 +172,7 @@ class Guard:
             self._strikes += 1
             if self._strikes == 1:
                 self.place = self._place_of(frame)
-                signal.setitimer(signal.ITIMER_REAL, self._rest, AGAIN_SECONDS)
+                setitimer(ITIMER_REAL, self._rest, AGAIN_SECONDS)
                 return
         if JUMPS_FIRST and frame.f_code.co_code[frame.f_lasti] == _JUMP_BACKWARD:
             self._deferred = True
