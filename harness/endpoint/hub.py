@@ -2,14 +2,20 @@
 
 `huggingface_hub` provides session, token and the classes of errors. Its own downloads check nothing of a file but its
 length, and a new process begins again (`tests/endpoint/test_hub.py` shows both). So files are read here, by ranges.
+
+All that a hub sends is bounded: heads by httpx2 (100 KB), a listing by `LARGEST_REPLY`, a file by its size in the
+listing, redirects by their number, and the time for each of them by `_Pace`. Bodies of redirects and refusals are not
+read, and none is decompressed.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated
+from threading import Event, Thread
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import httpx2
@@ -27,6 +33,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from harness import __version__
 from harness.endpoint.address import Address, check
+from harness.endpoint.client import LARGEST_REPLY
 from harness.errors import BadInput, EndpointStopped, shown
 
 TRIES = 6
@@ -34,6 +41,11 @@ TRIES = 6
 LONGEST_WAIT = 20.0
 TIMEOUT_SECONDS = 30.0
 """For the connection, and between two pieces of a body."""
+PATIENCE = 10
+"""Time-outs in a row, within which at least `LEAST_BYTES` have to come, of whatever number of connections."""
+LEAST_BYTES = 300_000
+"""A thousand a second, with the time-out above: a data set of 100 MB would take a day."""
+MOST_REDIRECTS = 10
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
 Sha1 = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
@@ -79,6 +91,54 @@ class Snapshot:
     files: Mapping[str, RemoteFile]
 
 
+class _OutOfBounds(Exception):
+    """What a hub does that no other try would help against."""
+
+
+class _Pace:
+    """Closes the connection of a request that brings too little, while the block runs. `seconds` is the time-out.
+
+    Time-outs count from one byte to the next, so a hub that sends one now and then, or heads without end, would hold
+    the command for ever. Time-outs are counted, not the time: this process may be suspended meanwhile.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._received = 0
+        self._too_slow = False
+        self._socket: socket.socket | None = None
+        self._over = Event()
+
+    def __enter__(self) -> _Pace:
+        Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    def note(self, size: int) -> None:
+        """Note bytes of a body. Raise `_OutOfBounds` if too few have come before them."""
+        if self._too_slow:
+            raise _OutOfBounds(f"sent less than {LEAST_BYTES} bytes within {PATIENCE * self._seconds:g} s")
+        self._received += size
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Take the socket of each connection, as httpcore2's extension `trace` reports it."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
+            self.note(0)  # else a connection that is made at the end of the time would have none
+
+    def _watch(self) -> None:
+        while not self._too_slow:
+            before = self._received
+            if any(self._over.wait(self._seconds) for _ in range(PATIENCE)):
+                return
+            self._too_slow = self._received - before < LEAST_BYTES
+        if self._socket is not None:
+            with suppress(OSError):  # closed by its own side just now
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would take its state from a reader
+
+
 class Hub:
     """A hub by its address. `sleep` waits between tries; `timeout` is in seconds.
 
@@ -94,6 +154,7 @@ class Hub:
         self.shown = made.shown
         self._url = made.url
         self._headers = {"User-Agent": f"behavior-harness/{__version__}", "Accept-Encoding": "identity"}
+        self._headers["Connection"] = "close"  # so that `_Pace` gets the socket of every request
         if made.key:
             self._headers["Authorization"] = f"Bearer {made.key}"
         self._sleep = sleep
@@ -101,9 +162,9 @@ class Hub:
 
     def snapshot(self, repository: str, revision: str) -> Snapshot:
         """Return what a data set holds at a branch, tag or commit."""
-        url = f"{self._url}/api/datasets/{repository}/revision/{quote(revision, safe='')}"
-        with self._reported(repository, revision):
-            found = msgspec.json.decode(self._tries()(self._get, url), type=_Info)
+        url = f"{self._url}/api/datasets/{repository}/revision/{quote(revision, safe='')}?blobs=true"
+        with self._reported(repository, revision), _Pace(self._timeout) as pace:
+            found = msgspec.json.decode(self._tries()(self._listing, url, pace), type=_Info)
         return Snapshot(repository, found.sha, {file.path: file for file in found.siblings})
 
     def pieces(self, of: Snapshot, file: RemoteFile, start: int) -> Iterator[bytes]:
@@ -113,10 +174,11 @@ class Hub:
         """
         if start == file.size:
             return
-        with self._reported(of.repository, of.commit):
+        url = f"{self._url}/datasets/{of.repository}/resolve/{of.commit}/{quote(file.path)}"
+        with self._reported(of.repository, of.commit), _Pace(self._timeout) as pace:
             for attempt in self._tries():
                 with attempt:
-                    for piece in self._stream(of, file, start):
+                    for piece in self._body(url, pace, start):
                         start += len(piece)
                         attempt.retry_state.attempt_number = 1  # what counts is tries without a byte
                         yield piece
@@ -134,26 +196,46 @@ class Hub:
             reraise=True,
         )
 
-    def _get(self, url: str) -> bytes:
-        response = get_session().get(
-            url, params={"blobs": "true"}, headers=self._headers, timeout=self._timeout, follow_redirects=True
-        )
-        hf_raise_for_status(response)
-        return response.content
+    def _listing(self, url: str, pace: _Pace) -> bytes:
+        blocks, size = [], 0
+        for block in self._body(url, pace):
+            size += len(block)
+            if size > LARGEST_REPLY:
+                raise _OutOfBounds(f"sent a listing of more than {LARGEST_REPLY >> 20} MB")
+            blocks.append(block)
+        return b"".join(blocks)
 
-    def _stream(self, of: Snapshot, file: RemoteFile, start: int) -> Iterator[bytes]:
-        url = f"{self._url}/datasets/{of.repository}/resolve/{of.commit}/{quote(file.path)}"
-        headers = {**self._headers, **({"Range": f"bytes={start}-"} if start else {})}
-        with get_session().stream(
-            "GET", url, headers=headers, timeout=self._timeout, follow_redirects=True
-        ) as response:
-            hf_raise_for_status(response)
+    def _body(self, url: str, pace: _Pace, start: int = 0) -> Iterator[bytes]:
+        """Yield what is at an address from a byte on, as it came over the wire."""
+        with self._asked(url, pace, {"Range": f"bytes={start}-"} if start else {}) as response:
             skipped = 0 if response.status_code == httpx2.codes.PARTIAL_CONTENT else start
             for piece in response.iter_raw():
+                pace.note(len(piece))
                 kept = piece[skipped:]
                 skipped -= len(piece) - len(kept)
                 if kept:
                     yield kept
+
+    @contextmanager
+    def _asked(self, url: str, pace: _Pace, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
+        """Yield the answer of an address, or of the one that it redirects to, before its body is read."""
+        session = get_session()
+        request: httpx2.Request | None = session.build_request(
+            "GET",
+            url,
+            headers={**self._headers, **headers},
+            timeout=self._timeout,
+            extensions={"trace": pace.trace},
+        )
+        for _ in range(MOST_REDIRECTS):
+            assert request is not None
+            pace.note(0)
+            with closing(session.send(request, stream=True, follow_redirects=False)) as response:
+                if (request := response.next_request) is None:
+                    _raise_for_status(response)
+                    yield response
+                    return
+        raise _OutOfBounds(f"redirects more than {MOST_REDIRECTS} times")
 
     @contextmanager
     def _reported(self, repository: str, revision: str) -> Iterator[None]:
@@ -166,6 +248,11 @@ class Hub:
             raise EndpointStopped(self._refusal(error, repository)) from None
         except OfflineModeIsEnabled:
             raise EndpointStopped(f"HF_HUB_OFFLINE is set, so nothing is asked of {self.shown}: unset it") from None
+        except _OutOfBounds as error:
+            raise EndpointStopped(
+                f"{self.shown} {error}: what was received of files is kept, and the same command continues "
+                "(another address: HF_ENDPOINT)"
+            ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise EndpointStopped(
                 f"{self.shown}: {type(error).__name__}, {TRIES} times in a row: what was received is kept, and the "
@@ -182,6 +269,12 @@ class Hub:
             token = "refuses this HF_TOKEN" if "Authorization" in self._headers else "wants a token (HF_TOKEN)"
             return f"no data set {repository} at {self.shown}, or it {token} ({status})"
         return f"{self.shown} answered {status} for the data set {repository}"
+
+
+def _raise_for_status(response: httpx2.Response) -> None:
+    """Raise as the library does, which would read the body of a refusal for its own words."""
+    headers = {name: value for name, value in response.headers.items() if name.startswith("x-error-")}
+    hf_raise_for_status(httpx2.Response(response.status_code, headers=headers, request=response.request))
 
 
 def _passes(error: BaseException) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
+import socketserver
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
-from harness.endpoint.hub import TRIES, Digests, Hub, Snapshot
+from harness.endpoint.hub import TRIES, Digests, Hub, RemoteFile, Snapshot
 from harness.errors import BadInput, EndpointStopped, HarnessError
 from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
 
@@ -176,6 +181,73 @@ def test_an_address_where_nobody_is_stops_after_its_tries(server: HubServer) -> 
     assert len(waits) == TRIES - 1
     with pytest.raises(BadInput):
         Hub("ftp://somewhere", waits)
+
+
+@contextmanager
+def endless(head: bytes, again: bytes, pause: float = 0.0) -> Iterator[str]:
+    """Serve `head`, and then `again` every `pause` seconds, to each request, until the client goes."""
+    over = threading.Event()
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                while self.rfile.readline().strip():
+                    pass
+                self.wfile.write(head)
+                while again and not over.wait(pause):
+                    self.wfile.write(again)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listener:
+        listener.daemon_threads = True
+        threading.Thread(target=listener.serve_forever, args=(0.005,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.server_address[1]}"
+        finally:
+            over.set()
+            listener.shutdown()
+
+
+OK, CHUNKED = b"HTTP/1.1 200 OK\r\n", b"Transfer-Encoding: chunked\r\n\r\n"
+BLANKS = b"10000\r\n" + b" " * 65536 + b"\r\n"
+BOMB = gzip.compress(b" " * 2**28)
+ENDLESS = {
+    "a body": (OK + CHUNKED, BLANKS),
+    "a body, drop by drop": (OK + b"\r\n", b" ", 0.01),
+    "a head, drop by drop": (OK + b"X: ", b"a", 0.01),
+    "a header": (OK + b"X: ", b"a" * 10_000),
+    "headers": (OK, b"X: a\r\n" * 1000),
+    "a status line": (b"HTTP/1.1 200 ", b"a" * 10_000),
+    "early hints": (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100, 0.001),
+    "extensions of chunks": (OK + CHUNKED, b"1;" + b"a" * 1000 + b"\r\n \r\n", 0.001),
+    "the body of a refusal": (b"HTTP/1.1 404 Not Found\r\n" + CHUNKED, BLANKS),
+    "the body of a redirect": (b"HTTP/1.1 302 Found\r\nLocation: /\r\n" + CHUNKED, BLANKS),
+    "redirects": (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", b""),
+    "gzip, a thousandfold": (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB, b""),
+}
+
+
+@pytest.mark.parametrize("what", ["listing", "file"])
+@pytest.mark.parametrize("case", ENDLESS)
+def test_nothing_that_a_hub_sends_without_end_holds_the_command(case: str, what: str) -> None:
+    """It is refused within a bound of memory and of time, in one error; a file beyond its size has come to its end."""
+    file = RemoteFile(path="a", size=100_000_000, blob="0" * 40)
+    with endless(*ENDLESS[case]) as url:
+        hub = Hub(url, Waits(), timeout=0.05)
+        tracemalloc.start()
+        try:
+            if what == "file":
+                for _ in hub.pieces(Snapshot(REPOSITORY, "0" * 40, {}), file, 0):
+                    pass
+            else:
+                hub.snapshot(REPOSITORY, "main")
+        except EndpointStopped:
+            pass
+        else:
+            assert (case, what) == ("a body", "file")
+        finally:
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    assert peak < (200_000_000 if what == "listing" else 2_000_000)
 
 
 @pytest.fixture
