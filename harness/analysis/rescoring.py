@@ -37,7 +37,7 @@ from harness.report import pages
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
 from harness.store.log import lines
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, Manifest
+from harness.store.manifest import COMPLETE, INCOMPLETE, Manifest
 from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
@@ -107,16 +107,18 @@ def _opened(benchmark: Benchmark, index: TaskIndex, store: RunStore) -> Run:
 def _replace(job: Run, records: Iterator[JSON]) -> None:
     """Replace the results of a run. Raise `BadInput` for a record that cannot be scored: the old results remain."""
     manifest, files = job.manifest, job.store.files
-    state, manifest.state = manifest.state, RUNNING
+    named, manifest.results_sha256 = manifest.results_sha256, None
     manifest.save(files.manifest)  # if the process dies from here on, no outdated hash remains
     try:
         sha256 = replace_results(files.results, records, stamp(), shown_by=files.pages)
     except BadInput:
-        manifest.state = state
+        manifest.results_sha256 = named
         manifest.save(files.manifest)
         raise
-    manifest.state = INCOMPLETE if state == COMPLETE and len(job.remaining) else state
-    manifest.results_sha256 = sha256 if manifest.state == COMPLETE else None
+    if manifest.state == COMPLETE and len(job.remaining):
+        manifest.state = INCOMPLETE
+    if manifest.state == COMPLETE:
+        manifest.results_sha256 = sha256
 
 
 def _settle(job: Run, failed: int) -> None:

@@ -15,7 +15,7 @@ from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.config import options
 from harness.errors import BadInput, BenchmarkError, shown
-from harness.store.atomic import replacing
+from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
 
 OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
@@ -36,12 +36,12 @@ def execute(args: argparse.Namespace) -> int:
     cls = registry.find(args.benchmark)
     chosen = options.subsets(cls, args.platform)
     _free(args.out / file for subset in chosen for file in cls.files_needed(subset))
-    _make(args.out)
+    make_folder(args.out)
     made = _made(cls, args, chosen)
     _free(args.out / name for name in made)
     for name, lines in made.items():
         path = args.out / name
-        _make(path.parent)
+        make_folder(path.parent)
         with replacing(path) as file:
             file.writelines(_pieces(cls, name, lines))
     for subset in chosen:
@@ -88,10 +88,3 @@ def _free(paths: Iterable[Path]) -> None:
     for path in paths:
         if os.path.lexists(path):
             raise BadInput(f"{path} already exists: give a folder without tasks with --out, or move it away")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot create {folder}: {error.strerror}") from None

@@ -27,6 +27,9 @@ from aiohttp.http import HttpProcessingError
 KEPT_SECONDS = 15.0
 """For how long an idle connection may serve again; servers close theirs after some time, too."""
 
+MOST_INTERIM = 100
+"""Of one reply. aiohttp parses all that comes, so without end they would take memory until the time-out."""
+
 
 class _Protocol(ResponseHandler):
     """aiohttp's, which resumes reading, and parses nothing once more, after every read from a reply."""
@@ -128,10 +131,11 @@ async def exchange(
             raise aiohttp.ClientOSError(errno.ECONNRESET, "the connection was closed") from lost
         protocol.set_response_params(read_until_eof=True)
         protocol.transport.write(b"%b%d\r\n\r\n%b" % (start, len(body), body))
-        while True:
+        for _ in range(MOST_INTERIM):
             message, content = await protocol.read()
             if message.code >= 200 or message.code == 101:  # others announce the reply
                 return Response(connector, connection, message.code, message.headers, content)
+        raise HttpProcessingError(message=f"{MOST_INTERIM} interim replies and no other")
     except HttpProcessingError as error:
         connection.close()
         raise aiohttp.ClientResponseError(request.request_info, (), status=error.code, message=error.message) from error

@@ -12,15 +12,18 @@ from harness.printable import in_lines, on_one_line
 from harness.ui.cells import to_left, to_right
 
 GAP = 2
+NARROWEST = 20
+"""Columns, also of a terminal with fewer: it breaks the lines itself."""
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
 
 Lines = list[str]
 
 
 def rendered(blocks: Sequence[Block], width: int = 80) -> str:
-    """Return blocks as text without pictures, an empty line between each two; only `Verbatim` may pass `width`."""
-    words = _without_pictures(blocks)
-    return "\n\n".join("\n".join(lines) for block in words if (lines := _block(block, width))) + "\n"
+    """Return blocks as text without pictures, an empty line between each two; only `Verbatim` may pass `width`, if that
+    is not too narrow."""
+    words, room = _without_pictures(blocks), max(width, NARROWEST)
+    return "\n\n".join("\n".join(lines) for block in words if (lines := _block(block, room))) + "\n"
 
 
 def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:

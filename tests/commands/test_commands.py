@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import threading
 import time
@@ -14,6 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.analysis import rescoring
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.endpoint import caller, latency
@@ -337,6 +340,30 @@ def test_verify_finds_a_changed_metric_and_reeval_mends_it(
     assert main(["verify", "--results-dir", str(out)]) == 0
 
 
+@pytest.mark.parametrize("last", ["replace_results", "_settle", "write_report"])
+def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Before each of its writes: no hash of other results is left, and a complete run is complete."""
+    out = tmp_path / "out"
+    run(tasks, out)
+
+    def interrupt(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    def manifest() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((out / "recency" / "run_weibo.json").read_bytes())
+        return {name: value for name, value in found.items() if name != "times"}
+
+    before = manifest()
+    with monkeypatch.context() as patched:
+        patched.setattr(rescoring, last, interrupt)
+        assert main(["reeval", "--results-dir", str(out)]) == 130
+    assert main(["verify", "--results-dir", str(out)]) == 0
+    assert main(["reeval", "--results-dir", str(out)]) == 0
+    assert manifest() == before and main(["verify", "--results-dir", str(out)]) == 0
+
+
 def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -521,6 +548,18 @@ def test_wait_and_hedge_of_the_command_line_are_the_run_s(
     with serving(hangs) as server:
         assert run(tasks, tmp_path / "out", "--api-url", server.url, "--hedge", "50", model="m") == 0
     assert sent_again.is_set()
+
+
+def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for every other command: a code of the machine."""
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]) == 4
 
 
 def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:

@@ -43,6 +43,13 @@ def test_a_paragraph_wraps_at_spaces() -> None:
     assert wrap("one two\nthree  four", 9) == ["one two", "three", "four"]
 
 
+@pytest.mark.parametrize("width", [0, 1, 3])
+def test_a_terminal_of_hardly_any_columns_gets_narrow_text(width: int) -> None:
+    """It breaks the lines itself."""
+    table = Table(("运行", "Recall"), (("recency", "12.34%"),))
+    assert rendered([Heading("报告"), table], width) == rendered([Heading("报告"), table], 20)
+
+
 def test_chinese_wraps_without_spaces() -> None:
     """Five characters of two columns fill a line of ten."""
     assert wrap("用户的兴趣会变化", 10) == ["用户的兴趣", "会变化"]

@@ -180,9 +180,12 @@ def imported(of: Imported, beat: Beat) -> tuple[int, list[str]]:
 
 
 def unlike_manifest(run: SavedRun, sha256: str) -> Iterator[str]:
-    """Yield whether a results file with this hash differs from the one that the manifest names, if any."""
+    """Yield whether a results file with this hash differs from the one that the manifest names, if any.
+
+    A complete run names none after a `reeval` that was interrupted, until the next one.
+    """
     files, manifest, complete = run.files, run.manifest, run.manifest.state == COMPLETE
-    if complete and sha256 != manifest.results_sha256:
+    if complete and manifest.results_sha256 not in (None, sha256):
         yield f"{files.results.name} is not the file that the manifest names (SHA-256 differs)"
     if not complete and manifest.results_sha256 is not None:
         yield f"{files.manifest.name} names a finished results file, but its state is {manifest.state}"
