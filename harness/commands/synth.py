@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     for name, lines in made.items():
         path = args.out / name
         make_folder(path.parent)
-        with replacing(path) as file:
+        with replacing(path, shared=True) as file:
             file.writelines(_pieces(cls, name, lines))
     for subset in chosen:
         if not (args.out / cls.subsets[subset]).is_file():

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from harness.analysis import rescoring
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.commands import synth
 from harness.endpoint import caller, latency
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
@@ -560,6 +561,28 @@ def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(
 
     monkeypatch.setattr(os, "mkdir", refuse)
     assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]) == 4
+
+
+def test_two_that_synthesise_at_once_disturb_no_file_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes all of its file while this one has written half of its own."""
+    command = ["synth", "--users", "3", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]
+    pieces, codes, other = synth._pieces, list[int](), os.getpid() + 1
+
+    def interrupted(*args: Any) -> Iterator[bytes]:
+        first, *rest = pieces(*args)
+        yield first
+        if not codes:
+            codes.append(-1)
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(os, "getpid", lambda: other)
+                codes.append(main(command))
+        yield from rest
+
+    monkeypatch.setattr(synth, "_pieces", interrupted)
+    assert (main(command), codes) == (0, [-1, 0])
+    assert len((tmp_path / "tasks" / "zhihu_inference_tasks.jsonl").read_bytes().splitlines()) == 3
 
 
 def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:
