@@ -12,7 +12,7 @@ from harness.printable import in_lines, on_one_line
 from harness.ui.cells import to_left, to_right
 
 GAP = 2
-NARROWEST = 20
+NARROWEST = 8
 """Columns, also of a terminal with fewer: it breaks the lines itself."""
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
 
