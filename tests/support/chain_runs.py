@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -87,31 +88,32 @@ class Run:
             for snapshot in snapshots:
                 observe(snapshot)
 
+        clock = asyncio.get_running_loop().time  # anyio's needs a task, and timers run outside of them
         with self.open() as job:
             self.job = job
             self.caller: Caller[Any] = Caller(
                 crew.transport if crew else endpoint,
-                Limiter(Slots(control or FixedControl(limit), anyio.current_time, rates)),
+                Limiter(Slots(control or FixedControl(limit), clock, rates)),
                 Limits(max_retries, max_outage=900.0, hedge=hedge),
-                clock=anyio.current_time,
+                clock=clock,
                 sleep=sleep,
                 rng=random.Random(0),
                 meter=meter,
             )
             lane = self.lane = Lane(
                 "run",
-                Findings([job], anyio.current_time),
+                Findings([job], clock),
                 self.caller,
                 seed=1,
                 requested=limit,
                 power=power,
-                clock=anyio.current_time,
+                clock=clock,
                 player=traced(job, crew.player(0) if crew else play_here),
             )
             async with anyio.create_task_group() as serving:
                 if crew:
                     serving.start_soon(crew.serve, [lane])
-                await LocalEngine([lane], seed=1, clock=anyio.current_time, observe=observed).run()
+                await LocalEngine([lane], seed=1, clock=clock, observe=observed).run()
                 serving.cancel_scope.cancel()
             ending = lane.ending
             if not isinstance(ending, MachineError):
