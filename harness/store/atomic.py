@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -35,6 +36,7 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
     if shared:
         _clear(path, disk)
     try:
+        _check_place(path)
         with Content(disk, _fresh(new, disk)) as content:
             file = io.BufferedWriter(content, 1 << 20)
             yield file
@@ -47,6 +49,14 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
         with suppress(OSError):
             disk.unlink(new)  # after an error; it would only fill a full disk
     sync_folder(path.parent, disk)
+
+
+def _check_place(path: Path) -> None:
+    """Raise `OSError` for a device, a pipe or a socket: root could rename a file over `/dev/null`."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):  # a folder's own error says more
+            raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def _fresh(new: Path, disk: Disk) -> int:
