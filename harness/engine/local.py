@@ -71,6 +71,8 @@ class LocalEngine:
                     running.start_soon(dispatch.serve)
             background.cancel_scope.cancel()
         await self._advance_scores(due=True)
+        while any(run.scores.is_behind for lane in self._lanes if not lane.ending for run in lane.runs):
+            await self._advance_scores(due=False)
         self._observe(self._snapshots())
 
     def schedule(self, lane: Lane) -> JSON:
@@ -138,10 +140,10 @@ class LocalEngine:
                 last = self._clock()
 
     async def _advance_scores(self, due: bool) -> None:
-        """Score the users that have ended: of all runs if it is due, else of those with a full shard."""
+        """Score the users that have ended: of all runs if it is due, else of those that are behind."""
         for lane in self._lanes:
             for run in lane.runs:
-                if due or run.scores.shard_is_full:
+                if due or run.scores.is_behind:
                     await lane.guarded(run.scores.advance)
 
     def _snapshots(self) -> Snapshots:

@@ -122,8 +122,8 @@ class Run:
 
     @cached_property
     def scores(self) -> RunningScores:
-        """The running scores of users that end in this process."""
-        return RunningScores(Scorer(self.benchmark, self.subset))
+        """The running scores of users with a record, those of earlier sessions included."""
+        return RunningScores(Scorer(self.benchmark, self.subset), self.index.repeats, self.store.records())
 
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""
@@ -135,6 +135,7 @@ class Run:
 
         A user with saved responses has that many steps fewer left, but at least one.
         """
+        _ = self.scores  # takes up the records so far, before another is saved
         positions, left = self.remaining, self.steps_left()
         self.steps_done = self.steps - int(left.sum())
         if self.first is None:

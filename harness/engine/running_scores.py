@@ -1,47 +1,106 @@
-"""Running scores: finished users go in shards to the synchronous scorer, in a thread, and are merged.
+"""Running scores: the figures of all users with a record, in a thread, as they end; in any order, those of the report.
 
-These are for the display, and hold sums and counts only, so that a run's memory does not grow with its users. The
-report is made in one pass over the finished file (`finish`).
+A user's row is the mean over its repeats that have ended, as in the report (docs/statistics.md, "Repeats"). So a row is
+final, and goes into sums, only with the user's last repeat; until then the user's own sums are kept. Memory does not
+grow with users, except with `--repeats`: by some hundred bytes for each user of whom a repeat is missing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple
 
 import anyio.to_thread
+import numpy as np
 
-from harness.benchmarks.derived import Scorer, Totals
+from harness.benchmarks.derived import Scorer, expanded, raw_rows
+from harness.benchmarks.records import made_of
+from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.model import Record
+from harness.scoring.bootstrap import Array
+
+SAVED_AT_ONCE = 16 * SHARD_USERS
+"""Records of earlier sessions that are scored in one call of the thread."""
+
+
+class _Row(NamedTuple):
+    """What a user's ended repeats add up to: the `sums` of defined values, how many these are, and the `plays`."""
+
+    sums: Array
+    defined: Array
+    plays: int
 
 
 class RunningScores:
-    def __init__(self, scorer: Scorer) -> None:
+    """`saved` are the records of earlier sessions, read in the thread; `add` gives those of this one."""
+
+    def __init__(self, scorer: Scorer, repeats: int = 1, saved: Iterable[Record] = ()) -> None:
         self.users = 0
         self.figures: Mapping[str, float | None] = {}
         self._scorer = scorer
-        self._merged: Totals | None = None
+        self._repeats = repeats
+        self._saved = iter(saved)
+        self._has_saved = True
         self._finished: deque[Record] = deque()
+        self._nobody = scorer.score(())
+        self._tally: Any = None
+        self._whole: Array = np.zeros(1)
+        self._open: dict[str, _Row] = {}
 
     def add(self, record: Record) -> None:
         self._finished.append(record)
 
     @property
-    def shard_is_full(self) -> bool:
-        return len(self._finished) >= SHARD_USERS
+    def is_behind(self) -> bool:
+        """Return whether a whole shard waits, or saved records do."""
+        return self._has_saved or len(self._finished) >= SHARD_USERS
 
     async def advance(self) -> None:
-        """Score all users that have finished, shard by shard, in one call of the thread: a call may take long."""
-        if finished := list(self._finished):
-            self._merged, self.figures = await anyio.to_thread.run_sync(self._scored, finished)
-            self.users += len(finished)
-            for _ in finished:  # only now: a call that is cancelled leaves them to the next
-                self._finished.popleft()
+        """Score the users that have ended in one call of the thread, which may take long, and some of those saved."""
+        if self._has_saved or self._finished:
+            await anyio.to_thread.run_sync(self._advance)
 
-    def _scored(self, finished: list[Record]) -> tuple[Totals | None, Mapping[str, float | None]]:
-        merged = self._merged
-        for start in range(0, len(finished), SHARD_USERS):
-            scores = self._scorer.score(finished[start : start + SHARD_USERS])
-            merged = self._scorer.condense(scores if merged is None else self._scorer.merge(merged, scores))
-        return merged, self._scorer.running(merged) if merged is not None else {}
+    def _advance(self) -> None:
+        records = list(islice(self._saved, SAVED_AT_ONCE))
+        self._has_saved = len(records) == SAVED_AT_ONCE
+        while self._finished:
+            records.append(self._finished.popleft())
+        for start in range(0, len(records), SHARD_USERS):
+            self._add(records[start : start + SHARD_USERS])
+        if self.users:
+            total = self._whole + self._total(self._open.values())
+            scores = replace(self._nobody, users=self.users, sums=(total,), tally=self._tally)
+            self.figures = self._scorer.running(scores)
+
+    def _add(self, shard: list[Record]) -> None:
+        benchmark = self._scorer.benchmark
+        rows, tally = made_of(lambda some: raw_rows(benchmark, some), shard)
+        if tally is not None:
+            with guarded(benchmark, "condense"):
+                fresh = benchmark.condense(tally)
+                self._tally = fresh if self._tally is None else self._tally + fresh
+        complete, defined = [], ~np.isnan(rows)
+        for record, values, there in zip(shard, np.where(defined, rows, 0.0), defined, strict=True):
+            before = self._open.pop(record.key, None)
+            self.users += before is None
+            row = _Row(values, there.astype(np.float64), 1)
+            row = row if before is None else _Row(before.sums + values, before.defined + there, before.plays + 1)
+            if row.plays == self._repeats:
+                complete.append(row)
+            else:
+                self._open[record.key] = row
+        self._whole = self._whole + self._total(complete)
+
+    def _total(self, rows: Iterable[_Row]) -> Array:
+        """Return what users add to the figures."""
+        found = list(rows)
+        if not found:
+            return np.zeros(1)
+        sums, counts = np.stack([row.sums for row in found]), np.stack([row.defined for row in found])
+        means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        total: Array = expanded(self._scorer.benchmark, means).sum(axis=0)
+        return total

@@ -264,8 +264,8 @@ class RunStore:
         self._appended_lines += 1
 
     def records(self) -> Iterator[Record]:
-        """Yield every done task's record, in the order of the tasks file."""
-        return (_record(log.unseal(line)) for line in self._lines_in_order())
+        """Yield the record of every task that is done at the time of the call, in the order of the tasks file."""
+        return (_record(log.unseal(line)) for line in self._lines(self._results_at[self.done]))
 
     def finish(self, records: Callable[[Record], None]) -> str:
         """Rewrite the results in input order and return the file's SHA-256; `records` sees each on the way.
@@ -278,7 +278,7 @@ class RunStore:
             keep_old(self.files.results, self._stamp, self._disk)
         rewritten = np.full_like(self._results_at, -1)
         with replacing(self.files.results, disk=self._disk) as file:
-            for position, line in zip(np.flatnonzero(self.done), self._lines_in_order(), strict=True):
+            for position, line in zip(np.flatnonzero(self.done), self._lines(self._results_at[self.done]), strict=True):
                 rewritten[position] = file.tell()
                 whole.update(line + b"\n")
                 file.write(line + b"\n")
@@ -289,11 +289,11 @@ class RunStore:
         old.close()
         return whole.hexdigest()
 
-    def _lines_in_order(self) -> Iterator[bytes]:
-        """Yield the records' lines. Raise `MachineError` for one that was changed under this process."""
+    def _lines(self, offsets: NDArray[np.int64]) -> Iterator[bytes]:
+        """Yield the records' lines at these places. Raise `MachineError` for one that was changed under this process."""
         try:
             with open_regular(self.files.results) as file:
-                for offset in self._results_at[self.done]:
+                for offset in offsets:
                     self.beat()
                     yield log.checked(log.line_at(file, int(offset)), self.files.results)
         except OSError as error:
