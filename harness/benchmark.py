@@ -398,7 +398,10 @@ class Benchmark:
         return rows(records), None
 
     def condense(self, tally: Any) -> Any:
-        """Return the part of a tally that live figures need, of bounded size; it merges as before. None for nothing."""
+        """Return the part of a tally that live figures need, of bounded size; it merges as before. None for nothing.
+
+        Live figures have the tallies of a user's repeats one by one, as each ends.
+        """
         return None
 
     def further_figures(self, tally: Any) -> Mapping[str, float | None]:

@@ -6,7 +6,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 │   └── InUse                a run that another process holds
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
 │   └── ConfigurationRefused its model or parameters: resuming it could not help
-├── BudgetReached       5    the next request may cost more than is left of a budget
+├── BudgetReached       5    the next request may cost more than is left of a budget (also `Estimated`: nobody agreed)
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
 ├── WorkersStopped      4    the processes that play and send are gone

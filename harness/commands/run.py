@@ -73,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "show what would be sent, with some prompts, and send nothing: no key is needed"
     options.add(whole, "--dry-run", words, action="store_true")
     options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
-    words = "play a few users first, show what the whole run will take, and ask before continuing"
+    words = (
+        "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
+    )
+    words += "agrees"
     add("--estimate", words, action="store_true")
     add("--yes", "with --estimate: continue without asking", action="store_true")
     options.add_folders(parser)
@@ -109,8 +112,8 @@ def execute(args: argparse.Namespace) -> int:
     args.model = _models(args)
     screen = console(no_color=args.no_color)
     if args.dry_run:
-        args.api_url = args.api_url or [defaults.OPENAI_URL]  # nothing is sent: no address and no key is needed
-        return preview.show(_plans(args), screen)
+        plans, addressed = _plans_to_show(args)
+        return preview.show(plans, screen, addressed=addressed)
     if args.yes and not args.estimate:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
@@ -120,6 +123,17 @@ def execute(args: argparse.Namespace) -> int:
     code = launch(plans, screen, engine, html=args.html, observe=args.progress, agreed=agreed)
     export.track(plans)
     return code
+
+
+def _plans_to_show(args: argparse.Namespace) -> tuple[list[Plan], bool]:
+    """Return the plans of a dry run, which needs neither key nor address, and whether they have one."""
+    if not (args.api_key or args.api_key_file):
+        args.api_key = "none"  # nothing is sent
+    try:
+        return _plans(args), True
+    except BadInput:
+        args.api_url = args.api_url or [defaults.OPENAI_URL]
+        return _plans(args), False
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
@@ -166,7 +180,8 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         missing.append(f"no tasks: missing {', '.join(absent)}; {cls.how_to_get()}, or use synthetic ones with --demo")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
-    models.check_keys(args, [model for model in made if model])
+    if not args.dry_run:
+        models.check_keys(args, [model for model in made if model])
     tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
     asking = Asking(args.structured, args.parse_retries)
     return [

@@ -342,6 +342,7 @@ class User:
         """Save a new reply to a request."""
         self.busy += reply.seconds
         self.settled += 1
+        self.lane.progress.replied()
         self._save(request, nth, reply)
 
     def _save(self, request: str, nth: int, reply: Reply) -> None:

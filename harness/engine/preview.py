@@ -7,73 +7,58 @@ counts and sizes beyond users and steps are approximate; a benchmark without a b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from rich.console import Console
 
-from harness.benchmark import Benchmark
-from harness.benchmarks import registry, tasks
+from harness.benchmarks import tasks
 from harness.config.plan import Plan
+from harness.cost import BYTES_PER_TOKEN, rounded
 from harness.endpoint.quirks import text_of
-from harness.engine.play import play
-from harness.engine.replay import Conversation
+from harness.engine.rehearsal import Rehearsal, rehearsed
 from harness.engine.run import PLAIN
 from harness.engine.session import index_key, open_indexes
-from harness.errors import AgentFailed
-from harness.model import Completion
 from harness.store.tasks import TaskIndex
-from harness.ui.words import plural
+from harness.ui.words import count, plural
 
 SAMPLED, SHOWN = 50, 3
 """Users of a subset that are played with a baseline, and of these whose first prompt is shown."""
 
 
-class _NoAnswer(Exception):
-    """No baseline answers these messages."""
-
-
-@dataclass
-class _Rehearsal:
-    """The requests of one user, with a baseline in the model's place; `whole` if it answered all of them."""
-
-    key: str
-    steps: int
-    answer: Callable[[Sequence[Mapping[str, Any]]], str]
-    bodies: list[bytes] = field(default_factory=list)
-    whole: bool = True
-
-    async def settle(self, body: bytes, rank: int, digest: str, nth: int) -> Completion:
-        self.bodies.append(body)
-        return Completion(self.answer(orjson.loads(body)["messages"]))
-
-
 @dataclass(frozen=True)
 class Preview:
-    """What one subset of a plan would send. `requests`, and `size` in bytes of their bodies, are projected from sampled
-    users by their steps; `whole` means that a baseline answered all of these. `first` has (key, steps, first body)."""
+    """What one subset of a plan would send. `requests`, `size` in bytes of their bodies, and `replied` in bytes of a
+    baseline's replies are projected from sampled users by their steps; `whole` means that a baseline answered all of
+    these. `longest` are the steps of the longest user. `first` has (key, steps, first body)."""
 
     users: int
     steps: int
+    longest: int
     requests: int
     size: int
+    replied: int
     whole: bool
     first: tuple[tuple[str, int, bytes], ...]
 
 
-def show(plans: Sequence[Plan], console: Console) -> int:
-    """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would refuse."""
+def show(plans: Sequence[Plan], console: Console, *, addressed: bool) -> int:
+    """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would refuse.
+
+    Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
+    """
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         for plan in plans:
-            console.print(f"{plan.name}: {plan.sampling.model}", **PLAIN)
-            for subset in plan.tasks:
-                _print(subset, preview(plan, subset, indexes[index_key(plan, subset)]), console)
+            found = {subset: preview(plan, subset, indexes[index_key(plan, subset)]) for subset in plan.tasks}
+            for line in _plan_lines(plan, list(found.values()), addressed):
+                console.print(line, **PLAIN)
+            for subset, of in found.items():
+                _print(subset, of, console)
     console.print("nothing was sent, and nothing written", **PLAIN)
     return 0
 
@@ -91,8 +76,10 @@ def preview(plan: Plan, subset: str, index: TaskIndex) -> Preview:
     return Preview(
         users=index.users(index.selected(plan.selection)),
         steps=steps,
+        longest=int(index.steps[chosen].max(initial=0)),
         requests=requests,
         size=round(requests * sum(map(len, bodies)) / max(1, len(bodies))),
+        replied=round(requests * sum(of.replied for of in played) / max(1, len(bodies))),
         whole=whole,
         first=tuple((of.key, of.steps, of.bodies[0]) for of in first if of.bodies),
     )
@@ -105,30 +92,35 @@ def _spread(steps: NDArray[np.int32], most: int) -> NDArray[np.int64]:
     return chosen
 
 
-def _rehearsed(plan: Plan, subset: str, index: TaskIndex, position: int, loop: asyncio.Runner) -> _Rehearsal:
-    benchmark, repeat = plan.benchmark, index.repeat(position)
-    task = tasks.parse(benchmark, index.read(position), index.where(position), subset)
-    of = _Rehearsal(task.key, task.steps, _answerer(benchmark))
-    conversation = Conversation(plan.sampling.of_repeat(repeat), {}, task.steps, of.settle)
-    try:
-        loop.run(play(benchmark, task, conversation.ask, repeat))
-    except (_NoAnswer, AgentFailed):
-        of.whole = False
-    return of
+def _rehearsed(plan: Plan, subset: str, index: TaskIndex, position: int, loop: asyncio.Runner) -> Rehearsal:
+    task = tasks.parse(plan.benchmark, index.read(position), index.where(position), subset)
+    return rehearsed(plan.benchmark, plan.sampling, task, index.repeat(position), loop)
 
 
-def _answerer(benchmark: Benchmark) -> Callable[[Sequence[Mapping[str, Any]]], str]:
-    """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if none can."""
-    own = next(iter(benchmark.baselines.values()), None)
-
-    def answer(messages: Sequence[Mapping[str, Any]]) -> str:
-        if own is not None:
-            return own(messages, 0)
-        if (name := registry.reader(text_of({**messages[-1]}))) is None:
-            raise _NoAnswer
-        return registry.baselines()[name](messages, 0)
-
-    return answer
+def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool) -> Iterator[str]:
+    """Yield where a plan would send its requests, with which parameters, and about what they would take."""
+    sampling, price = plan.sampling, plan.price if addressed else None
+    where = plan.endpoint if addressed or plan.found is None else "an endpoint that nothing names yet"
+    yield f"{plan.name}: {sampling.model}, at {where}"
+    named = {name: getattr(sampling, name) for name in ("temperature", "top_p", "seed", "max_tokens")}
+    given = {**{name: value for name, value in named.items() if value is not None}, **sampling.extra_body}
+    yield f"  parameters: {', '.join(f'{name} {value}' for name, value in given.items()) or 'none'}"
+    into, out = (
+        -(-sum(sizes) // BYTES_PER_TOKEN) for sizes in zip(*[(of.size, of.replied) for of in subsets], strict=True)
+    )
+    most = sampling.most_completion
+    at_most = f", at most {count(most * sum(of.requests for of in subsets))}" if most else ""
+    yield (
+        f"  tokens: about {count(into)} in, and {count(out)} out if replies are as long as the baseline's{at_most} "
+        f"({BYTES_PER_TOKEN} bytes a token)"
+    )
+    if price is not None:
+        yield f"  cost: about {rounded(price.of(into, out))} {price.currency}, {price.described}"
+    elif plan.found is not None:
+        yield "  cost: not known, without a price for this model at this address"
+    if plan.tuning.batch:
+        waves = max(of.longest for of in subsets)
+        yield f"  batches: {plural(waves, 'wave')}, at worst {plural(waves, 'day')}: each is answered within 24 hours"
 
 
 def _print(subset: str, of: Preview, console: Console) -> None:

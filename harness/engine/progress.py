@@ -96,10 +96,16 @@ class Progress:
         self._started = clock()
         self._warned = False
         self._rates = Rates(self._started, self._counts())
+        self.reply_times: list[float] | None = None if all(run.first is None for run in self._runs) else []
         self._work = 0.0
         self._longest_chain = 0.0
         self._slots = 0.0
         self._slots_since = self._started
+
+    def replied(self) -> None:
+        """Note the time of a reply to one of the first users (`run --estimate`)."""
+        if self.reply_times is not None:
+            self.reply_times.append(self._clock() - self._started)
 
     def try_failed(self, kind: str, detail: str) -> None:
         self._faults[kind] += 1

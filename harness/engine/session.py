@@ -130,7 +130,7 @@ def _play_first(
 ) -> list[Session]:
     """Play a few users of each run, print what the whole will take, and return the sessions that go on.
 
-    Those that have ended, by themselves or for lack of agreement, are finished.
+    Those that have ended, by themselves or for lack of agreement, are finished. Users who are done already count.
     """
     began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
     for run in runs:
@@ -143,8 +143,8 @@ def _play_first(
     made = estimates(parts, time.monotonic() - began) if parts else []
     if made is None:
         console.print("no estimate: too few of the first users ended", **PLAIN)
-    for (session, lane), of in zip(open_ones, made or (), strict=False):
-        console.print(*lines(session.plan.name, of, lane.caller.limiter.slots.limit), sep="\n", **PLAIN)
+    for (session, _), of in zip(open_ones, made or (), strict=False):
+        console.print(*lines(session.plan.name, of), sep="\n", **PLAIN)
     if open_ones and not (made and agreed(made)):
         for _, lane in open_ones:
             lane.ending = Estimated("the first users are played, and their replies saved")

@@ -5,12 +5,15 @@ interval has the spread of the users that are left and the uncertainty of the ra
 corrected for leverage, with the degrees of freedom of Satterthwaite for errors in proportion to sizes: of the spread a
 few large users are most of what is known. Its bounds are factors, since what users take is skewed. Sources: Cochran,
 Sampling Techniques, 3rd edition, chapter 6; Royall and Cumberland 1978.
+
+Where a few users take most, a sample rarely has one of them. So the upper bound is at least that of totals drawn with a
+Pareto tail, whose exponent is that of the largest quarter of the ratios seen (Hill 1975), as uncertain as it is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +21,20 @@ from numpy.typing import NDArray
 
 from harness.scoring.libraries import special
 
-LEVEL = 0.90
+LEVEL = 0.95
+"""Of Student's interval: heavy tails take about half of what is beyond 90 %."""
 LEAST_FREEDOM = 3.0
 """Degrees of freedom: below, the errors of one user would be all that counts."""
+DRAWS = 200
+"""Totals that are drawn."""
+BEYOND = 0.025
+"""Share of drawn totals beyond a bound."""
+TAIL, FEWEST_IN_TAIL = 0.25, 3
+"""Share of the largest ratios that give the exponent of the tail, and the least number of them."""
+HEAVIEST = 0.95
+"""Largest inverse exponent: with 1 there would be no mean."""
+DRAWN = 5_000
+"""Users left of whom totals are drawn; of more, these stand for all."""
 
 Array = NDArray[np.float64]
 
@@ -33,27 +47,44 @@ class Range(NamedTuple):
     high: float
 
 
-def quantile(sizes: Array) -> float:
-    """Return Student's quantile for an interval of `LEVEL` from users of these sizes, two at least."""
-    freedom = float((sizes**2).sum()) ** 2 / float((sizes**4).sum()) - 1
-    return float(special().stdtrit(max(LEAST_FREEDOM, freedom), (1 + LEVEL) / 2))
-
-
-def total(sizes: Array, values: Array, left: float, *, counted: bool = False) -> Range:
-    """Return what users of the sizes' sum `left` take, as those did who took `values`; at least two of these.
+def total(sizes: Array, values: Array, left: Array, rng: np.random.Generator, *, counted: bool = False) -> Range:
+    """Return what users of the sizes `left` take, as those of `sizes` did who took `values`; at least two of these.
 
     Values that are `counted` are about their sizes, and rare events add to them: their variance is at least that of
     the events seen and two more, if they are Poisson's. So where all are alike, the next may still be another.
     """
-    seen = float(sizes.sum())
+    seen, whole = float(sizes.sum()), float(left.sum())
     ratio = float(values.sum()) / seen
+    if not whole or not ratio:
+        return Range(0.0, 0.0, 0.0)
     errors = (values - ratio * sizes) / (1.0 - sizes / seen)  # what is left of a user who pulls the ratio to itself
     spread = float((errors**2).sum()) / (len(sizes) - 1) / float(sizes.mean())
     if counted:
         spread = max(spread, (abs(float(values.sum()) - seen) + 2) / seen)
-    half, value = quantile(sizes) * (spread * left * (1 + left / seen)) ** 0.5, ratio * left
-    factor = math.exp(half / value) if value else 1.0
-    return Range(value, value / factor, value * factor)
+    half, value = _quantile(sizes) * (spread * whole * (1 + whole / seen)) ** 0.5, ratio * whole
+    factor = math.exp(half / value)
+    drawn = np.array([taken.sum() for taken in draws(sizes, values, left, rng)])
+    return Range(value, value / factor, max(value * factor, float(np.quantile(drawn, 1 - BEYOND))))
+
+
+def draws(sizes: Array, values: Array, left: Array, rng: np.random.Generator) -> Iterator[Array]:
+    """Yield `DRAWS` times what each user `left` might take, in proportion to its size; of very many of some alone, as
+    much as all. The ratio is one of those seen (the Bayesian bootstrap), or one of a Pareto tail above them."""
+    scale = 1.0
+    if len(left) > DRAWN:
+        some = rng.choice(left, DRAWN, replace=False)
+        left, scale = some, float(left.sum() / some.sum())
+    logs = np.sort(np.log(np.maximum(values, values[values > 0].min() / 2) / sizes))
+    tail = min(len(logs) - 1, max(FEWEST_IN_TAIL, round(TAIL * len(logs))))
+    body, start = logs[:-tail], logs[-tail - 1]
+    excess = float((logs[-tail:] - start).mean())
+    for _ in range(DRAWS):
+        share = rng.beta(tail + 0.5, len(body) + 0.5)
+        inverse = min(HEAVIEST, excess * tail / rng.gamma(tail + 0.5))
+        drawn = rng.choice(body, len(left), p=rng.dirichlet(np.ones(len(body))))
+        beyond = rng.random(len(left)) < share
+        drawn[beyond] = start + inverse * rng.exponential(size=int(beyond.sum()))
+        yield scale * left * np.exp(drawn)
 
 
 def together(ranges: Iterable[Range], known: float = 0.0) -> Range:
@@ -63,3 +94,9 @@ def together(ranges: Iterable[Range], known: float = 0.0) -> Range:
     below = sum((one.value - one.low) ** 2 for one in found) ** 0.5
     above = sum((one.high - one.value) ** 2 for one in found) ** 0.5
     return Range(known + value, known + max(0.0, value - below), known + value + above)
+
+
+def _quantile(sizes: Array) -> float:
+    """Return Student's quantile for an interval of `LEVEL` from users of these sizes, two at least."""
+    freedom = float((sizes**2).sum()) ** 2 / float((sizes**4).sum()) - 1
+    return float(special().stdtrit(max(LEAST_FREEDOM, freedom), (1 + LEVEL) / 2))

@@ -153,12 +153,14 @@ class Counts(TypedDict, total=False):
 
 
 class Times(TypedDict, total=False):
-    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`)."""
+    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`).
+    `parallel` is how many requests at once the endpoint was seen to answer (`run --estimate`)."""
 
     created: Required[str]
     updated: str
     seconds: Number
     schedule: JSON | None
+    parallel: Number
     reevaluated: Any
 
 

@@ -290,7 +290,7 @@ class RunStore:
         return whole.hexdigest()
 
     def _lines(self, offsets: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield the records' lines at these places. Raise `MachineError` for one that was changed under this process."""
+        """Yield the lines of records at these places. Raise `MachineError` for one that was changed meanwhile."""
         try:
             with open_regular(self.files.results) as file:
                 for offset in offsets:

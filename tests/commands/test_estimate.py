@@ -48,9 +48,13 @@ def state(tmp_path: Path, name: str = "m") -> str:
 def test_without_agreement_the_run_ends_after_its_first_users(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit 0, with the estimate and the command that goes on; nothing that was paid for is asked again."""
+    """Exit 5, with the estimate and the command that goes on; nothing that was paid for is asked again. Another
+    estimate has the same first users."""
     with serving(baseline) as server:
-        assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 0
+        assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 5
+        asked = len(server.bodies)
+        assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 5
+        assert len(server.bodies) == asked
         first, out = len(server.bodies), capsys.readouterr().out
         assert (users(tmp_path), state(tmp_path)) == (10, "stopped")
         assert "requests" in out and "resume --name m" in out
@@ -71,14 +75,16 @@ def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
     assert a == b
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y\n", 12), ("\n", 10)])
-def test_one_question_for_all_models(answer: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the user decides, once."""
+@pytest.mark.parametrize(("answer", "left", "code"), [("y\n", 12, 0), ("\n", 10, 5), ("n\n", 10, 5), ("", 10, 5)])
+def test_one_question_for_all_models(
+    answer: str, left: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal the user decides, once; the end of the input is no agreement."""
     stdin, stderr = Terminal(answer), Terminal()
     monkeypatch.setattr(sys, "stdin", stdin)
     monkeypatch.setattr(sys, "stderr", stderr)
     with serving(baseline) as server:
-        assert run(tmp_path, server.url, "--model", "m", "--model", "n", *FEW, "--estimate") == 0
+        assert run(tmp_path, server.url, "--model", "m", "--model", "n", *FEW, "--estimate") == code
     assert [users(tmp_path, name) for name in "mn"] == [left, left]
     assert stderr.getvalue().count("?") == 1
 

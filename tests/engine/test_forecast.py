@@ -6,43 +6,37 @@ import numpy as np
 import pytest
 
 from harness.engine import forecast
-from harness.engine.forecast import Pace
+from harness.engine.forecast import Pace, parallel
+from harness.scoring.prediction import Range
+
+NONE = Range(0.0, 0.0, 0.0)
 
 
-def pace(seconds: float, *, failed: int = 0, tokens: float = 100.0) -> Pace:
-    """Ten users of three steps, each of whose replies takes so long."""
-    return Pace([np.full(3, seconds)] * 10, np.full(10, 3.0), np.full(10, 3 * tokens), failed, np.zeros(0))
-
-
-def of(left: list[int], *, slots: int, rpm: float | None = None, tpm: float | None = None, each: float = 2.0) -> float:
-    return forecast.seconds([(np.array(left, np.int32), pace(each))], slots, rpm, tpm, 1).value
+def bounds(left: list[int], *, seen: float, most: float, rated: Range = NONE) -> Range:
+    """Return those after ten users of three steps, each of whose replies took 2 s."""
+    pace = Pace([np.full(3, 2.0)] * 10, np.full(10, 3.0), np.array(left, np.float64))
+    return forecast.seconds([pace], seen, most, rated, np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(
-    ("left", "slots", "rpm", "tpm", "expected"),
+    ("left", "seen", "most", "rated", "low", "high"),
     [
-        ([3] * 100, 10, None, None, 60.0),  # all slots are busy to the end
-        ([3] * 99 + [50], 1000, None, None, 100.0),  # the longest chain
-        ([3] * 100, 100, 60.0, None, 300.0),  # 300 requests, one a second
-        ([3] * 100, 100, None, 3000.0, 600.0),  # 30,000 tokens, 50 a second
+        ([3] * 100, 10, 10, NONE, 60.0, 60.0 + 6 * forecast.OVERLAP),  # all slots are busy to the end
+        ([3] * 100, 10, 100, NONE, 6.0, 60.0 + 6 * forecast.OVERLAP),  # or the endpoint serves no more than ten
+        ([3] * 99 + [50], 400, 1000, NONE, 100.0, 100.0 + 1.735 * forecast.OVERLAP),  # the longest chain
+        ([3] * 100, 100, 100, Range(300, 290, 310), 290.0, 310.0 + 6 * forecast.OVERLAP),  # a rate
     ],
-    ids=["slots", "chain", "requests", "tokens"],
+    ids=["slots", "unknown", "chain", "rate"],
 )
 def test_time_is_what_bounds_the_schedule(
-    left: list[int], slots: int, rpm: float | None, tpm: float | None, expected: float
+    left: list[int], seen: float, most: float, rated: Range, low: float, high: float
 ) -> None:
-    """But for the few tries that may fail although none was seen to."""
-    assert of(left, slots=slots, rpm=rpm, tpm=tpm) == pytest.approx(expected, rel=0.12)
+    found = bounds(left, seen=seen, most=most, rated=rated)
+    assert (found.low, found.high) == pytest.approx((low, high)) and found.low <= found.value <= found.high
 
 
-def test_failed_tries_take_their_time_and_their_pauses() -> None:
-    """Half of all tries fail at once: each request waits for a quarter of a second, then for half of one, ..."""
-    failing = Pace([np.full(3, 2.0)] * 100, np.full(100, 3.0), np.full(100, 1.0), 300, np.full(9, 4.0))
-    found = forecast.seconds([(np.full(300, 3, np.int32), failing)], 10, None, None, 1)
-    assert found.value > 300 * 3 * (2.0 + 4.0) / 10
-    assert found.low < found.value < found.high
-
-
-def test_share_of_many_users_stands_for_all() -> None:
-    """A tenth of the users on a tenth of the slots takes as long."""
-    assert of([3] * 60_000, slots=400) == pytest.approx(60_000 * 3 * 2.0 / 400, rel=0.1)
+def test_requests_that_an_endpoint_answers_at_once_are_replies_a_second_times_their_seconds() -> None:
+    """Little's law: twenty at a time of 4 s each are five a second, whatever comes first and last."""
+    times = [0.0, *np.arange(10, 30, 0.2), *range(40, 60, 10)]
+    assert parallel(times, 4.0) == pytest.approx(20.0, rel=0.05)
+    assert parallel([1.0], 4.0) == 0.0
