@@ -35,8 +35,9 @@ class Metric:
     `bounds` are the lowest and highest value of one user, None for no bound. `definition` is one phrase that Excel
     files and reports show. `ranked_by` names another metric by which runs are ranked and compared in place of this one:
     a metric that equals this one if a run keeps the rules of the task, and that answers against the rules cannot win.
-    `unranked` is the reason why runs are never ranked by this metric. Raise `ValueError` for another `better`, or for
-    bounds that are not a lower and a higher number.
+    `unranked` is the reason why runs are never ranked by this metric. `leaves_out` names kinds of `breaches`: a metric
+    with any is over the other valid answers alone, so runs with too few of these have no place in its table. Raise
+    `ValueError` for another `better`, or for bounds that are not a lower and a higher number.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Metric:
     definition: str = ""
     ranked_by: str = ""
     unranked: str = ""
+    leaves_out: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
@@ -131,7 +133,8 @@ class Metric:
         """Return the metric as reports save it, so that readers of a report do not need the benchmark."""
         found: JSON = {"better": self.better, "unit": self.unit, "bounds": list(self.bounds or (None, None))}
         texts = {name: getattr(self, name) for name in ("definition", "ranked_by", "unranked")}
-        return found | {name: text for name, text in texts.items() if text}
+        found |= {name: text for name, text in texts.items() if text}
+        return found | ({"leaves_out": list(self.leaves_out)} if self.leaves_out else {})
 
     @classmethod
     def of(cls, name: str, data: JSON) -> Metric:
@@ -476,6 +479,14 @@ class Benchmark:
         """Return the kinds of repairs that a user's replies needed."""
         found: Sequence[str] = record["repairs"]
         return found
+
+    def breaches(self, record: JSON) -> Iterable[str]:
+        """Return a kind for each valid answer of a user that breaks a rule of the task."""
+        return ()
+
+    def chance(self, scored: Any) -> Mapping[str, float]:
+        """Return the chance level of metrics, by name: what random answers to the same tasks have on average."""
+        return {}
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:

@@ -7,6 +7,7 @@ its own.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,11 +24,12 @@ from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
 from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
-from harness.errors import BenchmarkError
+from harness.errors import BenchmarkError, shown
 from harness.model import Record, RunFacts
 from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
 from harness.scoring.intervals import interval, moments, parts
+from harness.scoring.planning import detectable
 
 Counts = NDArray[np.int64]
 
@@ -54,6 +56,7 @@ class Totals:
     tally: Any
     outcomes: Counter[str]
     repairs: Counter[str]
+    breaches: Counter[str]
     usage: Counter[str]
     plays: int
     answers: tuple[tuple[Array, Counts], ...] | None
@@ -85,10 +88,11 @@ class Scorer:
         rows = over_repeats(answers, starts)
         for record in shard:
             usage.update(counted(record.data))
-        with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
+        with guarded(benchmark, "outcomes, repairs and breaches", *ODD_SHAPE):
             outcomes = Counter(one for record in shard for one in benchmark.outcomes(record.data))
             repairs = Counter(one for record in shard for one in benchmark.repairs(record.data))
-            for name in (*outcomes, *repairs):
+            breaches = Counter(one for record in shard for one in benchmark.breaches(record.data))
+            for name in (*outcomes, *repairs, *breaches):
                 text(name)
         of_values, defined = has_values(benchmark), (~np.isnan(rows)).sum(axis=0)
         sums = np.hstack([np.nansum(rows, axis=0), defined]) if of_values else rows.sum(axis=0)
@@ -104,6 +108,7 @@ class Scorer:
             tally=tally,
             outcomes=outcomes,
             repairs=repairs,
+            breaches=breaches,
             usage=usage,
             plays=len(shard),
             answers=((answers, of_users),) if len(starts) < len(shard) else (),
@@ -126,6 +131,7 @@ class Scorer:
                 tally=tally,
                 outcomes=a.outcomes + b.outcomes,
                 repairs=a.repairs + b.repairs,
+                breaches=a.breaches + b.breaches,
                 usage=a.usage + b.usage,
                 plays=a.plays + b.plays,
                 answers=None if a.answers is None or b.answers is None else a.answers + b.answers,
@@ -149,9 +155,11 @@ class Scorer:
         return replace(merged, sums=(merged.total[0],), rows=None, answers=None, tally=tally)
 
     def running(self, merged: Totals) -> Mapping[str, float | None]:
-        """Return the figures that a live display shows, in their own units."""
-        figures = self._figures(merged)
-        return {name: figures[name] for name in self.benchmark.live or self.benchmark.main()}
+        """Return the figures that a live display shows, in their own units: those that rank, where they are others."""
+        figures, benchmark = self._figures(merged), self.benchmark
+        metrics = [benchmark.metric(name) for name in benchmark.live or benchmark.main()]
+        names = ((of.name, of.ranked_by or of.name) for of in metrics if of)
+        return {name if figures[name] == figures[by] else by: figures[by] for name, by in names}
 
     def _figures(self, merged: Totals) -> dict[str, float | None]:
         """By metric, secondary ones included."""
@@ -192,11 +200,17 @@ class Scorer:
                     for place, metric in enumerate(benchmark.metrics[: len(merged.spread)])
                     if _ends(metric)
                 },
+                "detectable": {
+                    name: detectable(of.ci95, of.users)
+                    for name in benchmark.main()
+                    if (of := found[name]).ci95 and of.users
+                },
                 "diagnostics": reports.Diagnostics(
                     merged.outcomes.total(),
                     valid,
                     dict(sorted((+merged.outcomes - Counter({VALID: valid})).items())),
                     dict(sorted(merged.repairs.items())),
+                    dict(sorted(merged.breaches.items())),
                 ),
                 "schedule": run.schedule,
                 "run": run.run,
@@ -245,7 +259,10 @@ class Scorer:
         with guarded(benchmark, "sections"):
             scored = replace(scored, report=report)
             details = msgspec.json.decode(msgspec.json.encode(benchmark.details(scored)))
-            report = msgspec.structs.replace(report, details=details)
+            chance = {name: float(value) for name, value in benchmark.chance(scored).items()}
+            if not all(name in report.values and math.isfinite(value) for name, value in chance.items()):
+                raise ValueError(f"chance: expected finite numbers of declared metrics, got {shown(chance)}")
+            report = msgspec.structs.replace(report, details=details, chance=chance)
             scored = replace(scored, report=report)
             report = msgspec.structs.replace(report, sections=reports.checked(benchmark.sections(scored)))
             return report, dict(benchmark.report_files(scored))

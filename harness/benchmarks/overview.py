@@ -14,18 +14,34 @@ from msgspec import UNSET
 from harness.benchmark import Metric
 from harness.benchmarks import usage
 from harness.benchmarks.rendering import called
-from harness.benchmarks.reports import Report, Value, sentence_on_invalid
+from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
 from harness.cost import each, shown
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
+CHANCE = "chance"
+
 
 def headline(report: Report) -> str:
     """Return the main figures on one line, and how many answers are invalid."""
-    units, values = report.units, report.values
-    figures = ", ".join(f"{name} {with_unit(units[name], values[name].value)}" for name in report.headline)
-    return "; ".join(filter(None, (figures, _invalid(report))))
+    figures = ", ".join(_in_headline(report, report.units[name]) for name in report.headline)
+    return "; ".join(filter(None, (figures, _invalid(report), breaking(report.diagnostics))))
+
+
+def _in_headline(report: Report, metric: Metric) -> str:
+    more = "; ".join(_next_to(report, metric))
+    return f"{metric.name} {with_unit(metric, report.ranking(metric).value)}{more and f' ({more})'}"
+
+
+def _next_to(report: Report, metric: Metric) -> Iterator[str]:
+    """Yield what a reader of the figure that ranks must know: the published one where it is another, and the chance
+    level."""
+    given = report.values[metric.name].value
+    if metric.text(given) != metric.text(report.ranking(metric).value):
+        yield f"as published {with_unit(metric, given)}"
+    if (chance := report.chance.get(metric.name)) is not None:
+        yield f"chance {with_unit(metric, chance)}"
 
 
 def covered(report: Report, user: str) -> str:
@@ -57,11 +73,11 @@ def page(report: Report) -> Page:
 
 
 def _tiles(report: Report) -> Iterator[Tile]:
-    units, values = report.units, report.values
-    for name in report.headline:
-        unit = "" if values[name].value is None else f" {units[name].shown_unit}"
-        interval = f"95 % interval {units[name].span(values[name].ci95)}" if values[name].ci95 else ""
-        yield Tile(name, units[name].text(values[name].value) + unit, interval)
+    for metric in (report.units[name] for name in report.headline):
+        by = report.ranking(metric)
+        unit = "" if by.value is None else f" {metric.shown_unit}"
+        interval = [f"95 % interval {metric.span(by.ci95)}"] if by.ci95 else []
+        yield Tile(metric.name, metric.text(by.value) + unit, "; ".join([*interval, *_next_to(report, metric)]))
     of = report.coverage
     yield Tile(f"{report.user}s scored", str(of.scored_users), f"of {of.expected_users}")
     if report.cost and report.cost.money:
@@ -109,6 +125,8 @@ def _coverage(report: Report) -> Iterator[Block]:
         yield from _bounds(report)
     if words := _invalid(report):
         yield Paragraph(f"{words}. {report.invalid_as}.")
+    if words := breaking(report.diagnostics):
+        yield Paragraph(f"{words}.")
 
 
 def _missing(report: Report) -> str:
@@ -188,13 +206,29 @@ def _scores(report: Report) -> Iterator[Block]:
     """Every figure with its interval, pictures of them, and how each is distributed over users."""
     units = report.units
     yield Heading("Scores")
+    chance = [CHANCE] if report.chance else []
     yield Table(
-        ("metric", "unit", "value", "95 % interval", f"{report.user}s"),
+        ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance),
         tuple(
-            _row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics)
+            (
+                *_row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
+                *(_of_chance(report, units[name]) for _ in chance),
+            )
             for name, of in _shown(report).items()
         ),
     )
+    if chance:
+        yield Paragraph(
+            "Chance: what random answers to the same tasks have on average; no request was sent for them. A figure "
+            "near it shows no skill."
+        )
+    if report.detectable:
+        least = (f"{name} {_of_difference(units[name], value)}" for name, value in report.detectable.items())
+        yield Paragraph(
+            f"The smallest difference that a comparison shows with these {report.user}s, at 5 % with a power of 80 %, "
+            f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
+            "`compare --plan` computes it for other cases."
+        )
     if lower := [name for name in _shown(report) if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
     if by := [
@@ -211,6 +245,14 @@ def _scores(report: Report) -> Iterator[Block]:
         yield intervals(", ".join(names), units[names[0]], {"value": report.metrics}, names)
     for name, counts in report.distribution.items():
         yield _histogram(units[name], counts, report.user)
+
+
+def _of_chance(report: Report, metric: Metric) -> str:
+    return metric.text(report.chance[metric.name]) if metric.name in report.chance else ""
+
+
+def _of_difference(metric: Metric, value: float) -> str:
+    return f"{metric.text(value)} {metric.difference_unit}"
 
 
 def _shown(report: Report) -> dict[str, Value]:

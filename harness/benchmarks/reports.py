@@ -79,12 +79,22 @@ class Repeats(Struct, frozen=True):
 
 
 class Diagnostics(Struct, frozen=True):
-    """`invalid` counts answers by kind; `repaired` counts repairs by kind."""
+    """`invalid` counts answers by kind; `repaired` counts repairs by kind; `breaches` counts valid answers that break
+    a rule of the task by kind, None in reports of earlier versions."""
 
     answers: Count = 0
     valid_answers: Count = 0
     invalid: dict[str, Count] = {}
     repaired: dict[str, Count] = {}
+    breaches: dict[str, Count] | None = None
+
+    def following(self, metric: Metric) -> float | None:
+        """Return the share of the answers that a metric is over, by what it `leaves_out`; None if it is not known."""
+        if not metric.leaves_out:
+            return 1.0
+        if self.breaches is None or not self.answers:
+            return None
+        return (self.valid_answers - sum(self.breaches.get(kind, 0) for kind in metric.leaves_out)) / self.answers
 
 
 class Unit(Struct, frozen=True):
@@ -96,6 +106,7 @@ class Unit(Struct, frozen=True):
     definition: str = ""
     ranked_by: str = ""
     unranked: str = ""
+    leaves_out: tuple[str, ...] = ()
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -104,10 +115,11 @@ class Report(Struct, frozen=True, kw_only=True):
     `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
     benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
-    in equal bins. `details` are the benchmark's own values, `sections` its own blocks. `repeats` is unset if users
-    are played once. `run` is what was run, empty for results of another program. `cost` is that of all saved replies,
-    unset for a baseline, another program's results, and earlier reports. `intervals_over` names the units that
-    intervals are computed from, None for intervals of another kind.
+    in equal bins. `chance` is the chance level by metric, of benchmarks that declare one. `detectable` is the smallest
+    difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own values,
+    `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for results of
+    another program. `cost` is that of all saved replies, unset for a baseline, another program's results, and earlier
+    reports. `intervals_over` names the units that intervals are computed from, None for intervals of another kind.
     """
 
     format: int = FORMAT
@@ -129,6 +141,8 @@ class Report(Struct, frozen=True, kw_only=True):
     secondary: dict[str, Value] = {}
     bounds: dict[str, tuple[Number | None, Number | None]] | None = None
     distribution: dict[str, tuple[Count, ...]] = {}
+    chance: dict[str, Number] = {}
+    detectable: dict[str, Number] = {}
     details: JSON = {}
     sections: tuple[Block, ...] = ()
     repeats: Repeats | UnsetType = UNSET
@@ -153,6 +167,12 @@ class Report(Struct, frozen=True, kw_only=True):
     @property
     def values(self) -> dict[str, Value]:
         return {**self.metrics, **self.secondary}
+
+    def ranking(self, metric: Metric) -> Value:
+        """Return the figure that runs are ranked by in place of a metric, its own where that has no value."""
+        own = self.values[metric.name]
+        by = self.values.get(metric.ranked_by, own)
+        return own if by.value is None else by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,11 +287,22 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
+def breaking(diagnostics: Diagnostics) -> str:
+    """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none does."""
+    total = sum((found := diagnostics.breaches or {}).values())
+    if not total:
+        return ""
+    verb = "breaks" if total == 1 else "break"
+    return f"{total} of {diagnostics.answers} answers {verb} the rules of the task ({_ranked(found)})"
+
+
 def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
     """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty if none is."""
     total = sum(invalid.values())
     if not total:
         return ""
-    ranked = sorted(invalid.items(), key=lambda item: (-item[1], item[0]))
-    kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
-    return f"{total} of {answers} answers {'is' if total == 1 else 'are'} invalid ({kinds})"
+    return f"{total} of {answers} answers {'is' if total == 1 else 'are'} invalid ({_ranked(invalid)})"
+
+
+def _ranked(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -192,4 +192,5 @@ def _cell(number: Number | None) -> Text:
     if number is None:
         return Text("")
     interval = f" {number.interval}" if number.interval else ""
-    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "", interval)
+    published = f" ({number.published})" if number.published else ""
+    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "", published, interval)

@@ -19,12 +19,14 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A figure as it is printed, with its interval if that is shown. `marked` gives it an asterisk."""
+    """A figure as it is printed, with its interval if that is shown. `marked` gives it an asterisk; `published` follows
+    in brackets, the figure as published where another one ranks."""
 
     text: str
     place: Place | None = None
     marked: bool = False
     interval: str = ""
+    published: str = ""
 
 
 Line = tuple[str, tuple[Number | None, ...]]
@@ -45,7 +47,10 @@ class Grid:
 
 
 def _number(number: Number | None, around: Mapping[Place | None, str], asterisk: str) -> str:
-    return "" if number is None else around[number.place].format(number.text) + (asterisk if number.marked else "")
+    if number is None:
+        return ""
+    published = f" ({number.published})" if number.published else ""
+    return around[number.place].format(number.text) + (asterisk if number.marked else "") + published
 
 
 MARKDOWN = {None: "{}", Place.BEST: "**{}**", Place.SECOND: "<ins>{}</ins>"}

@@ -52,6 +52,13 @@ def needed(
     return found if is_shown else None
 
 
+def detectable(interval: tuple[float, float], users: int, power: float = POWER) -> float:
+    """Return the smallest difference that a comparison at 5 % shows with this power, of two runs whose figures have
+    this 95 % interval over so many users and are not correlated."""
+    error = (interval[1] - interval[0]) / 2 / float(special().stdtrit(users - 1, (1 + LEVEL) / 2))
+    return math.sqrt(2) * error * float(special().ndtri(power) - special().ndtri((1 - LEVEL) / 2))
+
+
 def _error(strata: Sequence[Array]) -> tuple[float, float]:
     """Return the squared standard error of the mean over strata, and the standard error of its logarithm."""
     squared = uncertain = 0.0

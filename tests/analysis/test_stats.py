@@ -125,6 +125,8 @@ def scored(
         invalid=0,
         usage={},
         values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else Value(value)),
+        following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
+        chance={},
         **facts,
     )
 
@@ -137,7 +139,7 @@ def shown(figure: Figure) -> float:
     """A figure of Recall as tables have it: in percent with two decimals."""
     metric = registry.find("streamprofile").metric("Recall")
     assert metric is not None
-    return metric.shown(figure.value.value)
+    return metric.shown(figure.shown.value)
 
 
 def places(made: MetricTable, column: str = "weibo") -> dict[str, Place | None]:

@@ -38,8 +38,8 @@ def _ranking(table: MetricTable, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
 
 
 def _series(name: str, figures: Sequence[Figure | None]) -> Series:
-    values = tuple(figure.value.value if figure else None for figure in figures)
-    return Series(name, values, *ends([figure.value.interval if figure else None for figure in figures]))
+    values = tuple(figure.shown.value if figure else None for figure in figures)
+    return Series(name, values, *ends([figure.shown.interval if figure else None for figure in figures]))
 
 
 def _chart(table: MetricTable, title: str, rows: Sequence[str], series: Sequence[Series]) -> Chart:

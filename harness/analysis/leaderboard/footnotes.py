@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.analysis.imported import Imported, imported
 from harness.analysis.leaderboard.reports import Scored
-from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, groups
+from harness.analysis.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups
 from harness.errors import shown
 from harness.store.files import runs
 from harness.ui.words import plural
@@ -22,6 +22,7 @@ RANKS = (
     "once; =: not separable from the best."
 )
 PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
+CHANCE = "Chance: what random answers to the same tasks have on average; a run near it shows no skill."
 MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
@@ -39,7 +40,8 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
             f"{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
-    found += _rules(printed)
+    found += [*_rules(printed), *_following(printed)]
+    found += [CHANCE] if any(table.chance for table in printed) else []
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
     found += [PROMPTS] if any(table.spreads for table in printed) else []
@@ -82,21 +84,47 @@ def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
     several runs has no such value."""
     if unlike := [f"{table.label} by {table.metric.ranked_by}" for table in printed if table.is_ranked_by_other]:
         yield (
-            "Some answers break the rules of the task. Runs are ranked by figures that such answers cannot win: "
-            f"{', '.join(unlike)}."
+            "Some answers break the rules of the task. Tables show, and rank by, figures that such answers cannot win: "
+            f"{', '.join(unlike)}. In brackets: the figure as published, where it is another."
         )
     without = {
         f"{row.name} ({table.metric.ranked_by})": None
         for table in printed
         if table.metric.ranked_by and sum(not row.is_published for row in table.rows) > 1
         for row in table.rows
-        if any(figure and figure.report and figure.ranked is None for figure in row.figures.values())
+        if any(figure and figure.report and figure.by is None for figure in row.figures.values())
     }
     if without:
         yield (
             f"Not ranked, without a value: {bounded(without)}. Either no answer follows the rules, or the report is of "
             "an earlier version, and reeval adds the value."
         )
+
+
+def _following(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield how many of the answers figures are over that leave some out, with the users that they are over, the
+    smallest share first; and which runs have no place therefore."""
+    kept, few, unknown = list[tuple[float, str]](), dict[str, None](), dict[str, None]()
+    for table in printed:
+        for row in table.rows:
+            for report, by, share in table.followed(row):
+                if share is None:
+                    unknown[row.name] = None
+                elif share < 1:
+                    few |= {row.name: None} if share < ENOUGH else {}
+                    users = f"{by.users} of {report.scored} users"
+                    kept.append((share, f"{row.name} on {report.subset}, {table.label}: {100 * share:.1f} % ({users})"))
+    kept.sort(key=lambda one: one[0])
+    if kept:
+        shares = bounded((words for _, words in kept), "; ")
+        yield f"Figures over the answers that keep the rules of the task alone, with their share: {shares}."
+    if few:
+        yield (
+            f"Not ranked by these: {bounded(few)}. Fewer than {100 * ENOUGH:.0f} % of the answers keep the rules, so "
+            "the figure is about those that the model chose to give."
+        )
+    if unknown:
+        yield f"Not ranked: {bounded(unknown)}. Reports of an earlier version do not count such answers: run reeval."
 
 
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:

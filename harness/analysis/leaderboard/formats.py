@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.analysis.leaderboard import costs
 from harness.analysis.leaderboard.footnotes import notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import Figure, MetricTable, Row, Spread
+from harness.benchmark import Metric
+from harness.benchmarks.overview import CHANCE
 from harness.model import JSON
 from harness.printable import in_cell
-from harness.report.grid import Grid, Number, latex, markdown
+from harness.report.grid import Grid, Line, Number, latex, markdown
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "platform", "value", "unit", "from", "to", "users", "expected", "answers"),
     *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
+    *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
 )
+
+SHARE = Metric("share")
 
 
 def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), *, intervals: bool = False) -> str:
@@ -50,7 +55,14 @@ def _grid(table: MetricTable, intervals: bool) -> Grid:
     groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
     lines = tuple(tuple((row.label, _numbers_of(table, row, intervals)) for row in group) for group in groups if group)
     columns = (*table.columns, *table.rank_head)
-    return Grid(table.title, "run", columns, lines, tuple(notes([table])), table.label)
+    return Grid(table.title, "run", columns, (*lines, *_chance(table)), tuple(notes([table])), table.label)
+
+
+def _chance(table: MetricTable) -> Iterator[tuple[Line, ...]]:
+    """Yield a group with the chance level, if there is one."""
+    if chance := table.chance:
+        levels = (Number(table.metric.text(chance[name])) if name in chance else None for name in table.columns)
+        yield ((CHANCE, (*levels, *(None for _ in table.rank_head))),)
 
 
 def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
@@ -73,9 +85,11 @@ def prompts(table: MetricTable) -> Grid:
 def _number(table: MetricTable, figure: Figure | None, intervals: bool) -> Number | None:
     if figure is None:
         return None
-    value = figure.value
-    interval = table.metric.span(value.interval) if intervals and value.interval else ""
-    return Number(table.metric.text(value.value), figure.place, not figure.complete, interval)
+    of = figure.shown
+    interval = table.metric.span(of.interval) if intervals and of.interval else ""
+    return Number(
+        table.metric.text(of.value), figure.place, not figure.complete, interval, published=table.published(figure)
+    )
 
 
 def _csv(shown: Sequence[MetricTable]) -> str:
@@ -104,14 +118,23 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
         _yes(row.is_published),
         in_cell(row.about),
         *(map(str, figure.rank) if figure.rank else ("", "")),
+        *_csv_ranking(table.metric, figure),
     ]
+
+
+def _csv_ranking(metric: Metric, figure: Figure) -> list[str]:
+    """Return what ranks a figure, if anything does, and the chance level."""
+    of = figure.by if figure.ranked is not None else None
+    by = [in_cell(metric.ranked_by or metric.name), metric.text(of.value), str(of.users or "")] if of else [""] * 3
+    following = "" if figure.following is None else SHARE.text(figure.following)
+    return [*by, following, "" if figure.chance is None else metric.text(figure.chance)]
 
 
 def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
     """Return a line with a cost as the value of a metric, over the scored users."""
     counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
     head = map(in_cell, (table.benchmark, name, row.name, report.subset))
-    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), "", ""]
+    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 7]
 
 
 def _numbers(figure: Figure) -> dict[str, int | None]:
@@ -133,7 +156,7 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     """
     made: JSON = {
         table.label: {
-            row.name: {column: _plain_figure(figure) for column, figure in row.figures.items()}
+            row.name: {column: _plain_figure(table.metric, figure) for column, figure in row.figures.items()}
             for row in table.rows
             if not row.is_published
         }
@@ -158,7 +181,7 @@ def _plain_spread(of: Spread, column: str) -> JSON:
     return found | {"lowest": min(of.values), "highest": max(of.values), "sd": of.deviation}
 
 
-def _plain_figure(figure: Figure | None) -> JSON | None:
+def _plain_figure(metric: Metric, figure: Figure | None) -> JSON | None:
     if figure is None:
         return None
     return {
@@ -168,4 +191,9 @@ def _plain_figure(figure: Figure | None) -> JSON | None:
         "complete": figure.complete,
         "place": figure.place.value if figure.place else None,
         "rank": figure.rank,
+        "ranked_by": (metric.ranked_by or metric.name) if figure.ranked is not None else None,
+        "ranked_value": figure.ranked,
+        "ranked_users": figure.by.users if figure.by and figure.ranked is not None else None,
+        "following": figure.following,
+        "chance": figure.chance,
     }

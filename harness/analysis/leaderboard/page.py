@@ -13,6 +13,7 @@ from harness.analysis.leaderboard.footnotes import left_out, notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.analysis.leaderboard.uncertainty import with_uncertainty
+from harness.benchmarks.overview import CHANCE
 from harness.errors import BadInput
 from harness.model import Block, Heading, Paragraph, Table
 from harness.report.grid import Grid
@@ -110,6 +111,8 @@ def _overview(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Ta
                 Row(name, {}, tuple(of)).about,
             )
         )
+    if any(table.chance for table in of_metrics):
+        rows.append((CHANCE, "", "", *(cell for table in of_metrics for cell in _chance(table)), ""))
     heads = [head for table in of_metrics for head in (_head(table), *table.rank_head)]
     return Table((RUN, "users", "invalid", *heads, "what"), tuple(rows))
 
@@ -126,11 +129,20 @@ def _last(table: MetricTable, run: str) -> tuple[str, ...]:
     return (_figure(table, row, table.last) if row else "n/a", *(rank for _ in table.rank_head))
 
 
+def _chance(table: MetricTable) -> tuple[str, ...]:
+    """Return the chance level of the last column, empty for none; nothing under the ranks."""
+    level = table.chance.get(table.last)
+    return ("" if level is None else table.metric.text(level), *("" for _ in table.rank_head))
+
+
 def _by_subset(table: MetricTable) -> Table:
     columns = [name for name in table.columns if name == tables.AVERAGE or any(row.figures[name] for row in table.rows)]
     others, rows = [column for column in columns if column != table.last], []
     for row in table.rows:
         rows.append((row.name, *(_figure(table, row, column) for column in others), *_last(table, row.name)))
+    if levels := table.chance:
+        texts = (table.metric.text(levels[column]) if column in levels else "" for column in others)
+        rows.append((CHANCE, *texts, *_chance(table)))
     return Table((table.title, *others, table.last, *table.rank_head), tuple(rows))
 
 
@@ -139,8 +151,9 @@ def _figure(table: MetricTable, row: Row, column: str) -> str:
     of = row.figures[column]
     if of is None:
         return "n/a"
-    interval = f"\n{table.metric.span(of.value.interval)}" if of.value.interval else ""
-    return f"{table.metric.text(of.value.value)}{'' if of.complete else '*'}{interval}"
+    interval = f"\n{table.metric.span(of.shown.interval)}" if of.shown.interval else ""
+    published = f" ({given})" if (given := table.published(of)) else ""
+    return f"{table.metric.text(of.shown.value)}{'' if of.complete else '*'}{published}{interval}"
 
 
 def _block(grid: Grid) -> Table:

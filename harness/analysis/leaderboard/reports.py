@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from harness import defaults
 from harness.benchmark import Metric
-from harness.benchmarks import reports
+from harness.benchmarks import registry, reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Repeats, Report
 from harness.cost import Cost
@@ -79,10 +79,11 @@ class Scored:
     `complete` says that all users of the tasks file, `in_tasks` in number, are scored, so a share of them, of which
     `expected` are to be scored, never is. Of the `answers` `invalid` ones could not be used. A metric without a value
     is None. `usage` is empty where no request was counted; `cost` is None for a baseline, and where it is unknown.
-    `ablations` and `sampling` have a phrase for each setting of the benchmark and each parameter that is not the
-    default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the order of their names),
-    `sampling`, `begun` and `harness` are empty where the report does not know them, as for results of the authors'
-    runner.
+    `following` is the share of the answers that a metric is over, by metric: None if it is unknown. `chance` is the
+    chance level by metric. `ablations` and `sampling` have a phrase for each setting of the benchmark and each
+    parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the
+    order of their names), `sampling`, `begun` and `harness` are empty where the report does not know them, as for
+    results of the authors' runner.
     """
 
     benchmark: str
@@ -109,6 +110,8 @@ class Scored:
     complete: bool
     usage: Mapping[str, int]
     values: Mapping[str, Value | None]
+    following: Mapping[str, float | None]
+    chance: Mapping[str, float]
     limit: int | None = None
     part: str | None = None
     repeats: Repeats | None = None
@@ -207,10 +210,19 @@ def checked(report: Report, path: Path) -> Scored:
         complete=coverage.complete and ratio == 1.0 and run.part is None,
         usage=report.usage if report.usage.get("requests") else {},
         cost=report.cost or None,
+        following={name: of.following(metric) for name, metric in _declared(report).items()},
+        chance=report.chance,
         values={
             name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
         },
     )
+
+
+def _declared(report: Report) -> dict[str, Metric]:
+    """Return the metrics of a report; of a benchmark that ships as they are declared today."""
+    own = report.units
+    shipped = declared_of(registry.find(report.benchmark)).metrics if registry.is_shipped(report.benchmark) else {}
+    return own | {name: metric for name, metric in shipped.items() if name in own}
 
 
 def declared_of(cls: Any) -> Declared:

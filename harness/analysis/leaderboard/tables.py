@@ -20,6 +20,9 @@ from harness.report.grid import Place
 from harness.scoring.ranking import Rank
 
 AVERAGE = "Avg."
+ENOUGH = 0.9
+"""Share of the answers from which a metric that leaves some out ranks a run: below it, it would be about those that the
+model chose to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,10 @@ class Figure:
     """A value of a table, whether it covers all users of the tasks file, the report that it is of, if it is of one, and
     its place; `rank` are the places that it may have with other users.
 
-    Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `ranked` is
-    the value that they are ranked by: another metric's, if the table's is `ranked_by` one; None is not ranked.
+    Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `by` ranks
+    them: another metric's value, if the table's is `ranked_by` one; None where there is none. `following`
+    is the share of the answers that `by` is over, None if it is unknown. `ranked` is the value of `by`, None where the
+    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level.
     """
 
     value: Value
@@ -86,8 +91,25 @@ class Figure:
     alike: tuple[str, ...] | None
     report: Scored | None = None
     place: Place | None = None
-    ranked: float | None = None
+    by: Value | None = None
+    following: float | None = 1.0
+    is_rankable: bool = True
     rank: Rank | None = None
+    chance: float | None = None
+
+    @property
+    def ranked(self) -> float | None:
+        return self.by.value if self.by and self.is_rankable and self.has_enough else None
+
+    @property
+    def has_enough(self) -> bool:
+        """Return whether the value that ranks is over enough of the answers."""
+        return self.following is not None and self.following >= ENOUGH
+
+    @property
+    def shown(self) -> Value:
+        """Return the value that tables show: the one that ranks, where there is one."""
+        return self.by or self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +196,29 @@ class MetricTable:
     @property
     def is_ranked_by_other(self) -> bool:
         """Return whether the values that rank are not those of the table."""
-        return any(figure.ranked not in (None, figure.value.value) for figure in self.figures)
+        return any(figure.shown.value != figure.value.value for figure in self.figures)
+
+    def published(self, figure: Figure) -> str:
+        """Return the metric's own value as text where the figure shows another, else nothing."""
+        given, shown = (self.metric.text(of.value) for of in (figure.value, figure.shown))
+        return given if given != shown else ""
+
+    def followed(self, row: Row) -> Iterator[tuple[Scored, Value, float | None]]:
+        """Yield the reports of a run with the value that ranks, and the share of the answers that it is over."""
+        for figure in row.figures.values():
+            if figure and figure.report and figure.by:
+                yield figure.report, figure.by, figure.following
+
+    @property
+    def chance(self) -> dict[str, float]:
+        """Return the chance level by column, where that of all runs reads the same."""
+        found = dict[str, float]()
+        for column in self.columns:
+            of = [figure for row in self.rows if (figure := row.figures[column])]
+            levels = [one.chance for one in of if one.chance is not None and (one.complete or len(of) == 1)]
+            if levels and len(set(map(self.metric.text, levels))) == 1:
+                found[column] = levels[0]
+        return found
 
 
 def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTable]:
@@ -197,13 +241,9 @@ def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTab
 
 
 def main(found: Sequence[MetricTable]) -> list[MetricTable]:
-    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores; each is
-    followed by that of the metric that it is ranked by, if there is one."""
+    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores."""
     wanted = dict.fromkeys(
-        (table.benchmark, one)
-        for table in found
-        for metric in (*table.layout.main, *table.layout.printed)
-        for one in (metric, table.layout.ranked_by(metric))
+        (table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)
     )
     return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
 
@@ -229,8 +269,14 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
         if (value := report.values.get(metric.name)) is not None:
             prompt = (report.prompt, report.prompt_version, report.tasks, *report.files)
             alike = prompt if report.is_prompt_known else None
-            by = None if metric.unranked else report.values.get(metric.ranked_by or metric.name)
-            figures[report.subset] = Figure(value, report.complete, alike, report, ranked=by.value if by else None)
+            ranking = metric.ranked_by or metric.name
+            figures[report.subset] = Figure(
+                *(value, report.complete, alike, report),
+                by=report.values.get(ranking),
+                following=report.following.get(ranking),
+                is_rankable=not metric.unranked,
+                chance=report.chance.get(metric.name),
+            )
     if len(layout.subsets) > 1:
         figures[AVERAGE] = _average(list(figures.values()))
     return Row(name, figures, tuple(reports))
@@ -241,11 +287,24 @@ def _average(figures: Sequence[Figure | None]) -> Figure | None:
     there = [figure for figure in figures if figure is not None and figure.complete]
     if len(there) < len(figures):
         return None
-    mean = sum(figure.value.value for figure in there) / len(there)
     alike = [figure.alike for figure in there if figure.alike is not None]
-    ranked = [figure.ranked for figure in there if figure.ranked is not None]
-    by = sum(ranked) / len(there) if len(ranked) == len(there) else None
-    return Figure(Value(mean), True, tuple(chain(*alike)) if len(alike) == len(there) else None, ranked=by)
+    shares = [figure.following for figure in there if figure.following is not None]
+    by = _mean([figure.by.value if figure.by else None for figure in there])
+    return Figure(
+        Value(sum(figure.value.value for figure in there) / len(there)),
+        True,
+        tuple(chain(*alike)) if len(alike) == len(there) else None,
+        by=None if by is None else Value(by),
+        following=min(shares) if len(shares) == len(there) else None,
+        is_rankable=all(figure.is_rankable for figure in there),
+        chance=_mean([figure.chance for figure in there]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean, None if a value is missing."""
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if len(there) == len(values) else None
 
 
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:

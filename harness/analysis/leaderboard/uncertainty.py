@@ -20,7 +20,7 @@ from harness.analysis.comparison import runs
 from harness.analysis.comparison.runs import Side, Subset
 from harness.analysis.leaderboard import prompts
 from harness.analysis.leaderboard.footnotes import bounded
-from harness.analysis.leaderboard.reports import Scored
+from harness.analysis.leaderboard.reports import Scored, Value
 from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, Spread, groups
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
@@ -177,8 +177,9 @@ def _rows(table: MetricTable, records: _Records) -> tuple[Row, ...]:
     for number, row in enumerate(table.rows):
         ranked = {column: of and replace(of, rank=places.get((number, column))) for column, of in row.figures.items()}
         if row.reports and (average := ranked.get(AVERAGE)):
-            value = replace(average.value, interval=_interval(table, [row], records))
-            ranked[AVERAGE] = replace(average, value=value)
+            value = replace(average.value, interval=_interval(table, table.metric.name, average.value, [row], records))
+            by = average.by and replace(average.by, interval=_shown(table, average.by, [row], records))
+            ranked[AVERAGE] = replace(average, value=value, by=by)
         made.append(replace(row, figures=ranked))
     return tuple(made)
 
@@ -209,17 +210,18 @@ def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], reco
 
 
 def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
-    return Spread(tuple(row.name for row in rows), _values(table, rows), _interval(table, rows, records))
+    values = tuple(figure.shown.value for row in rows if (figure := row.figures[table.last]))
+    return Spread(tuple(row.name for row in rows), values, _shown(table, Value(fmean(values)), rows, records))
 
 
-def _values(table: MetricTable, rows: Sequence[Row]) -> tuple[float, ...]:
-    return tuple(figure.value.value for row in rows if (figure := row.figures[table.last]))
+def _shown(table: MetricTable, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+    return _interval(table, table.metric.ranked_by or table.metric.name, mean, rows, records)
 
 
-def _interval(table: MetricTable, rows: Sequence[Row], records: _Records) -> Interval | None:
-    """Return the 95 % interval of the last column's mean over some runs, on the users that all have."""
+def _interval(table: MetricTable, metric: str, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+    """Return the 95 % interval of the last column's mean of a metric over some runs, on the users that all have."""
     subsets, names = _subsets(table, table.last), [row.name for row in rows]
     if not all(records.has(name, subsets) for name in names):
         return None
-    strata = [moments(records.mean(names, subset, table.metric.name)) for subset in subsets]
-    return interval(fmean(_values(table, rows)), strata, table.metric.bounds)
+    strata = [moments(records.mean(names, subset, metric)) for subset in subsets]
+    return interval(mean.value, strata, table.metric.bounds)

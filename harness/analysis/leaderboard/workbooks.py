@@ -11,6 +11,7 @@ from harness.analysis.leaderboard.footnotes import PROMPTS, notes
 from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.leaderboard.tables import MetricTable, Row
 from harness.benchmark import Metric
+from harness.benchmarks.overview import CHANCE
 from harness.model import Money
 from harness.printable import short_hash
 from harness.report.grid import Place
@@ -35,8 +36,9 @@ def workbooks(
     The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
     """
     for table in tables:
-        rows = [(row.label, *_cells(table, row), row.about or None) for row in table.rows]
-        sheet = Sheet(table.label, ("run", *table.columns, *table.rank_head, "what"), rows, _notes(table))
+        rows = [[row.label, *_cells(table, row), row.about or None, *_as_published(table, row)] for row in table.rows]
+        head = ("run", *table.columns, *table.rank_head, "what", *_published_heads(table))
+        sheet = Sheet(table.label, head, [*rows, *_chance(table, len(head))], _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
@@ -61,12 +63,39 @@ def _cells(table: MetricTable, row: Row) -> list[Content]:
     return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
 
 
+def _unlike(table: MetricTable) -> list[str]:
+    """Return the columns that show another figure than the published one for some run."""
+    return [
+        name
+        for name in table.columns
+        if any(table.published(figure) for row in table.rows if (figure := row.figures[name]))
+    ]
+
+
+def _published_heads(table: MetricTable) -> list[str]:
+    return [f"{name}, as published" for name in _unlike(table)]
+
+
+def _as_published(table: MetricTable, row: Row) -> list[Cell | None]:
+    figures = [row.figures[name] for name in _unlike(table)]
+    return [_shown(table.metric, figure.value.value) if figure else None for figure in figures]
+
+
+def _chance(table: MetricTable, columns: int, each: int = 1) -> Iterator[list[Content]]:
+    """Yield a row with the chance level, if there is one, under `columns` of which `each` belong to a subset."""
+    if levels := table.chance:
+        cells: list[Content] = [CHANCE]
+        for name in table.columns:
+            cells += [_shown(table.metric, levels.get(name), faint=True), *[None] * (each - 1)]
+        yield cells + [None] * (columns - len(cells))
+
+
 def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
     figure = row.figures[column]
     if figure is None:
         return None
     return Cell(
-        metric.shown(figure.value.value),
+        metric.shown(figure.shown.value),
         not figure.complete,
         number=decimals(metric.decimals),
         bold=figure.place is Place.BEST,
@@ -94,11 +123,14 @@ def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple
     for row in table.rows:
         cells: list[Content] = [row.label]
         for column in table.columns:
-            interval = (figure.value.interval if (figure := row.figures[column]) else None) or (None, None)
+            interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
         cells += (row.rank_text(table.last) or None for _ in table.rank_head)
-        rows.append(cells + ([None] * len(head) if row.is_published else about[table.benchmark, row.name]))
-    return Sheet(table.label, (*columns, *table.rank_head, *head), rows, [*_notes(table), *SUMMARY_NOTES])
+        cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
+        rows.append([*cells, *_as_published(table, row)])
+    columns += [*table.rank_head, *head, *_published_heads(table)]
+    rows += _chance(table, len(columns), each=3)
+    return Sheet(table.label, tuple(columns), rows, [*_notes(table), *SUMMARY_NOTES])
 
 
 def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:

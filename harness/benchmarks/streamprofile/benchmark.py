@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from random import Random
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -18,7 +17,8 @@ from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, cards, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
-from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, chance, measure_step
+from harness.benchmarks.streamprofile.chance import urn
+from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read, schema
@@ -36,6 +36,8 @@ RELEASED = f"{F1} as the authors' released code has it, and as published: users 
 
 FWT = "FWT "
 CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
+MORE, FEWER, OUTSIDE = "more_tags", "fewer_tags", "outside_pool"
+"""Kinds of valid answers that break a rule of the task: the number of tags, and where they are from."""
 FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
@@ -72,8 +74,10 @@ def _transfer(name: str) -> Metric:
 def _comparable(metric: Metric) -> Metric:
     """Return what a metric is ranked by (`scores.PARTS`)."""
     of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
-    definition = f"{metric.name} {FOLLOWING if of_rules else CUT}"
-    return replace(metric, name=metric.ranked_by, definition=definition, ranked_by="")
+    definition, leaves_out = (FOLLOWING, (FEWER, OUTSIDE)) if of_rules else (CUT, ())
+    return replace(
+        metric, name=metric.ranked_by, definition=f"{metric.name} {definition}", ranked_by="", leaves_out=leaves_out
+    )
 
 
 MEANS = tuple(_metric(name, definition=DEFINITIONS[name]) for name in NAMES)
@@ -219,6 +223,13 @@ class StreamProfile(Benchmark):
     def repairs(self, record: JSON) -> Iterable[str]:
         return (name for step in record["steps"] for name in step["repairs"])
 
+    def breaches(self, record: JSON) -> Iterable[str]:
+        for step in record["steps"]:
+            if step["outcome"] == VALID:
+                extra = len(step["prediction"]) - step["asked"]
+                if step["out_of_pool"] or extra:
+                    yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
+
     def values(self, records: Sequence[JSON]) -> Any:
         return scores.tallied(records)[0]
 
@@ -226,10 +237,13 @@ class StreamProfile(Benchmark):
         return scores.tallied(records)
 
     def with_task(self, record: JSON, task: Task) -> JSON:
-        rng, given = Random(task.key), zip(task.given.steps, task.truth, strict=True)
-        chances = {step.step_id: chance(truth, step, rng) for step, truth in given}
-        steps = [{**step, "chance": chances.get(step["step_id"])} for step in record["steps"]]
+        given = zip(task.given.steps, task.truth, strict=True)
+        urns = {step.step_id: urn(task.key, truth, step) for step, truth in given}
+        steps = [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]]
         return {**record, "steps": steps}
+
+    def chance(self, scored: Scored) -> Mapping[str, float]:
+        return summary.chance(scored)
 
     def details(self, scored: Scored) -> JSON:
         return summary.details(scored)

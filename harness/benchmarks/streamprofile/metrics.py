@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from random import Random
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -110,17 +109,6 @@ def ceiling(truth: Sets, pool: AbstractSet[str], asked: int) -> Values:
         "Recall_Novelty": novelty,
         "Recall_Stability": stability,
     }
-
-
-def chance(truth: Truth, step: GivenStep, rng: Random) -> Values:
-    """Return Recall_Novelty and Recall_Stability of as many tags as are asked for, drawn from the pool at random."""
-    pool, asked = list(dict.fromkeys(step.pool)), step.asked
-    for at in range(min(asked, len(pool))):  # only `Random.random` gives the same numbers in every Python
-        other = at + int(rng.random() * (len(pool) - at))
-        pool[at], pool[other] = pool[other], pool[at]
-    drawn = frozenset(pool[:asked])
-    parts = {"Recall_Novelty": frozenset(truth.new), "Recall_Stability": frozenset(truth.kept)}
-    return {name: _share(len(drawn & tags), len(tags)) for name, tags in parts.items()}
 
 
 def harmonic(a: float | None, b: float | None) -> float | None:

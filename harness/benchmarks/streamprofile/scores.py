@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import starmap
 from operator import itemgetter
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from harness.benchmark import VALID
 from harness.benchmarks.records import count, user_starts
+from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -38,13 +39,14 @@ PARTS: dict[str, tuple[str, ...]] = {
     "at_asked": NAMES,
     "ceiling": (*GAINS, F1),
     "valid": ERRORS,
+    "chance": (*GAINS, F1),
     "chance_fwt": TRANSFER,
     "chance_cold": TRANSFER,
     "chance_augmented": TRANSFER,
 }
 """Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
-is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts
-are those of an answer drawn at random, of records with their task's (`Benchmark.with_task`).
+is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts are those of answers drawn at
+random, their mean over draws, of records with their tasks' urns (`Benchmark.with_task`).
 
 The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
 that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's
@@ -52,7 +54,6 @@ rules alone: as many tags as asked for, or more, all of them from the pool."""
 
 COLUMNS = tuple((part, name) for part, names in PARTS.items() for name in names)
 INDEX = {column: index for index, column in enumerate(COLUMNS)}
-NO_CHANCE = dict.fromkeys(GAINS)
 PRECISION, NOVELTY, STABILITY = map(GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability"))
 ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
@@ -163,7 +164,7 @@ class _StepTable:
     """The scored steps of a shard, a row each: whose it is (the number of the record), and its values (NaN undefined).
 
     `follows` are the answers that follow the task's rules. `named` is how many tags a cut answer has, as a share of
-    those asked for.
+    those asked for. `urns` are those of the records that have them, else None.
     """
 
     user: NDArray[np.int_]
@@ -174,7 +175,7 @@ class _StepTable:
     values: Array
     at_asked: Array
     ceiling: Array
-    chance: Array
+    urns: tuple[Urn | None, ...]
 
     @classmethod
     def of(cls, steps: Sequence[tuple[int, JSON]]) -> _StepTable:
@@ -189,7 +190,7 @@ class _StepTable:
             values=_matrix([step["metrics"] for _, step in steps], METRICS),
             at_asked=_matrix([step.get("metrics_at_asked") or step["metrics"] for _, step in steps], METRICS),
             ceiling=_matrix([step["ceiling"] for _, step in steps], GAINS),
-            chance=_matrix([NO_CHANCE | (step.get("chance") or {}) for _, step in steps], GAINS),
+            urns=tuple(step.get("urn") for _, step in steps),
         )
 
     def rows(self, users: int) -> Array:
@@ -202,7 +203,6 @@ class _StepTable:
         comparable = self._means(cut, everything, users)[:, : len(NAMES)]
         comparable[:, ERROR_COLUMNS] = self._means(cut, self.follows, users)[:, ERROR_COLUMNS]
         cut_cold, cut_augmented = self._sides(cut, self.follows, users)
-        chance_cold, chance_augmented = (side[:, -2:] for side in self._sides(self.chance, everything, users))
         return np.hstack(
             [
                 overall,
@@ -216,11 +216,25 @@ class _StepTable:
                 self._means(self.at_asked, everything, users)[:, : len(NAMES)],
                 _with_f1(self._user_means(self.ceiling, everything, users)),
                 self._user_means(self.values, self.valid, users)[:, ERROR_COLUMNS],
-                chance_augmented - chance_cold,
-                chance_cold,
-                chance_augmented,
+                self._chance(users),
             ]
         )
+
+    def _chance(self, users: int) -> Array:
+        """Return the columns of the `chance` parts, each the mean over draws of what an answer at random has."""
+        columns = 1 + len(GAINS) + 3 * len(TRANSFER)
+        found, steps = np.full((users, columns), np.nan), [at for at, one in enumerate(self.urns) if one]
+        if steps:
+            whose, place = np.unique(self.user[steps], return_inverse=True)
+            draws = np.arange(DRAWS)[:, None] * len(whose)
+            values = drawn([one for one in self.urns if one]).reshape(-1, len(GAINS))
+            table = replace(self, user=(draws + place).ravel(), step_id=np.tile(self.step_id[steps], DRAWS))
+            everything = np.ones(len(values), dtype=np.bool_)
+            overall = table._means(values, everything, DRAWS * len(whose))[:, :-1]
+            cold, augmented = (side[:, -2:] for side in table._sides(values, everything, DRAWS * len(whose)))
+            of_draws = np.hstack([overall, augmented - cold, cold, augmented])
+            found[whose] = of_draws.reshape(DRAWS, len(whose), columns).mean(axis=0)
+        return found
 
     def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:
         """Means over the chosen steps of cold start, and over those after it, as `_means` each."""

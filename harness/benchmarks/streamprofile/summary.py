@@ -14,6 +14,7 @@ import numpy as np
 from harness.benchmark import Metric
 from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
+from harness.benchmarks.streamprofile.chance import DRAWS
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally
@@ -61,6 +62,13 @@ def details(scored: Scored) -> JSON:
         "at_asked": {name: found["value"] for name, found in _part(scored, "at_asked").items()},
         "errors_over_valid": {name: found["value"] for name, found in _part(scored, "valid").items()},
     }
+
+
+def chance(scored: Scored) -> dict[str, float]:
+    """Return what random answers have on average, by metric."""
+    parts = {"": _part(scored, "chance"), "FWT ": _part(scored, "chance_fwt")}
+    named = {f"{prefix}{name}": of["value"] for prefix, part in parts.items() for name, of in part.items()}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
@@ -210,16 +218,16 @@ def _transfer(report: Report) -> Iterator[Block]:
     if "chance" not in report.details:
         yield Paragraph("This report is of an earlier version: `reeval` adds what random answers show.")
         return
-    of, chance = report.details, report.details["chance"]
+    of, random = report.details, report.details["chance"]
     yield Paragraph(
         f"{GROWS}: its FWT and its difference are not ranked. Per step: the mean of the {F1} of each step, "
-        "which does not grow so. Random: as many tags as asked for, drawn from the pool once for each step of the same "
-        f"users ({chance['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample); no request "
-        "was sent for it."
+        "which does not grow so. Random: as many tags as asked for, drawn from the pool for each step of the same "
+        f"users ({random['fwt'][F1]['users']} of them have an FWT; of a large tasks file it is a sample), the mean of "
+        f"{DRAWS} draws; no request was sent for it."
     )
-    named = {f"FWT {name}": (report.secondary[f"FWT {name}"], chance["fwt"][name]) for name in TRANSFER}
-    named |= {f"{name}, difference": (of["delta"][name], chance["delta"][name]) for name in TRANSFER}
-    rows = ((name, *_signed(of_run), *_signed(random)) for name, (of_run, random) in named.items())
+    named = {f"FWT {name}": (report.secondary[f"FWT {name}"], random["fwt"][name]) for name in TRANSFER}
+    named |= {f"{name}, difference": (of["delta"][name], random["delta"][name]) for name in TRANSFER}
+    rows = ((name, *_signed(of_run), *_signed(at_random)) for name, (of_run, at_random) in named.items())
     yield Table(("figure", "run", "95 % interval", "random", "95 % interval"), tuple(rows))
 
 

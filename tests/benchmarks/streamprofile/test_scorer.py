@@ -241,6 +241,7 @@ def test_diagnostics_count_what_answers_were_like() -> None:
         "valid_answers": 3,
         "invalid": {"new_kind": 1, "no_json": 2, "refusal": 1},
         "repaired": {"comma": 1, "fence": 2},
+        "breaches": {"outside_pool": 2},
     }
     assert (data["unscored_steps"], data["repaired_steps"]) == (1, 2)
     assert data["out_of_pool"] == {"steps": 2, "tags": 3}

@@ -1,0 +1,70 @@
+"""The chance level: what answers drawn at random from the pools of the same steps have on average.
+
+No request is sent. Every draw is decided by the user's key, the step and its number alone, so neither the order of
+users, nor their grouping, nor the version of Python or numpy changes a digit (docs/statistics.md, Chance level).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.benchmarks.streamprofile.metrics import Sets
+from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.scoring.bootstrap import Array
+
+DRAWS = 20
+"""Answers to each step."""
+
+Urn = tuple[int, ...]
+"""A step as random answers see it: the seed of its draws, the tags of its pool, how many are asked for, how many of the
+pool are new alone, kept alone, and both, and how many tags are new, kept, and either in the truth."""
+
+Whole = NDArray[np.uint64]
+
+
+def urn(key: str, truth: Truth, step: GivenStep) -> Urn:
+    pool, sets = frozenset(step.pool), Sets.of(truth)
+    seed = int.from_bytes(blake2b(f"{key}\n{step.step_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    new, kept = pool & sets.new, pool & sets.kept
+    inside = len(new - kept), len(kept - new), len(new & kept)
+    return seed, len(pool), step.asked, *inside, len(sets.new), len(sets.kept), len(sets.true)
+
+
+def drawn(urns: Sequence[Urn]) -> Array:
+    """Return Precision, Recall, Recall_Novelty and Recall_Stability of each draw and step: DRAWS x steps x 4.
+
+    Tags are drawn one after the other without putting them back, in all draws and steps at once: a tag is of a kind
+    with the share that the kind has of the tags that are left. NaN where undefined.
+    """
+    seeds = np.array([one[0] for one in urns], dtype=np.uint64)
+    pool, asked, *inside, new, kept, either = np.array([one[1:] for one in urns], dtype=np.float64).T
+    shape = DRAWS, len(urns)
+    left, kinds = np.broadcast_to(pool, shape).copy(), [np.broadcast_to(kind, shape).copy() for kind in inside]
+    for number in range(int(asked.max())):
+        at = _uniform(seeds, number) * left
+        taken = (number < asked) & (left > 0)
+        for kind in kinds:
+            hit = taken & (at >= 0) & (at < kind)
+            at = np.where(hit, -1.0, at - kind)
+            kind -= hit
+        left -= taken
+    only_new, only_kept, both = (whole - kind for whole, kind in zip(inside, kinds, strict=True))
+    hits = only_new + only_kept + both
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = [hits / asked, hits / either, (only_new + both) / new, (only_kept + both) / kept]
+    return np.stack(shares, axis=2)
+
+
+def _uniform(seeds: Whole, number: int) -> Array:
+    """Return a number from 0 to 1 for each draw and step (SplitMix64: Steele, Lea & Flood 2014)."""
+    places = np.arange(DRAWS, dtype=np.uint64) + np.uint64(number * DRAWS + 1)
+    mixed = seeds + places[:, None] * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    found: Array = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return found
