@@ -88,12 +88,13 @@ class Scorer:
         rows = over_repeats(answers, starts)
         for record in shard:
             usage.update(counted(record.data))
-        with guarded(benchmark, "outcomes, repairs and breaches", *ODD_SHAPE):
+        with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
             outcomes = Counter(one for record in shard for one in benchmark.outcomes(record.data))
             repairs = Counter(one for record in shard for one in benchmark.repairs(record.data))
-            breaches = Counter(one for record in shard for one in benchmark.breaches(record.data))
-            for name in (*outcomes, *repairs, *breaches):
+            for name in (*outcomes, *repairs):
                 text(name)
+        with guarded(benchmark, "breaches", *ODD_SHAPE):
+            breaches = Counter(text(one) for record in shard for one in benchmark.breaches(record.data))
         of_values, defined = has_values(benchmark), (~np.isnan(rows)).sum(axis=0)
         sums = np.hstack([np.nansum(rows, axis=0), defined]) if of_values else rows.sum(axis=0)
         own, of_users = answers[:, : len(benchmark.metrics)], np.diff([*starts, len(shard)])

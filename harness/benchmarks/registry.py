@@ -242,6 +242,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
 def _bad_text(metric: Metric) -> str | None:
     texts = {name: getattr(metric, name) for name in ("definition", "ranked_by", "unranked")}
     wrong = next((name for name, text in texts.items() if type(text) is not str or not text.isprintable()), None)
+    if not isinstance(metric.leaves_out, tuple | list) or not all(type(kind) is str for kind in metric.leaves_out):
+        return f"leaves_out: expected a tuple of kinds of breaches, got {shown(metric.leaves_out)}"
     return wrong and f"expected a {wrong} that is text on one line"
 
 

@@ -69,7 +69,7 @@ REPORT: dict[str, Any] = {
         "F1^NS (release code)": {"value": 0.25, "ci95": None, "users": None},
         "FWT Error_Peer": {"value": -0.015, "ci95": [-0.02, 0.01], "users": 31},
     },
-    "diagnostics": {"answers": 200, "valid_answers": 200, "invalid": {"length": 0}},
+    "diagnostics": {"answers": 200, "valid_answers": 200, "invalid": {"length": 0}, "breaches": {}},
     "run": {
         "ratio": 1.0,
         "users_in_tasks": 40,
@@ -842,6 +842,11 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "what": "vendor/模型, own prompt, synthetic tasks",
             "rank_from": "",
             "rank_to": "",
+            "ranked_by": "Error_Peer (cut)",
+            "ranked_value": "12.50",
+            "ranked_users": "39",
+            "following": "100.00",
+            "chance": "",
         }
     ]
 
@@ -854,12 +859,15 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
     assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
     told = orjson.loads(capsys.readouterr().out)["Recall"]
-    complete = {"complete": True, "expected": 40, "answers": 200, "invalid": 0, "rank": None}
-    assert told["a"]["weibo"] == {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "place": "best", **complete}
-    assert told["b"]["weibo"] == {"value": 0.1, "ci95": None, "users": 38, "place": "second", **complete}
-    nothing = dict.fromkeys(("ci95", "users", "expected", "answers", "invalid"))
-    average = {**nothing, "complete": True, "place": "best", "rank": None}
-    assert told["a"][AVERAGE] == {"value": pytest.approx(0.34625), **average}
+    both = {"complete": True, "rank": None, "ranked_by": "Recall (cut)", "following": 1.0, "chance": None}
+    complete = {**both, "expected": 40, "answers": 200, "invalid": 0}
+    first = {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "ranked_value": 0.34625, "ranked_users": 40}
+    second = {"value": 0.1, "ci95": None, "users": 38, "ranked_value": 0.1, "ranked_users": 38}
+    assert told["a"]["weibo"] == {**first, "place": "best", **complete}
+    assert told["b"]["weibo"] == {**second, "place": "second", **complete}
+    nothing = dict.fromkeys(("ci95", "users", "expected", "answers", "invalid", "ranked_users"))
+    mean = {"value": pytest.approx(0.34625), "ranked_value": pytest.approx(0.34625)}
+    assert told["a"][AVERAGE] == {**mean, **nothing, **both, "place": "best"}
 
 
 def test_json_keeps_published_scores_apart_from_runs(tmp_path: Path, capsys: Told) -> None:

@@ -755,16 +755,16 @@ def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
     for number, subset in enumerate(data["subsets"]):
         for run in ("recency", "half")[: 1 if subset == "douban" else 2]:
             (own / run).mkdir(exist_ok=True)
-            data["metrics"]["Recall"]["value"] = 0.1 + 0.2 * number
+            data["metrics"]["Recall"]["value"] = data["secondary"]["Recall (cut)"]["value"] = 0.1 + 0.2 * number
             (own / run / f"eval_report_{subset}.json").write_bytes(orjson.dumps(data | {"subset": subset}))
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
     tables = [re.findall(r"<tr>(.*?)</tr>", one, re.S) for one in re.findall(r"<table>(.*?)</table>", text, re.S)]
     runs, recall = tables[0], tables[1]
-    assert "Recall, % (Avg.)" in runs[0] and len(runs) == 3
-    half, whole = sorted(runs[1:], key=lambda row: "recency" in row)
+    assert "Recall, % (Avg.)" in runs[0] and len(runs) == 4 and ">chance<" in runs[-1]
+    half, whole = sorted(runs[1:3], key=lambda row: "recency" in row)
     assert ">50.00<" in whole and ">n/a<" in half and ">50.00<" not in half
-    assert "Recall, %" in recall[0] and len(recall) == 3
+    assert "Recall, %" in recall[0] and len(recall) == 4
     for subset in data["subsets"]:
         assert any(f'href="recency/eval_report_{subset}.' in row for row in recall)
 

@@ -541,6 +541,7 @@ def test_invalid_days_repairs_warnings_and_modes_are_counted_by_kind() -> None:
         "valid_answers": 2,
         "invalid": {"length": 1, "no_json": 2},
         "repaired": {"fence": 1, "json": 1},
+        "breaches": {},
     }
     assert (data["modes"], data["repaired_users"], data["warned_users"]) == ({"agent": 1, "plan": 4}, 1, 2)
     assert data["warnings"] == {"AOI # is unknown": 2, "step # took # s": 1}

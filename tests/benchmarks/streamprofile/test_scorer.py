@@ -626,8 +626,8 @@ def test_measured_steps_can_be_scored() -> None:
 
 KEYS = (
     "format benchmark title metric_units headline subsets user invalid_as defaults prompt_version prompt subset model "
-    "name coverage metrics secondary bounds distribution details sections diagnostics schedule run usage "
-    "intervals_over notes"
+    "name coverage metrics secondary bounds distribution chance detectable details sections diagnostics schedule run "
+    "usage intervals_over notes"
 )
 
 
