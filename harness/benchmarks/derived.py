@@ -202,9 +202,9 @@ class Scorer:
                     if _ends(metric)
                 },
                 "detectable": {
-                    name: detectable(of.ci95, of.users)
+                    name: detectable(by.ci95, by.users)
                     for name in benchmark.main()
-                    if (of := found[name]).ci95 and of.users
+                    if (metric := benchmark.metric(name)) and (by := found[metric.ranked_by or name]).ci95 and by.users
                 },
                 "diagnostics": reports.Diagnostics(
                     merged.outcomes.total(),
@@ -482,9 +482,10 @@ def bounds(metric: Metric, of: Value, missing: int) -> tuple[float | None, float
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures that `compare` compares, of any benchmark."""
+    """The figures that `compare` compares, of any benchmark. `primary` is the metric that the runs were begun for."""
 
     benchmark: Benchmark
+    primary: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -492,7 +493,9 @@ class Figures:
 
     @property
     def main(self) -> tuple[str, ...]:
-        """The headline metrics that are compared; the first two where all of these are secondary."""
+        """The primary metric; else the headline metrics that are compared, the first two where all are secondary."""
+        if self.primary in self.names:
+            return (self.primary,)
         return tuple(name for name in self.benchmark.main() if name in self.names) or self.names[:2]
 
     @property

@@ -64,6 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add(fewer, "--limit N", words, type=options.positive_int)
     words = "times to play each user, independently; may be raised later (default: 1)"
     add("--repeats N", words, type=options.repeats, default=1)
+    words = (
+        "the metric that `compare` is to be about; it is kept with the run and cannot be changed later (default: the "
+    )
+    words += "headline metrics)"
+    add("--primary METRIC", words, type=options.filled)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
     whole = parser.add_mutually_exclusive_group()
@@ -218,6 +223,8 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
     if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
+    if args.primary not in (None, *(known := [metric.name for metric in benchmark.metrics])):
+        raise BadInput(f"--primary {args.primary}: {benchmark.name} has the metrics {', '.join(known)}")
     tuning = options.tuning(args, learned | model.pace)
     return Plan(
         name=name,
@@ -237,6 +244,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         price=prices.in_force(model.price, tuning.batch),
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
+        primary=args.primary,
     )
 
 

@@ -48,6 +48,7 @@ class Plan:
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
     or the environment did. `price` is None if it is not known; a run that has one keeps it. `reuse` is the folder of
     the run whose replies are taken for equal requests. `track` is the tracker that gets the runs once they have ended.
+    `primary` is the metric that `compare` is to be about, chosen before the run.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Plan:
     price: Price | None = None
     reuse: Path | None = None
     track: str | None = None
+    primary: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -128,6 +130,7 @@ class Plan:
             "key_check": key_check(self.found.addresses[0].key) if self.found else None,
             "ca_file": self.ca_file,
             "price": msgspec.to_builtins(self.price),
+            "primary": self.primary,
             "benchmark": origin.spec if origin else None,
             "source": self.source or (str(own.resolve()) if own else None),
             "sources": dict(self.sources) or {name: str(path.resolve()) for name, path in files.items()},

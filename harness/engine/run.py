@@ -37,7 +37,7 @@ from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "price", "data_set", "reused"}
+NOT_REPORTED |= {"origin", "benchmark", "price", "primary", "data_set", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -219,6 +219,11 @@ def open_run(
         )
     if old is not None and (had := old.repeats) > plan.repeats:
         raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
+    if old is not None and plan.primary not in (None, began := old.provenance.get("primary")):
+        kept = f"began with --primary {began}" if began else "began without --primary"
+        raise BadInput(
+            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
+        )
     selected = index.selected(plan.selection)
     if not selected.any():
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
@@ -296,6 +301,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.times = {**made.times, **old.times}
         made.cost = old.cost
         made.provenance["price"] = old.provenance.get("price") or provenance.get("price")
+        made.provenance["primary"] = old.provenance.get("primary")
     if source := _data_set(plan, made, old):
         made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)

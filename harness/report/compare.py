@@ -1,7 +1,7 @@
 """The result of `compare`, as blocks for terminal and page and as sheets. Made of its JSON alone.
 
-What a reader must know first comes first: how many users each run has, what differs other than the model, which users
-are missing or in one run alone; then figures.
+Verdicts come first; then, of each pair of runs, what a reader must know: how many users each has, what differs other
+than the model, which users are missing or in one run alone; then figures.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ AGREEMENT = ("users", "A better", "equal", "B better", "users for 1 point")
 
 def blocks(data: JSON) -> Iterator[Block]:
     """Yield everything, one pair of runs after the other."""
+    yield Heading("Verdicts")
+    yield from (Paragraph(words) for pair in data["pairs"] for words in pair["verdicts"])
     runs = [(run["name"], run["benchmark"], run["model"] or "not known", run["platforms"]) for run in data["runs"]]
     yield Heading("Runs compared")
     yield Table(("run", "benchmark", "model", "platforms"), tuple(runs))
@@ -39,8 +41,6 @@ def blocks(data: JSON) -> Iterator[Block]:
         yield _coverage(pair)
         yield from map(Paragraph, pair["warnings"])
         yield from map(Paragraph, coverage_notes(pair))
-        yield Heading(f"{pair['a']} and {pair['b']}, in words")
-        yield from map(Paragraph, pair["verdicts"])
         yield from _charts(pair)
         platforms = dict.fromkeys(entry["platform"] for entry in pair["figures"])
         for platform in sorted(platforms, key=lambda name: name != ALL):
@@ -61,7 +61,8 @@ def method(data: JSON) -> Iterator[str]:
         "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out; too few: fewer "
         f"than {FEWEST} users, or fewer than {FEWEST_UNTIED} that differ. p: both sides of users swapped at random, "
         f"{data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. The primary figures of all "
-        "pairs of runs are one family of tests: p (adjusted) and the simultaneous intervals hold for all of them. "
+        "pairs of runs are one family of tests: p (adjusted) and the simultaneous intervals, which the verdicts have "
+        "too, hold for all of them. "
         "Everything else is exploratory: its p is not corrected, and shows nothing by itself. All this covers the "
         "choice of users and of their answers, not what all answers of a run have in common."
     )
@@ -143,9 +144,10 @@ def _figures(pair: JSON, platform: str) -> Iterator[Block]:
         rows = [entry for entry in entries if entry["exploratory"] is exploratory]
         kind, span, probability = TITLES[exploratory]
         if rows:
+            chance = not exploratory and any(of.get("chance") is not None for of in rows)
             yield Table(
-                (kind, f"A{unit}", f"B{unit}", "A - B", span, probability),
-                tuple(_figure_row(of, units[of["metric"]], of[interval], of[p], named=not are_shares) for of in rows),
+                (kind, f"A{unit}", f"B{unit}", *(["chance"] * chance), "A - B", span, probability),
+                tuple(_figure_row(of, units[of["metric"]], of[interval], of[p], chance, not are_shares) for of in rows),
             )
     yield Table(("metric", *AGREEMENT), tuple(map(_agreement_row, entries)))
     yield from _as_given(entries, units)
@@ -164,14 +166,16 @@ def _as_given(entries: Sequence[JSON], units: Mapping[str, Metric]) -> Iterator[
 
 
 def _figure_row(
-    entry: JSON, metric: Metric, bounds: Sequence[float] | None, p: float | None, *, named: bool
+    entry: JSON, metric: Metric, bounds: Sequence[float] | None, p: float | None, chance: bool, named: bool
 ) -> tuple[str, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
+    level = entry.get("chance")
     too_few = "n/a" if entry["difference"] is None else "too few"
     return (
         f"{entry['compared']}, {metric.shown_unit}" if named else entry["compared"],
         metric.text(entry["a"]),
         metric.text(entry["b"]),
+        *(["" if level is None else metric.text(level)] if chance else []),
         metric.text(entry["difference"], signed=True),
         too_few if bounds is None else " to ".join(metric.text(bound, signed=True) for bound in bounds),
         "n/a" if p is None else f"{p:.4f}",
@@ -220,7 +224,8 @@ def _charts(pair: JSON) -> Iterator[Block]:
 
 
 def _series(name: str, entries: Sequence[JSON]) -> Series:
-    low, high = zip(*(entry["ci95"] or (None, None) for entry in entries), strict=True)
+    spans = (entry["ci95" if entry["exploratory"] else "ci95_simultaneous"] for entry in entries)
+    low, high = zip(*(span or (None, None) for span in spans), strict=True)
     return Series(name, tuple(entry["difference"] for entry in entries), low, high)
 
 

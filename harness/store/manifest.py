@@ -70,6 +70,7 @@ class Provenance(TypedDict, total=False):
     key_check: str | None
     ca_file: str | None
     price: JSON | None
+    primary: str | None
     benchmark: Any
     data_set: Any
     source: str | None

@@ -16,8 +16,10 @@ import pytest
 from scipy import stats
 
 from harness.analysis.comparison import figures
+from harness.benchmark import Metric
+from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.model import JSON, Chart
+from harness.model import JSON, Chart, Table
 from harness.report import compare
 from harness.store.log import seal, unseal
 from tests.analysis.conftest import PLATFORMS, USERS, play, seeded
@@ -225,8 +227,8 @@ def test_options_of_a_plan_are_refused_without_it(words: tuple[str, str], played
 # What is told first
 
 
-def test_who_has_which_users_and_what_else_differs_stand_before_any_figure(own: Path, capsys: Told) -> None:
-    """Missing users, users of one run alone with their means, a share of other settings: then the first metric."""
+def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(own: Path, capsys: Told) -> None:
+    """Missing users, users of one run alone with their means, a share of other settings: before the tables."""
     edit(results(own, "random-1"), nothing, slice(5, None))
     path = own / "results/random-1/run_weibo.json"
     manifest = orjson.loads(path.read_bytes())
@@ -235,11 +237,11 @@ def test_who_has_which_users_and_what_else_differs_stand_before_any_figure(own: 
     assert call(own, "recency", "random-1") == 0
     said = " ".join(capsys.readouterr().out.split())
     marks = (
+        "is better than",
         "Both runs: The tasks are synthetic",
         "weibo: Not alike: settings.persona is true in recency, false in random-1",
         "weibo: random-1 is INCOMPLETE, without 5 users",
         "weibo: 5 users of recency not in random-1",
-        "is better than",
         "Precision",
     )
     places = [said.index(mark) for mark in marks]
@@ -247,7 +249,7 @@ def test_who_has_which_users_and_what_else_differs_stand_before_any_figure(own: 
     assert f"on {2 * USERS - 5} users that both have" in said
 
 
-def test_synthetic_tasks_and_shares_are_told_before_the_verdict(played: Path, tmp_path: Path, capsys: Told) -> None:
+def test_synthetic_tasks_and_shares_are_told_before_the_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
     """Two runs of 0.2 of forty users each: "8 of 8" alone would pass for all of them."""
     root = Path(shutil.copytree(played / "tasks", tmp_path / "tasks")).parent
     for name, script in (("some", None), ("few", seeded(1))):
@@ -259,7 +261,7 @@ def test_synthetic_tasks_and_shares_are_told_before_the_verdict(played: Path, tm
     said = " ".join(capsys.readouterr().out.split())
     shares = [f"{run} was run on a share of its tasks: weibo 8 of 40 users (share 0.2)" for run in ("some", "few")]
     for words in (*shares, "Both runs: The tasks are synthetic"):
-        assert said.index(words) < said.index("Nothing can be concluded about")
+        assert said.index(words) < said.index("A minus B")
 
 
 def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Told) -> None:
@@ -585,4 +587,44 @@ def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: To
     ]
     recall = entry(data["pairs"][0], "Recall")
     assert charts[1].series[0].values[-1] == recall["difference"]
-    assert (charts[1].series[0].low[-1], charts[1].series[0].high[-1]) == tuple(recall["ci95"])
+    assert (charts[1].series[0].low[-1], charts[1].series[0].high[-1]) == tuple(recall["ci95_simultaneous"])
+
+
+def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> None:
+    """The simultaneous one, next to the adjusted p; the primary row has the chance level, as the JSON does."""
+    data = told(played, capsys, "recency", "random-1")
+    recall, metric = entry(data["pairs"][0], "Recall"), Metric("Recall")
+    assert recall["ci95"] != recall["ci95_simultaneous"]
+    ends = [metric.text(end) for end in recall["ci95_simultaneous"]]
+    (verdict,) = (words for words in data["pairs"][0]["verdicts"] if " in Recall " in words)
+    assert set(ends) <= {number.rstrip(";") for number in verdict.split()}
+    row = next(
+        row
+        for block in compare.blocks(data)
+        if isinstance(block, Table) and "primary" in block.columns
+        for row in block.rows
+        if row[0] == "Recall"
+    )
+    assert row[5] == " to ".join(f"+{end}" for end in ends) and row[3] == metric.text(recall["chance"])
+
+
+def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, capsys: Told) -> None:
+    """`compare` is about it alone, so its p is not corrected for another; a later session cannot change it."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 20, 5, 2.0)))
+    chosen = ("--platform", "weibo", "--primary", "Recall_Novelty")
+    play(tmp_path, "a", None, *chosen)
+    play(tmp_path, "b", seeded(1), *chosen)
+    play(tmp_path, "c", seeded(2), "--platform", "weibo")
+    pair = told(tmp_path, capsys, "a", "b")["pairs"][0]
+    primary = [of for of in pair["figures"] if not of["exploratory"]]
+    assert [of["metric"] for of in primary] == ["Recall_Novelty"] == pair["main"] and len(pair["verdicts"]) == 1
+    assert primary[0]["p_adjusted"] == pytest.approx(primary[0]["p"])
+    other = told(tmp_path, capsys, "a", "c")["pairs"][0]
+    assert other["main"] == ["Recall", "F1^NS"] and any("primary" in words for words in other["warnings"])
+    where = ("--tasks-dir", str(tmp_path / "tasks"), "--results-dir", str(tmp_path / "results"), "--name", "a")
+    again = ("run", "--model", "baseline/recency", "--platform", "weibo", *where)
+    assert main([*again, "--primary", "Recall"]) == 2 and main([*again, "--primary", "no metric"]) == 2
+    assert main([*again]) == 0
+    manifest = orjson.loads((tmp_path / "results" / "a" / "run_weibo.json").read_bytes())
+    assert manifest["provenance"]["primary"] == "Recall_Novelty"

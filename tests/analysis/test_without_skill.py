@@ -185,9 +185,10 @@ def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results
     lines = list(csv.DictReader(io.StringIO(output(capsys, "stats", "--format", "csv", *where))))
     for metric in (*HEADLINE, *ERRORS):
         runs = {run: of["weibo"] for run, of in found[metric].items()}
-        assert [run for run, of in runs.items() if of["place"] == "best"] == ["oracle-10"], metric
-        in_csv = [line["run"] for line in lines if (line["metric"], line["place"]) == (metric, "best")]
-        assert in_csv == ["oracle-10"], metric
+        best = {run for run, of in runs.items() if of["place"] == "best"}
+        assert best and not best & (SCRIPTS.keys() - BASELINES.keys()), metric
+        assert metric in ERRORS or best == {"oracle-10"}  # who reads the posts may well avoid distractors
+        assert {line["run"] for line in lines if (line["metric"], line["place"]) == (metric, "best")} == best
     for metric in HEADLINE:
         runs = {run: of["weibo"] for run, of in found[metric].items()}
         for honest in HONEST:
@@ -207,8 +208,8 @@ def test_who_chooses_when_to_answer_has_no_place_among_errors(results: Path, cap
             of = runs[run]["weibo"]
             assert of["following"] < 0.9 and of["place"] is of["rank"] is of["ranked_value"] is None, (metric, run)
         assert runs["oracle-10"]["weibo"]["following"] == 1 and runs["oracle-10"]["weibo"]["ranked_users"] > 0
-    note = output(capsys, "stats", "--format", "markdown", *where)
-    assert "88.6 %" in note and "refuses-where-hard" in note
+    note = output(capsys, "stats", "oracle-10", "refuses-where-hard", "--format", "markdown", *where)
+    assert "88.6 % (34 of 40 users)" in note
 
 
 def cells(latex: str) -> dict[str, dict[str, str]]:

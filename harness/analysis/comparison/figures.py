@@ -84,6 +84,11 @@ class Test:
     def moments(self) -> list[Moments]:
         return [stratum.moments[self.column] for stratum in self.strata]
 
+    def chance(self, levels: Mapping[str, Mapping[str, float]]) -> float | None:
+        """Return the mean over strata of their chance levels, by metric; None where one has none."""
+        found = [levels[stratum.subset].get(self.metric.name, math.nan) for stratum in self.strata]
+        return number(np.mean(found)) if found else None
+
     def errors(self, places: Places) -> Array:
         """Return what each user of all pairs adds to the error of the difference."""
         found = np.zeros(len(places))

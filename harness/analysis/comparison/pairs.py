@@ -104,6 +104,9 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
     tests = []
     for pair, strata, report in family:
         found = figures.compared(strata, pair.figures, places, resamples) if strata else []
+        levels = {a.of.name: runs.chance(a.of) or runs.chance(b.of) for a, b in zip(pair.a, pair.b, strict=True)}
+        for test in found:
+            test.entry["chance"] = test.chance(levels)
         report["figures"] = [test.entry for test in found]
         report["most_different"] = figures.most_different(strata, pair.figures)
         tests += [test for test in found if not test.entry["exploratory"]]

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmarks import registry
+from harness.benchmarks import registry, reports
 from harness.benchmarks.derived import Figures
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
 from harness.errors import BadInput
 from harness.model import Record
@@ -140,7 +141,16 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
             )
         if (origin := benchmark.origin) and run.manifest.identity["files"].get(origin.kept) != origin.digest:
             raise BadInput(f"{run.name} was made with another version of {origin.kept}: they cannot be compared")
-    return Figures(benchmark)
+    primary = {subset.manifest.provenance.get("primary") if subset.manifest else None for subset in of}
+    return Figures(benchmark, primary.pop() if len(primary) == 1 else None)
+
+
+def chance(of: Subset) -> Mapping[str, float]:
+    """Return the chance level of metrics that a subset's report has, none without a report that can be read."""
+    try:
+        return reports.read(content(of.files.report("json"), DOCUMENT_MOST)).chance
+    except (OSError, BadInput):  # `compare` uses the records
+        return {}
 
 
 def read(of: Subset, figures: Figures) -> Side:

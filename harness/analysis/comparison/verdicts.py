@@ -41,9 +41,9 @@ def _outcome(of: JSON) -> Outcome:
         return "undefined"
     if of["equal"] == of["users"] and of["users"] > 1:
         return "same"
-    if of["ci95"] is None:
+    if of["ci95_simultaneous"] is None:
         return "too_few"
-    low, high = of["ci95"]
+    low, high = of["ci95_simultaneous"]
     if of["p_adjusted"] >= SIGNIFICANT or low * high <= 0:
         return "no_difference"
     return "a_better" if (of["difference"] > 0) != of["lower_is_better"] else "b_better"
@@ -84,10 +84,10 @@ def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
 
 def _shown(of: JSON, metric: Metric, better: str, worse: str) -> str:
     """Return which run is better; only on the users that both have if missing users could change it."""
-    least, most = (metric.text(end) for end in sorted(map(abs, of["ci95"])))
+    least, most = (metric.text(end) for end in sorted(map(abs, of["ci95_simultaneous"])))
     words = (
         f"{better} is better than {worse} in {metric.name} by {metric.text(abs(of['difference']))} "
-        f"{metric.difference_unit} (95 % {least} to {most}; adjusted p = {_p(of['p_adjusted'])})"
+        f"{metric.difference_unit} (95 % simultaneous {least} to {most}; adjusted p = {_p(of['p_adjusted'])})"
     )
     users = plural(of["users"], "user")
     if of["missing_users"] in (None, "cannot_change"):
@@ -97,11 +97,11 @@ def _shown(of: JSON, metric: Metric, better: str, worse: str) -> str:
 
 def _not_shown(of: JSON, metric: Metric, both: str, over: str) -> str:
     """Return that no difference is shown, and how large a one could hide."""
-    (low, high), unit = of["ci95"], metric.difference_unit
+    (low, high), unit = of["ci95_simultaneous"], metric.difference_unit
     alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_adjusted"] else ""
     return (
         f"No difference shown between {both} in {metric.name}: {metric.text(of['difference'], signed=True)} {unit} "
-        f"(95 % {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}adjusted p = "
+        f"(95 % simultaneous {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}adjusted p = "
         f"{_p(of['p_adjusted'])}), {over}. One of up to {metric.text(max(abs(low), abs(high)))} {unit} could hide."
     )
 

@@ -138,7 +138,7 @@ def _unlike(a: Subset, b: Subset) -> Iterator[str]:
     for name, (before, after) in differences(a.manifest.identity, b.manifest.identity).items():
         if name != "model":
             yield f"Not alike: {name} is {shown(before)} in {a.run}, {shown(after)} in {b.run}."
-    for name in ("parser_version", "harness"):
+    for name in ("parser_version", "harness", "primary"):
         before, after = (of.manifest.provenance.get(name) for of in (a, b) if of.manifest)
         if before != after:
             yield f"Not alike: {name} was {before} for {a.run}, {after} for {b.run}."
