@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))
     found, unranked = with_uncertainty(tables.tables(covered, with_published=args.published), args.results_dir)
     missing = [*unranked, *left.sentences()]
-    chosen = found if args.json and not args.metric else _chosen(found, args.metric)
+    chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
     out = args.out
     if out is None and args.format == "table" and not args.runs:
         out = args.results_dir / defaults.EXCEL_FOLDER
@@ -98,11 +98,11 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     return [path for path in paths if path.parent.name in args.runs]
 
 
-def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None) -> list[MetricTable]:
+def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None, for_programs: bool) -> list[MetricTable]:
     """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
-    without names the main ones, and those with published scores."""
+    without names the main ones, and those with published scores; for programs what ranks them has lines of its own."""
     if names is None:
-        return tables.main(found)
+        return tables.main(found, with_ranking=for_programs)
     chosen: list[MetricTable] = []
     for name in names:
         of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]

@@ -616,6 +616,7 @@ def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, ca
     play(tmp_path, "a", None, *chosen)
     play(tmp_path, "b", seeded(1), *chosen)
     play(tmp_path, "c", seeded(2), "--platform", "weibo")
+    capsys.readouterr()
     pair = told(tmp_path, capsys, "a", "b")["pairs"][0]
     primary = [of for of in pair["figures"] if not of["exploratory"]]
     assert [of["metric"] for of in primary] == ["Recall_Novelty"] == pair["main"] and len(pair["verdicts"]) == 1

@@ -240,10 +240,14 @@ def tables(reports: Sequence[Scored], *, with_published: bool) -> list[MetricTab
     ]
 
 
-def main(found: Sequence[MetricTable]) -> list[MetricTable]:
-    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores."""
+def main(found: Sequence[MetricTable], *, with_ranking: bool = False) -> list[MetricTable]:
+    """Return the tables of the main metrics of each benchmark, in its order, and those with published scores; with
+    those of the metrics that these are ranked by, if wanted."""
     wanted = dict.fromkeys(
-        (table.benchmark, metric) for table in found for metric in (*table.layout.main, *table.layout.printed)
+        (table.benchmark, one)
+        for table in found
+        for metric in (*table.layout.main, *table.layout.printed)
+        for one in (metric, table.layout.ranked_by(metric) if with_ranking else metric)
     )
     return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
 

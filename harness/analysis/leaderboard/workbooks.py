@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from harness.analysis.leaderboard import costs
 from harness.analysis.leaderboard.footnotes import PROMPTS, notes
@@ -36,8 +37,14 @@ def workbooks(
     The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
     """
     for table in tables:
-        rows = [[row.label, *_cells(table, row), row.about or None, *_as_published(table, row)] for row in table.rows]
-        head = ("run", *table.columns, *table.rank_head, "what", *_published_heads(table))
+        unlike = _unlike(table)
+        published = ([triple[0] for triple in _as_published(table, row, unlike)] for row in table.rows)
+        rows = [
+            [row.label, *_cells(table, row), row.about or None, *cells]
+            for row, cells in zip(table.rows, published, strict=True)
+        ]
+        heads = (f"{name}, as published" for name in unlike)
+        head = ("run", *table.columns, *table.rank_head, "what", *heads)
         sheet = Sheet(table.label, head, [*rows, *_chance(table, len(head))], _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
@@ -72,13 +79,12 @@ def _unlike(table: MetricTable) -> list[str]:
     ]
 
 
-def _published_heads(table: MetricTable) -> list[str]:
-    return [f"{name}, as published" for name in _unlike(table)]
-
-
-def _as_published(table: MetricTable, row: Row) -> list[Cell | None]:
-    figures = [row.figures[name] for name in _unlike(table)]
-    return [_shown(table.metric, figure.value.value) if figure else None for figure in figures]
+def _as_published(table: MetricTable, row: Row, columns: Sequence[str]) -> Iterator[list[Cell | None]]:
+    """Yield the published figure of each of these columns, and its interval."""
+    for name in columns:
+        of = figure.value if (figure := row.figures[name]) else None
+        values = (of.value, *(of.interval or (None, None))) if of else (None, None, None)
+        yield [_shown(table.metric, value, faint=place > 0) for place, value in enumerate(values)]
 
 
 def _chance(table: MetricTable, columns: int, each: int = 1) -> Iterator[list[Content]]:
@@ -117,7 +123,7 @@ def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
 def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
     """Return the same figures with their intervals, and the cells `about` each benchmark and run under `head`; a
     published row has none."""
-    columns, rows = ["run"], list[list[Content]]()
+    columns, rows, unlike = ["run"], list[list[Content]](), _unlike(table)
     for column in table.columns:
         columns += [column, "from", "to"]
     for row in table.rows:
@@ -127,8 +133,8 @@ def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
         cells += (row.rank_text(table.last) or None for _ in table.rank_head)
         cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
-        rows.append([*cells, *_as_published(table, row)])
-    columns += [*table.rank_head, *head, *_published_heads(table)]
+        rows.append([*cells, *chain(*_as_published(table, row, unlike))])
+    columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]
     rows += _chance(table, len(columns), each=3)
     return Sheet(table.label, tuple(columns), rows, [*_notes(table), *SUMMARY_NOTES])
 
