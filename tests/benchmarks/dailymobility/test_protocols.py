@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import jensenshannon
 
 from harness.benchmarks.dailymobility import groundtruth
+from harness.benchmarks.dailymobility.day import SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Column, GroundTruth, Lists
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,
@@ -34,6 +35,7 @@ from harness.benchmarks.dailymobility.protocols import (
     asbench,
     per_slot,
 )
+from tests.support import ROOT
 
 DATA = os.environ.get("HARNESS_DM_DATA")
 
@@ -241,3 +243,24 @@ def test_real_radii_in_kilometres_are_seen_by_aligned_only(real: GroundTruth) ->
     found: dict[str, Outcome] = all_protocols(real.sample, Lists({**real.lists.columns, RADIUS: radii}).sample)
     finals = {name: round(outcome.final or 0, 2) for name, outcome in found.items()}
     assert finals == {"aligned": 76.78, "asbench": 99.99, "agentsociety2": 79.94}
+
+
+def test_real_residents_may_exchange_their_values_and_still_score_100(real: GroundTruth) -> None:
+    """Each list in an order of its own: no protocol looks at who lives which day."""
+    rng = np.random.default_rng(1)
+    columns = {name: rng.permutation(column) for name, column in real.lists.columns.items()}
+    assert [found.final for found in all_protocols(real.sample, Lists(columns).sample).values()] == [100.0] * 3
+
+
+def test_one_day_for_all_real_residents_scores_what_the_page_says(real: GroundTruth) -> None:
+    """The half hours of each intention, two places, and the quantiles of exponential radii of 3 km on average."""
+    spent, radii = np.array([20, 10, 2, 15, 0, 0, 1]), -3000 * np.log1p(-(np.arange(100) + 0.5) / 100)
+    day: dict[str, Column] = {
+        LOCATIONS: np.full(100, 2.0),
+        SEQUENCES: np.tile(np.repeat(np.arange(1, 8), spent), (100, 1)),
+        PROPORTIONS: np.tile(spent / SLOTS, (100, 1)),
+    }
+    page = (ROOT / "docs" / "dailymobility.md").read_text(encoding="utf-8")
+    for of in (radii, np.full(100, 3000.0)):
+        found = all_protocols(real.sample, Lists({**day, RADIUS: of}).sample)
+        assert f"| {' | '.join(f'{outcome.final:.2f}' for outcome in found.values())} |" in page
