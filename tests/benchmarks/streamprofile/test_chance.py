@@ -1,0 +1,103 @@
+"""The chance level: its expected values by the hypergeometric distribution, and that nothing but content decides it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import orjson
+import pytest
+
+from harness.benchmark import VALID, Benchmark, Metric
+from harness.benchmarks.derived import Scorer
+from harness.benchmarks.reports import Report
+from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
+from harness.benchmarks.streamprofile.chance import DRAWS, drawn, urn
+from harness.benchmarks.streamprofile.synth import generate
+from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.errors import BenchmarkError
+from harness.model import Record, RunFacts
+
+BENCHMARK = StreamProfile()
+FACTS = RunFacts(subset="weibo", model="m", name="r", prompt="own", expected_users=40, failed_users=0, notes=())
+
+
+def records() -> list[Record]:
+    """Forty users that answer with the first tags of each pool."""
+    made = []
+    for line in generate("weibo", 40, 3, 3.0):
+        task = BENCHMARK.parse(orjson.loads(line), "weibo")
+        answer = [StepAnswer(step.pool[: step.asked], "", "", VALID, ()) for step in task.given.steps]
+        record = BENCHMARK.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
+        made.append(Record(task.key, BENCHMARK.with_task({**record, "usage": {}}, task)))
+    return made
+
+
+def report(shards: list[list[Record]]) -> Report:
+    scorer = Scorer(BENCHMARK, "weibo")
+    first, *others = map(scorer.score, shards)
+    for other in others:
+        first = scorer.merge(first, other)
+    return scorer.report(first, FACTS)[0]
+
+
+def test_random_answers_have_their_expected_values() -> None:
+    """Of the tags of the truth as large a share is drawn as of the pool, which lacks one; two are new and kept."""
+    pool = tuple(f"t{number}" for number in range(40))
+    truth, step = Truth([*pool[:6], "elsewhere"], pool[4:9], {}), GivenStep(1, 1, "", pool)
+    values = drawn([urn(f"user {number}", truth, step) for number in range(4000)]).reshape(-1, 4)
+    expected = [9 / 40, 0.25 * 9 / 10, 0.25, 0.25 * 6 / 7]
+    assert values.mean(axis=0) == pytest.approx(expected, abs=0.002)
+    # the variance of hits without replacement
+    assert values[:, 0].var() == pytest.approx(10 * (9 / 40) * (31 / 40) * (30 / 39) / 100, rel=0.03)
+
+
+def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
+    """Its tags may be repeated: two differ, and three are asked for. Without a truth nothing is defined."""
+    step = GivenStep(1, 1, "", ("a", "b") * 6)
+    values = drawn([urn("u", Truth(["a"], ["b", "c"], {}), step), urn("u", Truth([], [], {}), step)])
+    assert values[:, 0].tolist() == [[2 / 3, 2 / 3, 0.5, 1.0]] * DRAWS
+    assert np.isnan(values[:, 1, 1:]).all()
+
+
+def test_neither_order_nor_grouping_of_users_matters() -> None:
+    """Each user has its own draws; sums may be rounded in another way."""
+    users = records()
+    whole = report([users]).chance
+    assert 0.1 < whole["Recall"] < 0.4 and whole == report([users]).chance
+    assert report([users[:7], users[7:30], users[30:]]).chance == pytest.approx(whole, rel=1e-12)
+    mixed = random.Random(1).sample(users, len(users))
+    assert report([mixed]).chance == pytest.approx(whole, rel=1e-12)
+
+
+class Coin(Benchmark):
+    name = "coin"
+    subsets = {"all": "coin.jsonl"}  # noqa: RUF012
+    metrics = (Metric("heads", leaves_out=("edge",)),)
+
+    def breaches(self, record: dict[str, object]) -> tuple[str, ...]:
+        return ("edge",) if record["answer"] == "edge" else ()
+
+    def chance(self, scored: object) -> dict[str, float]:
+        return {"heads": 0.5}
+
+
+def flipped(benchmark: Benchmark) -> Report:
+    """A report of three answers, one of them against the rules."""
+    answers = [("head", 1.0), ("tail", 0.0), ("edge", None)]
+    made = [
+        {"user_id": answer, "answer": answer, "outcome": VALID, "repairs": (), "metrics": {"heads": value}, "usage": {}}
+        for answer, value in answers
+    ]
+    scorer = Scorer(benchmark, "all")
+    return scorer.report(scorer.score([Record(str(one["user_id"]), one) for one in made]), FACTS)[0]
+
+
+def test_any_benchmark_may_declare_a_chance_level_and_count_breaches() -> None:
+    """None by default; a level of no declared metric, or that is no finite number, is refused."""
+    found = flipped(Coin())
+    assert (found.chance, found.diagnostics.breaches) == ({"heads": 0.5}, {"edge": 1})
+    assert found.diagnostics.following(found.units["heads"]) == pytest.approx(2 / 3)
+    for wrong in ({"tails": 0.5}, {"heads": float("nan")}):
+        with pytest.raises(BenchmarkError, match="chance"):
+            flipped(type("Wrong", (Coin,), {"chance": lambda self, scored, wrong=wrong: wrong})())
