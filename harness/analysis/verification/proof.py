@@ -252,14 +252,21 @@ def _content(path: Path) -> bytes:
             return b""
 
 
-def _filled(old: Any, now: Any, name: str = "") -> Any:
-    """Return what an earlier version reported, with the intervals, and the users that it did not report, as now."""
-    if name in ("ci95", "intervals_over"):
+ADDED = frozenset({"chance", "detectable", "breaches", "leaves_out"})
+"""Members that reports of format 3 have had only since they count breaches, or had of a single draw."""
+INTERVALS = frozenset({"ci95", "intervals_over"})
+"""Members that reports of earlier formats have by another method."""
+
+
+def _filled(old: Any, now: Any, names: frozenset[str], name: str = "") -> Any:
+    """Return what an earlier version reported, with members of these names, and the users that it did not report, as
+    now."""
+    if name in names:
         return now
     if isinstance(old, dict) and isinstance(now, dict):
-        return {**now, **{each: _filled(value, now.get(each), each) for each, value in old.items()}}
+        return {**now, **{each: _filled(value, now.get(each), names, each) for each, value in old.items()}}
     if isinstance(old, list) and isinstance(now, list) and len(old) == len(now):
-        return list(map(_filled, old, now))
+        return [_filled(*both, names) for both in zip(old, now, strict=True)]
     return now if old is None and name == "users" else old
 
 
@@ -283,6 +290,8 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
         return "is no report"
     old, now = (orjson.loads(reports.encoded(_figures(of))) for of in (saved, made))
     if found["format"] < reports.FORMAT:
-        old = {**_filled(old, now), "run": old["run"]}
+        old = {**_filled(old, now, ADDED | INTERVALS), "run": old["run"]}
+    elif saved.diagnostics.breaches is None:
+        old = _filled(old, now, ADDED)
     name = unlike(old, now)
     return None if name is None else f"differs in {name}"

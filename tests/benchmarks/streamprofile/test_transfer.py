@@ -90,4 +90,14 @@ def test_random_answers_are_in_the_report_of_every_command_and_in_no_record(
     assert main(["verify", "--name", "r", *where]) == 0
     assert main(["reeval", "--name", "r", "--no-html", *where]) == 0
     assert path.read_bytes() == first
+    old = orjson.loads(first)
+    for name in ("chance", "detectable"):
+        del old[name]
+    del old["diagnostics"]["breaches"]
+    old["details"]["chance"]["fwt"][PER_STEP]["value"] = 0.25
+    path.write_bytes(orjson.dumps(old, option=orjson.OPT_INDENT_2) + b"\n")
+    assert main(["verify", "--name", "r", *where]) == 0  # a report of an earlier version, with a single draw
+    old["metrics"]["Recall"]["value"] = 0.25
+    path.write_bytes(orjson.dumps(old, option=orjson.OPT_INDENT_2) + b"\n")
+    assert main(["verify", "--name", "r", *where]) == 1
     capsys.readouterr()
