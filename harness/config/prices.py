@@ -45,18 +45,13 @@ def price_of(found: Found | None, model: str, book: Book) -> Price | None:
     return next(iter([*own, *(prices[model] for prices in table if model in prices)]), None)
 
 
-def in_force(price: Price | None, batch: bool) -> Price | None:
-    """Return the price of a run that goes by batches or not: for batches the usual one too, where no other is known."""
-    return price.in_batch or price if price and batch else price
-
-
 def price_again(manifest: Manifest, book: Book) -> Price | None:
     """Return what a saved run's model costs today at its endpoint, None if that is not known."""
     if (endpoint := manifest.provenance["endpoint"]) == EMBEDDED:
         return None
     provider = book.providers.get(manifest.provenance.get("provider") or "")
     found = Found(tuple(map(Address, endpoint.split())), None, provider)
-    return in_force(price_of(found, manifest.identity["model"], book), manifest.tuning.get("batch", False))
+    return price_of(found, manifest.identity["model"], book)
 
 
 def _is_at(found: Found, provider: Provider) -> bool:
