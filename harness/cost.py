@@ -98,7 +98,7 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
 
 
 class Rate(NamedTuple):
-    """Which price a request has: the place of one among those that were in force in its run, in the batch API or not."""
+    """Which price a request has: the place of one among those that were in force in its run, and by a batch or not."""
 
     price: int = 0
     batch: bool = False
@@ -286,7 +286,7 @@ class Cap(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Cap:
-        """Read `5usd`, `30 CNY/day`, `2Mtok`, or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
+        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
         if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
             raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or 2Mtok")
         unit, daily, each = found[2], bool(found[3]), bool(found[4])

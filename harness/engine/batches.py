@@ -64,8 +64,11 @@ class Asking(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request until it is settled, of `size` bytes, for which so much of a budget is `reserved`. `body` is as it is sent, with the endpoint's quirks, and `since`
-    when it was sent; `future` is None while nobody waits for it."""
+    """A request until it is settled, of `size` bytes, for which so much of a budget is `reserved`.
+
+    `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent; `future` is None while nobody
+    waits for it.
+    """
 
     user: Asking
     place: Place

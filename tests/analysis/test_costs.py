@@ -164,7 +164,7 @@ def test_cached_and_reasoning_tokens_are_counted_apart(results: Path) -> None:
 
 
 def test_replies_without_usage_are_estimated_and_marked(results: Path) -> None:
-    """By the run's ratios, or where it has none a token for three bytes; bytes are kept from the first such reply on."""
+    """By the run's ratios, or without any a token for three bytes; bytes are kept from the first such reply on."""
     silent, half = (report(results, model)["cost"] for model in ("silent", "half"))
     assert silent["requests_without_usage"] == silent["requests"] == len(responses(results, "silent"))
     assert silent["estimated_prompt_tokens"] == -(-sum(line["sent"] for line in responses(results, "silent")) // 3)

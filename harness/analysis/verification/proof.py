@@ -29,6 +29,7 @@ from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
 from harness.benchmarks.overview import blocks
 from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
+from harness.cost import Cost
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
@@ -181,7 +182,7 @@ class Check:
         manifest, bill = self._manifest, self._replies.bill
         for line in (*unanswered(self._files), *in_batches(self._files)):
             count_unanswered(bill, line)
-        if manifest.cost and manifest.cost != msgspec.to_builtins(counted_cost(manifest, bill)):
+        if manifest.cost and msgspec.convert(manifest.cost, Cost) != counted_cost(manifest, bill):
             yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's prices"
 
     def _failed_users(self) -> int:
