@@ -151,6 +151,7 @@ def account(script: Script, prices: dict[str, Price]) -> Iterator[Account]:
             act, reply = made.act(body, False)
             if act.fault == "hang":
                 made.release.wait(20)
+                self.close_connection = True
             elif act.fault == "cut":
                 piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
                 self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
