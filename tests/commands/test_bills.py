@@ -349,7 +349,20 @@ def test_run_that_is_killed_three_times_is_within_the_bounds(bench: Bench, budge
         return Act(act.tokens, None, "hang") if bench.account.arrived > hold["from"] else act
 
     bench.account.script = script
-    words = ["--demo", "--platform", "weibo", "--no-html", "--model", "p:a", "--max-tokens", "60", "--repeats", "8", "--limit", "40"]
+    words = [
+        "--demo",
+        "--platform",
+        "weibo",
+        "--no-html",
+        "--model",
+        "p:a",
+        "--max-tokens",
+        "60",
+        "--repeats",
+        "4",
+        "--limit",
+        "40",
+    ]
     words += [*bench.providers, "--results-dir", str(bench.results), "--concurrency", "100", *budget]
     for _ in range(3):
         hold["from"] = bench.account.arrived + 30
