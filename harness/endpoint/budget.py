@@ -83,7 +83,7 @@ class Budget:
     @property
     def spent(self) -> Decimal:
         """Return what replies took, and what failed tries and those of other processes may have taken."""
-        return self.entries.total() - self.reserved
+        return max(NOTHING, self.entries.total() - self.reserved)  # what is reserved may be of the day before
 
     def fits(self, amount: Decimal) -> bool:
         return self.entries.total() + amount <= self.cap.amount

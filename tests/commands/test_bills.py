@@ -264,7 +264,7 @@ def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Be
 def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench) -> None:
     """Over commands: what the others have spent counts."""
     words = ("--max-tokens", "60", "--budget")
-    assert bench.run("--model", "p:a", "--model", "p:b", *words, "0.006usd") == 5
+    assert bench.run("--model", "p:a", "--model", "p:b", *words, "0.006usd", limit=30) == 5
     assert 0 < bench.spent() <= Fraction("0.006")
     for name in "ab":
         assert bench.resume("--name", name, "--budget", "0.008usd") in (0, 5)
