@@ -368,17 +368,17 @@ def _divided(one: Money, users: int) -> Money:
 
 
 def shown(amounts: Sequence[Money]) -> str:
-    """Return amounts for people, joined by a plus, such as `about 0.01234 USD (0.01 to 0.02) + 3.200 to 3.400 CNY`;
-    empty for none."""
-    return " + ".join(map(_shown, amounts))
+    """Return amounts for people, joined by a plus, such as `about 1.640 USD (0.5000 to 4.270) + 3.200 CNY`, or `0.7700
+    to 1.130 USD` where nothing is estimated; empty for none."""
+    words = " + ".join(map(_shown, amounts))
+    return f"about {words}" if any(one.about for one in amounts) else words
 
 
 def _shown(one: Money) -> str:
-    if one.high is None or one.low is None:
-        return f"{'about ' if one.about else ''}{rounded(one.amount)} {one.currency}"
-    if one.about:
-        return f"about {rounded(one.amount)} {one.currency} ({rounded(one.low)} to {rounded(one.high)})"
-    return f"{rounded(one.low)} to {rounded(one.high)} {one.currency}"
+    bounds = f"{rounded(one.least)} to {rounded(one.most)}"
+    if one.high is None:
+        return f"{rounded(one.amount)} {one.currency}"
+    return f"{rounded(one.amount)} {one.currency} ({bounds})" if one.about else f"{bounds} {one.currency}"
 
 
 def rounded(amount: Decimal) -> str:

@@ -87,7 +87,6 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
         manifest.provenance["reused"] = dict(store.reused)
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
-    store.landed()
     manifest.cost = msgspec.to_builtins(counted_cost(manifest, store.whole_bill()))
     return scores.report(facts(run, name, failed))
 

@@ -119,7 +119,9 @@ class Lane:
         return bool(self.schedule) and self.ending is None
 
     async def _flush(self) -> None:
-        """Sync what nobody waits for any more."""
+        """Note that nothing is in flight, and sync what nobody waits for any more."""
+        for run in self.runs:
+            run.store.landed()
         await self.commit.flush()
         if self.batches:
             self.batches.finish()

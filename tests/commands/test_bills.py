@@ -46,6 +46,7 @@ class Bench:
     def __init__(self, folder: Path, of: Account, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.account, self._capsys = folder, of, capsys
         self.results = folder / "results"
+        self.output = ""
         self.providers = providers(folder, of.url)
 
     def run(self, *words: str, limit: int = 9) -> int:
@@ -58,7 +59,7 @@ class Bench:
 
     def command(self, *words: str) -> int:
         code = main([*words, "--results-dir", str(self.results)])
-        self._capsys.readouterr()
+        self.output = self._capsys.readouterr().out
         return code
 
     def said(self, *words: str) -> Any:
@@ -157,6 +158,7 @@ def test_changed_price_is_for_new_replies(bench: Bench) -> None:
     bench.account.prices["a"], bench.account.script = ("0.9", *PRICES["a"][1:]), plain
     providers(bench.folder, bench.account.url, a="0.9")
     assert bench.resume() == 0
+    assert "0.9 USD" in bench.output and "0.5 USD" in bench.output
     assert bench.exact() == bench.spent()
     lines = (bench.results / "a" / "responses_weibo.jsonl").read_bytes().splitlines()
     assert {orjson.loads(line).get("price") for line in lines} == {None, 1, 2, 3}

@@ -135,7 +135,7 @@ def test_currencies_are_added_apart() -> None:
     """And never converted."""
     one, other = Money(Decimal("0.1"), "USD"), Money(Decimal("0.2"), "CNY", about=True)
     assert together([one, None, other, one]) == (Money(Decimal("0.2"), "USD"), other)
-    assert shown(together([one, other])) == "0.1000 USD + about 0.2000 CNY"
+    assert shown(together([one, other])) == "about 0.1000 USD + 0.2000 CNY"
     assert plain(Decimal(f"1{'0' * 30}.10")) == f"1{'0' * 30}.1"
     assert each([one], 3) == (Money(Decimal("0.033333333333"), "USD"),) and each([one], 0) == ()
 
