@@ -1,13 +1,15 @@
 """What a run's replies cost: the price of a model, the tokens of replies, and their product, exact to the last digit.
 
-    usage = RunUsage()                            # harness/model.py; the store keeps that of every saved reply
-    usage.add(completion, sent=len(body))
-    cost = cost_of(usage, price)                  # price: `config/prices.py`, or None: tokens only
+    bill = Bill()                                 # the store keeps that of every saved reply
+    bill.at(Rate()).add(completion, sent=len(body))
+    cost = bill.cost([price], most=None)          # price: `config/prices.py`, or None: tokens only
     cost.money                                    # Money(Decimal("0.01234"), "USD", about=False)
 
 Amounts are `Decimal`: whole tokens times a price per million, divided by a power of ten, so nothing is rounded. A
-currency is never converted. Tokens that an endpoint does not report are estimated from bytes by the run's own ratio;
-such a cost is `about` right. Not in it: tries that failed, and replies that were never saved, though some are billed.
+currency is never converted. Each reply costs what was in force when its request was sent: a `Rate`. Tokens that an
+endpoint does not report are estimated from bytes by the run's own ratios; such a cost is `about` right. It has bounds
+where that is so, and where requests without a reply may have been billed: at least what the endpoint reported, and at
+most a token a byte for a prompt, and for a completion what `ceiling` returns.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
 from typing import Annotated, NamedTuple
 
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from harness.model import Money, RunUsage
+from harness.model import JSON, Money, RunUsage
 
 EXACT = Context(prec=100, traps=[Inexact])
 """More digits than any amount has; a rounded one would be an error."""
@@ -34,9 +36,11 @@ BYTES_PER_TOKEN = 3
 """Where a run has no ratio of its own: Chinese text takes about three bytes a character and a token."""
 SIGNIFICANT = 4
 """Digits of an amount that people read."""
+SAFE_COMPLETION = 8192
+"""Tokens that a completion takes at most where neither its request nor a longer one shows more."""
 
 TOKENS = "tokens"
-CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( each)?")
+CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
 LARGEST = (1 << 63) - 1
 
@@ -67,10 +71,10 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
                 raise ValueError(f"expected prices from 0 with at most {DIGITS} decimal places")
 
     @property
-    def in_batch(self) -> Price | None:
-        """Return the price in the provider's batch API, None if it has none."""
+    def in_batch(self) -> Price:
+        """Return the price in the provider's batch API: the usual one where no other is known."""
         if (factor := self.batch) is None:
-            return None
+            return self
         with localcontext(EXACT):
             cached = None if self.cached is None else self.cached * factor
             return structs.replace(
@@ -93,11 +97,36 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
         return f"{of}completion tokens{about and f' ({about})'}"
 
 
-class Cost(Struct, frozen=True, kw_only=True):
-    """The tokens of a run's saved replies, and what they cost at its price; without one `amount` is None.
+class Rate(NamedTuple):
+    """Which price a request has: the place of one among those that were in force in its run, and by a batch or not."""
 
-    Counts are the endpoint's own; those that it did not report are `estimated_*`, of `requests_without_usage`. Costs of
-    one run's subsets or parts are those of their counts together.
+    price: int = 0
+    batch: bool = False
+
+    @property
+    def data(self) -> JSON:
+        """Return the members of a line that state it; the usual one has none."""
+        return {**({"price": self.price} if self.price else {}), **({"batch": True} if self.batch else {})}
+
+    @classmethod
+    def of(cls, line: JSON) -> Rate:
+        """Return the rate of a line; what is no place of a price is the first."""
+        place = line.get("price")
+        return cls(place if type(place) is int and place >= 0 else 0, line.get("batch") is True)
+
+    def among(self, prices: Sequence[Price | None]) -> Price | None:
+        """Return the price; of a place that there is none at, the last one."""
+        price = prices[min(self.price, len(prices) - 1)]
+        return price.in_batch if price and self.batch else price
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """The tokens of a run's saved replies, and what they cost; without a price `amount` is None.
+
+    Counts are the endpoint's own; those that it did not report are `estimated_*`, of `requests_without_usage`. Where
+    there are such, or `requests_without_reply` that may have been billed, `most_*` are the tokens that may have been
+    billed in all, and `low` and `high` the bounds of the amount. With more than one price `price` is the last one,
+    and `shares` are the costs at each. Costs of one run's subsets or parts are those of their counts together.
     """
 
     requests: Count = 0
@@ -110,16 +139,33 @@ class Cost(Struct, frozen=True, kw_only=True):
     estimated_completion_tokens: Count = 0
     amount: Decimal | None = None
     price: Price | None = None
+    requests_without_reply: Count | UnsetType = UNSET
+    most_prompt_tokens: Count | UnsetType = UNSET
+    most_completion_tokens: Count | UnsetType = UNSET
+    low: Decimal | UnsetType = UNSET
+    high: Decimal | UnsetType = UNSET
+    shares: tuple[Cost, ...] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.cached_tokens > self.prompt_tokens:
             raise ValueError("more cached tokens than tokens of prompts")
-        if self.amount is not None and not (self.amount.is_finite() and abs(self.amount.adjusted()) < LONGEST):
-            raise ValueError("an amount of money that no run costs")
+        for amount in (self.amount, self.low, self.high):
+            if isinstance(amount, Decimal) and not (amount.is_finite() and abs(amount.adjusted()) < LONGEST):
+                raise ValueError("an amount of money that no run costs")
 
     def at(self, price: Price | None) -> Cost:
-        """Return the cost at another price."""
-        return structs.replace(self, price=price, amount=price.of(*self.tokens, self.cached_tokens) if price else None)
+        """Return the cost of all at one price."""
+        amounts: list[Decimal | UnsetType] = [UNSET, UNSET]
+        if price and not isinstance(self.most_prompt_tokens, UnsetType):
+            amounts = [price.of(*tokens, self.cached_tokens) for tokens in self.bounds]
+        return structs.replace(
+            self,
+            price=price,
+            amount=price.of(*self.tokens, self.cached_tokens) if price else None,
+            low=amounts[0],
+            high=amounts[1],
+            shares=UNSET,
+        )
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -130,56 +176,170 @@ class Cost(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def bounds(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the fewest and the most tokens that may have been billed, of prompts and of completions."""
+        into, out = self.tokens
+        most = self.most_prompt_tokens or into, self.most_completion_tokens or out
+        return (self.prompt_tokens, self.completion_tokens), (max(into, most[0]), max(out, most[1]))
+
+    @property
     def money(self) -> Money | None:
-        """Return the amount with its currency, None without a price."""
+        """Return the amount with its currency and bounds, None without a price."""
         if self.amount is None or self.price is None:
             return None
-        return Money(self.amount, self.price.currency, self.requests_without_usage > 0)
+        low, high = (of if isinstance(of, Decimal) else None for of in (self.low, self.high))
+        return Money(self.amount, self.price.currency, self.requests_without_usage > 0, low, high)
+
+    @property
+    def prices(self) -> tuple[Price, ...]:
+        """Return the prices of the replies."""
+        found = [self.price] if isinstance(self.shares, UnsetType) else [share.price for share in self.shares]
+        return tuple(dict.fromkeys(filter(None, found)))
+
+
+class Bill:
+    """What a run's requests have used at each rate; an accumulator."""
+
+    def __init__(self) -> None:
+        self._usages: dict[Rate, RunUsage] = {}
+
+    def at(self, rate: Rate) -> RunUsage:
+        """Return what counts the requests at a rate."""
+        return self._usages.setdefault(rate, RunUsage())
+
+    def copy(self) -> Bill:
+        """Return a bill of the same counts."""
+        made = Bill()
+        for rate, usage in self._usages.items():
+            made.at(rate).merge(usage)
+        return made
+
+    @property
+    def total(self) -> RunUsage:
+        """Return what all requests have used."""
+        made = RunUsage()
+        for usage in self._usages.values():
+            made.merge(usage)
+        return made
+
+    def cost(self, prices: Sequence[Price | None], most: int | None) -> Cost:
+        """Return what all cost at the prices of their rates; `most` as for `ceiling`.
+
+        What is not reported is estimated by the ratios of all. Raise `ValueError` for prices in two currencies.
+        """
+        total = self.total
+        by_price: dict[Price | None, list[Cost]] = {}
+        for rate, usage in sorted(self._usages.items()):
+            if usage.requests or usage.lost:
+                price = rate.among(prices)
+                by_price.setdefault(price, []).append(cost_of(usage, price, most, total))
+        if not by_price:
+            return Cost().at(Rate().among(prices))
+        shares = tuple(_sum(costs).at(price) for price, costs in by_price.items())
+        return shares[0] if len(shares) == 1 else _of_shares(shares)
+
+    def forgive(self) -> None:
+        """Forget the requests without a reply."""
+        for usage in self._usages.values():
+            usage.lost = usage.lost_bytes = 0
+
+    @property
+    def has_batches(self) -> bool:
+        """Return whether any request is known to have gone by a batch."""
+        return any(rate.batch for rate in self._usages)
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    """Return the counts of costs together, without a price."""
+    counts = {name: sum(getattr(one, name) for one in costs) for name in COUNTS}
+    if any(not isinstance(one.most_prompt_tokens, UnsetType) for one in costs):
+        most = [one.bounds[1] for one in costs]
+        counts |= {"most_prompt_tokens": sum(of[0] for of in most), "most_completion_tokens": sum(of[1] for of in most)}
+    lost = sum(one.requests_without_reply or 0 for one in costs)
+    return Cost(**counts, requests_without_reply=lost or UNSET)
+
+
+def _of_shares(shares: tuple[Cost, ...]) -> Cost:
+    """Return costs at several prices together; the amount is unknown where one of them is."""
+    made, amounts = _sum(shares), [share.money for share in shares]
+    if None in amounts:
+        return structs.replace(made, shares=shares)
+    (whole,) = together(amounts)
+    low, high = (UNSET if of is None else of for of in (whole.low, whole.high))
+    return structs.replace(made, price=shares[-1].price, amount=whole.amount, low=low, high=high, shares=shares)
+
+
+COUNTS = (
+    *("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "requests_without_usage"),
+    *("estimated_prompt_tokens", "estimated_completion_tokens"),
+)
 
 
 class Cap(NamedTuple):
     """A budget: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run has one of its own, or all of a
-    command share it."""
+    results folder share it; `daily`: each day in UTC."""
 
     amount: Decimal
     unit: str
     each: bool = False
+    daily: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Cap:
-        """Read `5usd`, `30 CNY`, `2Mtok`, or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
+        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
         if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
-            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")
-        unit = found[2]
+            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or 2Mtok")
+        unit, daily, each = found[2], bool(found[3]), bool(found[4])
         if len(unit) == 3 and unit != "tok":
-            return cls(amount, unit.upper(), bool(found[3]))
-        return cls(amount * SIZES.get(unit[0], 1), TOKENS, bool(found[3]))
+            return cls(amount, unit.upper(), each, daily)
+        return cls(amount * SIZES.get(unit[0], 1), TOKENS, each, daily)
 
     def __str__(self) -> str:
-        return f"{plain(self.amount)} {self.unit}{' each' if self.each else ''}"
+        return f"{plain(self.amount)} {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
 
     def shown(self, amount: Decimal) -> str:
         """Return an amount in this unit, for people."""
         return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
 
 
-def cost_of(usage: RunUsage, price: Price | None) -> Cost:
-    """Return what replies cost, with estimates for the tokens that the endpoint did not report."""
-    return Cost(
+def cost_of(usage: RunUsage, price: Price | None, most: int | None = None, seen: RunUsage | None = None) -> Cost:
+    """Return what requests cost at one price, with estimates for the tokens that the endpoint did not report.
+
+    `most` is as for `ceiling`; `seen` is the usage whose ratios and longest completion count, by default the same.
+    """
+    seen = seen or usage
+    made = Cost(
         requests=usage.requests,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         reasoning_tokens=usage.reasoning_tokens,
         requests_without_usage=usage.requests_without_usage,
-        estimated_prompt_tokens=_estimated(usage.unknown_prompt, usage),
-        estimated_completion_tokens=_estimated(usage.unknown_completion, usage),
-    ).at(price)
+        estimated_prompt_tokens=_estimated(usage.unknown_prompt, seen.seen_prompt_tokens, seen.sent),
+        estimated_completion_tokens=_estimated(usage.unknown_completion, seen.seen_tokens, seen.seen_bytes),
+    )
+    if usage.lost or usage.requests_without_usage:
+        out = (usage.unknown_completions + usage.lost) * ceiling(most, seen.longest)
+        out += usage.unknown_completion if most is None else 0
+        made = structs.replace(
+            made,
+            requests_without_reply=usage.lost or UNSET,
+            most_prompt_tokens=min(made.prompt_tokens + usage.unknown_prompt + usage.lost_bytes, LARGEST),
+            most_completion_tokens=min(made.completion_tokens + out, LARGEST),
+        )
+    return made.at(price)
 
 
-def _estimated(size: int, usage: RunUsage) -> int:
-    """Return the tokens of so many bytes by the ratio seen, rounded up, and at most what a file can hold."""
-    tokens, seen = (usage.seen_tokens, usage.seen_bytes) if usage.seen_tokens else (1, BYTES_PER_TOKEN)
+def ceiling(most: int | None, longest: int = 0) -> int:
+    """Return the tokens that a completion of unknown length takes at most, besides a token for each byte of its text:
+    the `most` that requests allow, else 8,192 or the `longest` so far."""
+    return max(SAFE_COMPLETION, longest) if most is None else most
+
+
+def _estimated(size: int, tokens: int, seen: int) -> int:
+    """Return the tokens of so many bytes by the ratio of tokens to bytes seen, rounded up, and at most what a file can
+    hold."""
+    tokens, seen = (tokens, seen) if tokens and seen else (1, BYTES_PER_TOKEN)
     return min(-(-size * tokens // seen), LARGEST)
 
 
@@ -189,20 +349,36 @@ def together(amounts: Iterable[Money | None]) -> tuple[Money, ...]:
     with localcontext(EXACT):
         for one in filter(None, amounts):
             before = sums.get(one.currency, Money(Decimal(0), one.currency))
-            sums[one.currency] = Money(before.amount + one.amount, one.currency, before.about or one.about)
+            bounds: tuple[Decimal | None, Decimal | None] = (None, None)
+            if one.high is not None or before.high is not None:
+                bounds = before.least + one.least, before.most + one.most
+            sums[one.currency] = Money(before.amount + one.amount, one.currency, before.about or one.about, *bounds)
     return tuple(sums.values())
 
 
 def each(amounts: Iterable[Money], users: int) -> tuple[Money, ...]:
     """Return the amounts for one of so many users, rounded to `DIGITS` decimal places; nothing without users."""
     with localcontext(prec=EXACT.prec):
-        return tuple(one._replace(amount=round(one.amount / users, DIGITS)) for one in amounts) if users else ()
+        return tuple(_divided(one, users) for one in amounts) if users else ()
+
+
+def _divided(one: Money, users: int) -> Money:
+    low, high = (of if of is None else round(of / users, DIGITS) for of in (one.low, one.high))
+    return one._replace(amount=round(one.amount / users, DIGITS), low=low, high=high)
 
 
 def shown(amounts: Sequence[Money]) -> str:
-    """Return amounts for people, joined by a plus, such as `about 0.01234 USD + 3.200 CNY`; empty for none."""
-    words = " + ".join(f"{rounded(one.amount)} {one.currency}" for one in amounts)
+    """Return amounts for people, joined by a plus, such as `about 1.640 USD (0.5000 to 4.270) + 3.200 CNY`, or `0.7700
+    to 1.130 USD` where nothing is estimated; empty for none."""
+    words = " + ".join(map(_shown, amounts))
     return f"about {words}" if any(one.about for one in amounts) else words
+
+
+def _shown(one: Money) -> str:
+    bounds = f"{rounded(one.least)} to {rounded(one.most)}"
+    if one.high is None:
+        return f"{rounded(one.amount)} {one.currency}"
+    return f"{rounded(one.amount)} {one.currency} ({bounds})" if one.about else f"{bounds} {one.currency}"
 
 
 def rounded(amount: Decimal) -> str:

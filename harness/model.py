@@ -159,11 +159,13 @@ class Usage(Struct, frozen=True):
 
 @dataclass(slots=True)
 class RunUsage:
-    """What the saved replies of a run have used, of all its sessions; an accumulator, which the store adds to.
+    """What requests have used whose replies are saved, and those without; an accumulator.
 
-    `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions. What the endpoint did
-    not report is counted in bytes: `unknown_prompt` of requests' bodies, `unknown_completion` of texts and thoughts.
-    `seen_tokens` of completions took `seen_bytes`: the run's ratio, by which the unknown ones are estimated.
+    `cached_tokens` are among the prompt tokens, `reasoning_tokens` among those of completions, of which the `longest`
+    had so many. What the endpoint did not report is counted in bytes: `unknown_prompt` of requests' bodies,
+    `unknown_completion` of the texts and thoughts of `unknown_completions` replies. `seen_prompt_tokens` were for
+    `sent` bytes, and `seen_tokens` of completions for `seen_bytes`: the ratios by which the unknown ones are estimated.
+    `lost` requests of `lost_bytes` have no reply, and may have been billed.
     """
 
     requests: int = 0
@@ -174,39 +176,75 @@ class RunUsage:
     requests_without_usage: int = 0
     unknown_prompt: int = 0
     unknown_completion: int = 0
+    unknown_completions: int = 0
+    seen_prompt_tokens: int = 0
+    sent: int = 0
     seen_tokens: int = 0
     seen_bytes: int = 0
+    longest: int = 0
+    lost: int = 0
+    lost_bytes: int = 0
 
     def add(self, completion: Completion, sent: int) -> None:
-        """Count a reply to a request whose body had so many bytes."""
-        prompt, answer = completion.prompt_tokens, completion.completion_tokens
+        """Count a reply to a request whose body had so many bytes, 0 if that is not known."""
+        prompt, answer, thoughts = completion.prompt_tokens, completion.completion_tokens, completion.reasoning_tokens
         self.requests += 1
         self.prompt_tokens += prompt or 0
-        self.completion_tokens += answer or 0
         if completion.cached_tokens:
             self.cached_tokens += min(completion.cached_tokens, prompt or 0)
-        if completion.reasoning_tokens:
-            self.reasoning_tokens += min(completion.reasoning_tokens, answer or 0)
-        if prompt is None or answer is None:
+        if prompt is not None and sent:
+            self.seen_prompt_tokens += prompt
+            self.sent += sent
+        if answer is not None:
+            self.reasoning_tokens += min(thoughts or 0, answer)
+            self.completion_tokens += answer
+            self.longest = max(self.longest, answer)
+            if completion.text or completion.reasoning:
+                self.seen_tokens += answer
+                self.seen_bytes += completion.size
+        elif completion.lacks_usage and thoughts:  # a part of the completion, which is reported alone
+            self.reasoning_tokens += thoughts
+            self.completion_tokens += thoughts
+        if completion.lacks_usage:
             self._add_unknown(completion, sent)
-        elif completion.text or completion.reasoning:
-            hidden = 0 if completion.reasoning else completion.reasoning_tokens or 0
-            self.seen_tokens += max(0, answer - hidden)
-            self.seen_bytes += completion.size
 
     def _add_unknown(self, completion: Completion, sent: int) -> None:
-        if completion.lacks_usage:
-            self.requests_without_usage += 1
-            self.unknown_prompt += sent if completion.prompt_tokens is None else 0
-            self.unknown_completion += completion.size if completion.completion_tokens is None else 0
+        self.requests_without_usage += 1
+        self.unknown_prompt += sent if completion.prompt_tokens is None else 0
+        if completion.completion_tokens is None:
+            self.unknown_completions += 1
+            self.unknown_completion += len(completion.text.encode()) if completion.reasoning_tokens else completion.size
+
+    def merge(self, other: RunUsage) -> None:
+        """Count what another has counted."""
+        longest = max(self.longest, other.longest)
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.longest = longest
 
 
 class Money(NamedTuple):
-    """An exact amount in a currency (`USD`, `CNY`), never converted; `about`: some of its tokens are estimates."""
+    """An amount in a currency (`USD`, `CNY`), never converted, and its bounds.
+
+    It is exact; `about`: some of its tokens are estimates. `low` and `high` are None where they are the amount: what is
+    reported as used alone, and all that may have been billed.
+    """
 
     amount: Decimal
     currency: str
     about: bool = False
+    low: Decimal | None = None
+    high: Decimal | None = None
+
+    @property
+    def least(self) -> Decimal:
+        """Return the lower bound."""
+        return self.amount if self.low is None else self.low
+
+    @property
+    def most(self) -> Decimal:
+        """Return the upper bound."""
+        return self.amount if self.high is None else self.high
 
 
 class Record(Struct, frozen=True):

@@ -30,14 +30,14 @@ from harness.engine.files import index_file, keep_foreign_text, now, stamp, writ
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
-from harness.engine.run import Run
+from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
 from harness.store.log import lines
-from harness.store.manifest import COMPLETE, INCOMPLETE, Manifest
+from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
@@ -83,7 +83,7 @@ def of_run(run: SavedRun, wish: Wish) -> Rescored:
             store.load_responses(index)
         _replace(job, _scored(_measured(job, loop if wish.reparse else None, diverged), scores))
         if wish.new_prices:
-            _price_again(job.manifest, run.label)
+            _price_again(job, run.label)
         failed = store.failed_users(index, job.expected)
         _settle(job, failed)
         many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
@@ -126,15 +126,19 @@ def _settle(job: Run, failed: int) -> None:
     manifest = job.manifest
     manifest.times["reevaluated"] = now()
     manifest.tasks["truth"] = job.benchmark.truth_sha256
-    manifest.cost = msgspec.to_builtins(job.cost)
+    manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.whole_bill()))
     manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
     manifest.save(job.store.files.manifest)
 
 
-def _price_again(manifest: Manifest, label: str) -> None:
-    """Give a run the price of today, or say that there is none."""
+def _price_again(job: Run, label: str) -> None:
+    """Give all replies of a run the price of today, or say that there is none."""
+    manifest = job.manifest
     if price := prices.price_again(manifest, providers.read(None, os.environ)):
+        if manifest.tuning.get("batch") and not job.store.bill.has_batches:
+            price = price.in_batch  # an earlier version's run, whose lines do not say that they went by batches
         manifest.provenance["price"] = msgspec.to_builtins(price)
+        manifest.provenance.pop("later_prices", None)
     elif manifest.provenance["endpoint"] != defaults.EMBEDDED:
         tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
 

@@ -38,16 +38,20 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
         yield (
             f"The endpoint reported no usage for {cost.requests_without_usage} requests: about "
             f"{cost.estimated_prompt_tokens} more prompt tokens and {cost.estimated_completion_tokens} more completion "
-            "tokens, by the ratio of tokens to bytes of the other replies."
+            "tokens, by the ratios of tokens to bytes of the other prompts and completions."
         )
+    if cost.requests_without_reply:
+        yield f"Up to {cost.requests_without_reply} tries without a reply may have been billed in addition."
     if cost.money is None or cost.price is None:
         yield "No price is known for this model."
         return
-    about = "about " if cost.money.about else ""
+    about, bounds = "about " if cost.money.about else "", ""
+    if cost.money.high is not None:
+        bounds = f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
     of_each = f", {shown(each([cost.money], users))} a {user}" if users else ""
     yield (
-        f"Cost: {about}{plain(cost.money.amount)} {cost.money.currency}{of_each}. Price: {cost.price.described}. Tries "
-        "that failed, and replies that were not saved, may have been billed in addition."
+        f"Cost: {about}{plain(cost.money.amount)} {cost.money.currency}{bounds}{of_each}. "
+        f"Price: {'; '.join(price.described for price in cost.prices)}."
     )
 
 

@@ -114,14 +114,14 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
-        price=manifest.price or prices.in_force(_price(found, manifest.identity["model"], args), tuning.batch),
+        price=_price(found, manifest.identity["model"], args) or manifest.price,
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
     )
 
 
 def _price(found: address.Found | None, model: str, args: argparse.Namespace) -> Price | None:
-    """Return the price of today, for a run that has none."""
+    """Return the price of today, None if it is not known."""
     return prices.price_of(found, model, providers.read(args.providers, os.environ)) if found else None
 
 

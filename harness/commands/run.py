@@ -20,7 +20,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
 from harness.commands import export, fetch, reeval
-from harness.config import config_file, models, options, prices, providers
+from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.config.providers import Book, QueuedModel
@@ -241,7 +241,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         headers=tuple(name for name, _ in args.extra_header),
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
-        price=prices.in_force(model.price, tuning.batch),
+        price=model.price,
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
         primary=args.primary,

@@ -19,16 +19,16 @@ from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.usage import USAGE
 from harness.config import options
-from harness.cost import Cost, cost_of
+from harness.cost import Cost
 from harness.cost import shown as money
-from harness.defaults import EMBEDDED
+from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.model import JSON, RunUsage, Wave
+from harness.model import JSON, Wave
 from harness.store.batches import submissions
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
-from harness.store.run import count_line
+from harness.store.run import bill_of
 from harness.ui.console import console
 from harness.ui.streams import show_json
 from harness.ui.words import plural
@@ -137,7 +137,7 @@ def _waves_words(wave: JSON) -> str:
 def _usage(run: SavedRun) -> JSON:
     """Return requests, tokens and cost: of a complete run those of its report, else those of every reply saved so far.
 
-    Lower bounds of what was billed: failed tries are not in them. Nothing is known without a report that can be read.
+    Failed tries are in the upper bound of the cost alone. Nothing is known without a report that can be read.
     """
     manifest = run.manifest
     if manifest.state == COMPLETE:
@@ -146,12 +146,10 @@ def _usage(run: SavedRun) -> JSON:
         except BadInput:
             return _named({}, None)
         return _named(report.usage, report.cost or None)
-    usage = RunUsage()
-    for _, data in objects(run.files.responses):
-        count_line(usage, data)
-    cost = cost_of(usage, manifest.price)
-    named = {"untold": cost.requests_without_usage, **{name: getattr(cost, name) for name in USAGE[:3]}}
-    return _named(named, None if manifest.provenance["endpoint"] == EMBEDDED else cost)
+    bill = bill_of(run.files)
+    usage = bill.total
+    named = {"untold": usage.requests_without_usage, **{name: getattr(usage, name) for name in USAGE[:3]}}
+    return _named(named, counted_cost(manifest, bill))
 
 
 def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:

@@ -3,6 +3,8 @@
 A request reserves what it may cost before it is sent, and its reply's usage settles that. One that does not fit waits
 while others hold reservations, since their replies may give some back. Once none does, its run stops. So the cap is
 exceeded only by what the replies in flight at once take beyond their reservations (docs/design.md, section 4).
+
+Reservations and what became of them are in `Entries`, which may be those of other processes too.
 """
 
 from __future__ import annotations
@@ -10,51 +12,93 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
+from typing import Protocol
 
-from harness.cost import Cap, Price, cost_of
+from harness.cost import SAFE_COMPLETION, Cap, Price, ceiling
 from harness.endpoint.transport import Received
 from harness.errors import BudgetReached, TransportFault
-from harness.model import RunUsage
 
-SAFE_START = 8192
+SAFE_START = SAFE_COMPLETION
 """Tokens that a completion may take, until `ENOUGH` replies show what they take."""
 ENOUGH, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged by."""
 FREE = frozenset({"connect", "denied", "proxy", "replica", "unknown_host"})
+FREE |= {"batch_cancelled", "batch_expired", "batch_failed"}
 """Kinds of failed tries that reached no model, in addition to the statuses 4xx."""
 NOTHING = Decimal(0)
 
 
-class Budget:
-    """One cap, which may be that of several runs: each has a `Meter` on it."""
+def may_be_billed(fault: TransportFault) -> bool:
+    """Return whether a try that failed so may have reached a model."""
+    return not (fault.kind in FREE or fault.unreachable or fault.kind.startswith("http_4"))
 
-    def __init__(self, cap: Cap) -> None:
+
+class Entries(Protocol):
+    """What is spent and reserved of a budget, by each run and on each day."""
+
+    def total(self) -> Decimal:
+        """Return all that counts now."""
+        ...
+
+    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
+        """Add an amount of now, unless the total would exceed `most`; return its day, None if it was not added."""
+        ...
+
+    def correct(self, run: str, amount: Decimal, day: str) -> None:
+        """Add the difference between what an amount of a day was and what it should have been."""
+        ...
+
+
+class InMemory:
+    """Entries of this process alone."""
+
+    def __init__(self) -> None:
+        self._total = NOTHING
+
+    def total(self) -> Decimal:
+        return self._total
+
+    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
+        if most is not None and self._total + amount > most:
+            return None
+        self._total += amount
+        return ""
+
+    def correct(self, run: str, amount: Decimal, day: str) -> None:
+        self._total += amount
+
+
+class Budget:
+    """One cap, which may be that of several runs: each has a `Meter` on it. `reserved` is by this process."""
+
+    def __init__(self, cap: Cap, entries: Entries | None = None) -> None:
         self.cap = cap
-        self.meters: list[Meter] = []
+        self.entries = entries or InMemory()
         self.reserved = NOTHING
         self._changed: asyncio.Event | None = None
 
     @property
     def spent(self) -> Decimal:
-        """Return what replies took, and what failed tries may have taken."""
-        return sum((meter.spent for meter in self.meters), NOTHING)
+        """Return what replies took, and what failed tries and those of other processes may have taken."""
+        return max(NOTHING, self.entries.total() - self.reserved)  # what is reserved may be of the day before
 
     def fits(self, amount: Decimal) -> bool:
-        return self.spent + self.reserved + amount <= self.cap.amount
+        return self.entries.total() + amount <= self.cap.amount
 
-    def take(self, amount: Decimal) -> bool:
-        """Reserve an amount if it fits; return whether it did."""
-        if fits := self.fits(amount):
+    def take(self, amount: Decimal, run: str = "") -> str | None:
+        """Reserve an amount if it fits; return the day to which it belongs, None if it does not."""
+        if (day := self.entries.add(run, amount, self.cap.amount)) is not None:
             self.reserved += amount
-        return fits
+        return day
 
-    def give_back(self, amount: Decimal) -> None:
-        """End a reservation."""
+    def settle(self, amount: Decimal, taken: Decimal, day: str, run: str = "") -> None:
+        """End a reservation of an amount, of which so much was taken."""
         self.reserved -= amount
+        if taken != amount:
+            self.entries.correct(run, taken - amount, day)
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -64,47 +108,49 @@ class Budget:
         self._changed = self._changed or asyncio.Event()
         await self._changed.wait()
 
+    def reached(self, amount: Decimal) -> BudgetReached:
+        """Return the error for a request that may take an amount, and never fits."""
+        cap = self.cap
+        whole, spent, next_one = map(cap.shown, (cap.amount, self.spent, amount))
+        later = "tomorrow (UTC), or " if cap.daily else ""
+        return BudgetReached(
+            f"the budget of {whole}{' a day' if cap.daily else ''} is reached ({spent} spent, the next request may "
+            f"take {next_one}): resume {later}with a larger --budget"
+        )
+
 
 class Meter:
     """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
-    requests themselves allow, None without a limit. `usage` is that of replies saved so far, and changes here.
+    requests themselves allow, None without a limit. `run` is its name in the entries.
 
-    `lost` is what failed tries may have cost, `waiting` the requests that wait for room.
+    `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost, `waiting`
+    the requests that wait for room.
     """
 
-    def __init__(self, budget: Budget, price: Price | None, most: int | None, usage: RunUsage) -> None:
+    def __init__(self, budget: Budget, price: Price | None, most: int | None, run: str = "") -> None:
         self.budget = budget
-        self.lost = NOTHING
+        self.run = run
+        self.spent = self.lost = NOTHING
         self.waiting = 0
         self._price = price
         self._most = most
-        self._usage = usage
         self._replies = 0
         self._ratio = 0.0
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
-        self._replied = self._of_usage()
-        budget.meters.append(self)
-
-    @property
-    def spent(self) -> Decimal:
-        return self._replied + self.lost
 
     def take(self, size: int) -> Reservation | None:
         """Return a reservation for a request of so many bytes, None if it does not fit now."""
         amount = self.estimate(size)
-        return Reservation(self, amount, size) if self.budget.take(amount) else None
+        day = self.budget.take(amount, self.run)
+        return None if day is None else Reservation(self, amount, size, day)
 
     async def room(self, size: int) -> None:
         """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will: nothing is in flight."""
         budget = self.budget
         while not budget.fits(amount := self.estimate(size)):
             if not budget.reserved:
-                whole, spent, next_one = map(budget.cap.shown, (budget.cap.amount, budget.spent, amount))
-                raise BudgetReached(
-                    f"the budget of {whole} is reached ({spent} spent, the next request may take {next_one}): "
-                    "resume with a larger --budget"
-                )
+                raise budget.reached(amount)
             await budget.changed()
 
     def estimate(self, size: int) -> Decimal:
@@ -127,15 +173,34 @@ class Meter:
 
     def settle(self, reservation: Reservation, received: Received | None, fault: TransportFault | None) -> None:
         """Count what a try has cost: its usage, or without a reply all that it reserved, unless it was refused."""
+        taken = self.taken(reservation.amount, reservation.size, received, fault)
+        self.budget.settle(reservation.amount, taken, reservation.day, self.run)
+
+    def taken(self, amount: Decimal, size: int, received: Received | None, fault: TransportFault | None) -> Decimal:
+        """Return and count what a try of so many bytes took, of which an amount was expected."""
+        taken = NOTHING
         if received is not None:
-            self._learn(received, reservation.size)
-            self._replied = self._of_usage()
-        elif fault is not None and not (fault.kind in FREE or fault.unreachable or fault.kind.startswith("http_4")):
-            self.lost += reservation.amount
+            taken = self._billed(received, size)
+            self._learn(received, size)
+        elif fault is not None and may_be_billed(fault):
+            taken = amount
+            self.lost += amount
+        self.spent += taken
+        return taken
+
+    def _billed(self, received: Received, size: int) -> Decimal:
+        """Return what a reply cost; what its usage does not say as much as it may be."""
+        completion = received.completion
+        prompt, answer, most = completion.prompt_tokens, completion.completion_tokens, self._most
+        if completion.lacks_usage:
+            prompt = size if prompt is None else prompt
+            longest = self._sorted[-1] if self._sorted else 0
+            unknown = ceiling(most, longest) + (completion.size if most is None else 0)
+            answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
+        return self._amount(prompt or 0, answer or 0, min(completion.cached_tokens or 0, completion.prompt_tokens or 0))
 
     def _learn(self, received: Received, size: int) -> None:
         completion = received.completion
-        self._usage.add(completion, size)
         if completion.prompt_tokens is not None:
             self._replies += 1
             self._ratio = max(self._ratio, completion.prompt_tokens / max(1, size))
@@ -145,28 +210,19 @@ class Meter:
             if len(self._recent) > REPLIES:
                 del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
 
-    def _of_usage(self) -> Decimal:
-        cost = cost_of(self._usage, self._price)
-        return Decimal(sum(cost.tokens)) if cost.amount is None else cost.amount
-
-    def _amount(self, prompt: int, completion: int) -> Decimal:
-        return self._price.of(prompt, completion) if self._price else Decimal(prompt + completion)
+    def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
+        return self._price.of(prompt, completion, cached) if self._price else Decimal(prompt + completion)
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one try of a request of `size` bytes may cost."""
+    """What one try of a request of `size` bytes may cost; it belongs to a `day`."""
 
     meter: Meter
     amount: Decimal
     size: int
+    day: str = ""
 
     def settle(self, received: Received | None, fault: TransportFault | None) -> None:
         """End the reservation with what the try received, or how it failed."""
         self.meter.settle(self, received, fault)
-        self.meter.budget.give_back(self.amount)
-
-
-def total(usages: Iterable[RunUsage]) -> RunUsage:
-    """Return the usage of several runs together."""
-    return RunUsage(*map(sum, zip(*map(astuple, (RunUsage(), *usages)), strict=True)))

@@ -49,7 +49,8 @@ ABANDONED = TransportFault("abandoned", "this try was cancelled")
 """For the limiter: neither an answer nor a refusal, and possibly billed."""
 
 Warn = Callable[[TransportFault, int], None]
-"""Called for every failed try of a request, with its number, and for a second try that does not wait for the first."""
+"""Called for every failed or `ABANDONED` try of a request, with its number, and for a second try that does not wait for
+the first (`HEDGED`)."""
 
 
 @dataclass(slots=True)
@@ -135,11 +136,11 @@ class Caller(Generic[Body]):
         try:
             if self.limits.hedge:
                 return await self._hedged(body, rank, user, 1, warn)
-            return await self._try(body, rank, user, 1)
+            return await self._try(body, rank, user, 1, warn)
         except TransportFault as fault:
             return await self._retry(body, rank, user, fault, warn)
 
-    async def _try(self, body: Body, rank: int, user: str, number: int, race: _Race | None = None) -> Reply:
+    async def _try(self, body: Body, rank: int, user: str, number: int, warn: Warn, race: _Race | None = None) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
@@ -165,6 +166,7 @@ class Caller(Generic[Body]):
             raise
         except (asyncio.CancelledError, WorkerLost):
             fault = ABANDONED
+            warn(fault, number)
             raise
         finally:
             now = clock()
@@ -215,7 +217,7 @@ class Caller(Generic[Body]):
         fault of one waits for the other.
         """
         race = _Race()
-        tries = {asyncio.create_task(self._try(body, rank, user, number, race))}
+        tries = {asyncio.create_task(self._try(body, rank, user, number, warn, race))}
         try:
             await race.sent.wait()
             done, start = set[asyncio.Task[Reply]](), self._clock()
@@ -224,7 +226,7 @@ class Caller(Generic[Body]):
             if not done:
                 self.traffic.hedged += 1
                 warn(TransportFault(HEDGED, f"no reply within {self._clock() - start:.0f} s"), number)
-                tries.add(asyncio.create_task(self._try(body, rank, "", number + 1, race)))
+                tries.add(asyncio.create_task(self._try(body, rank, "", number + 1, warn, race)))
             while True:
                 done, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
                 ended = [one for one in done if not one.cancelled()]
@@ -264,7 +266,7 @@ class Caller(Generic[Body]):
                 self.traffic.retries += 1
                 if self.limits.hedge:
                     return await self._hedged(body, rank, user, number, warn)
-                return await self._try(body, rank, user, number)
+                return await self._try(body, rank, user, number, warn)
             except TransportFault as fault:
                 record.times.append(self._clock())
                 warn(fault, number)

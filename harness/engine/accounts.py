@@ -7,15 +7,17 @@ import operator
 import resource
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import defaults
 from harness.config.plan import Plan
 from harness.cost import TOKENS, Cap, Price
 from harness.endpoint.batches import BatchApi
-from harness.endpoint.budget import Budget, Meter, total
+from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, Control, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -27,6 +29,8 @@ from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.errors import BadInput, MachineError
+from harness.store.batches import outstanding
+from harness.store.ledger import Ledger, LedgerEntries
 from harness.store.manifest import part_of
 
 if TYPE_CHECKING:
@@ -125,8 +129,6 @@ def check_budget(plan: Plan, price: Price | None) -> Cap | None:
     """Return a plan's budget, None if it has none or costs nothing. Raise `BadInput` if its price does not fit."""
     if (words := plan.tuning.budget) is None:
         return None
-    if plan.tuning.batch:
-        raise BadInput(f"{plan.name}: --budget cannot bound a whole wave of --batch: leave one of them out")
     try:
         whole = Cap.parse(words)
     except ValueError as error:
@@ -146,22 +148,43 @@ def check_budget(plan: Plan, price: Price | None) -> Cap | None:
     return cap
 
 
-def meters(plans: Sequence[tuple[Plan, Sequence[Run]]]) -> list[Meter | None]:
-    """Return what counts each plan's requests towards its budget, from what all its runs have taken so far.
+def meters(
+    plans: Sequence[tuple[Plan, Sequence[Run]]], held: ExitStack, clock: Callable[[], float] = time.time
+) -> list[Meter | None]:
+    """Return what counts each plan's requests towards its budget, in the ledger of its results folder.
 
-    Plans with the same budget share it, unless it is for `each`. Raise `BadInput` as `check_budget` does.
+    Plans with the same budget share it, unless it is for `each`. What the runs' replies took that the ledger does not
+    have is added to it. Ledgers are open for as long as `held`; `clock` gives seconds since the epoch. Raise `BadInput`
+    as `check_budget` does.
     """
-    shared: dict[Cap, Budget] = {}
+    shared: dict[tuple[Cap, str], Budget] = {}
+    ledgers: dict[Path, Ledger] = {}
     made: list[Meter | None] = []
     for plan, runs in plans:
-        price = next((run.manifest.price for run in runs), None) or plan.price
+        price = next((run.price for run in runs), None) or plan.price
         if (cap := check_budget(plan, price)) is None:
             made.append(None)
             continue
-        budget = Budget(cap) if cap.each else shared.setdefault(cap, Budget(cap))
-        priced = None if cap.unit == TOKENS else price
-        made.append(Meter(budget, priced, plan.sampling.most_completion, total(run.store.usage for run in runs)))
+        if (ledger := ledgers.get(plan.results)) is None:
+            ledger = ledgers[plan.results] = Ledger(plan.results, clock)
+            held.callback(ledger.close)
+        part = plan.selection.get("part", "")
+        entries = LedgerEntries(ledger, cap, part, plan.name if cap.each else None)
+        entries.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
+        budget = Budget(cap, entries) if cap.each else shared.setdefault((cap, part), Budget(cap, entries))
+        made.append(Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name))
     return made
+
+
+def _spent(run: Run, cap: Cap) -> Decimal:
+    """Return what a run's replies took at most, in the unit of a cap, and what it has reserved for batches."""
+    reserved = sum([one.reserved_of(cap.unit) for one in outstanding(run.store.files)], Decimal(0))
+    bill = run.store.bill.copy()
+    bill.forgive()
+    cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
+    if cap.unit == TOKENS:
+        return reserved + sum(cost.bounds[1])
+    return reserved + (cost.money.most if cost.money else 0)
 
 
 def openings(plans: Sequence[tuple[Plan, list[Run], Meter | None]], tracer: Tracer | None = None) -> list[Opening]:

@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from itertools import count, groupby
 from typing import Any, BinaryIO, Protocol, TypeVar
@@ -36,7 +37,7 @@ from harness.engine.progress import Findings
 from harness.engine.run import GIVE_UP, Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON, Completion, Reply, Wave
-from harness.store.batches import Place, Submission
+from harness.store.batches import Place, Reserved, Submission
 
 FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
 """Seconds between two looks at a batch: a share of its age, within bounds."""
@@ -58,18 +59,22 @@ class Asking(Protocol):
     repeat: int
 
     def keep(self, request: str, nth: int, reply: Reply) -> None: ...
-    def warn(self, fault: TransportFault, number: int) -> None: ...
+    def warn(self, fault: TransportFault, number: int, size: int = 0) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request until it is settled, of `size` bytes. `body` is as it is sent, with the endpoint's quirks, and `since`
-    when it was sent; `future` is None while nobody waits for it."""
+    """A request until it is settled, of `size` bytes, for which so much of a budget is `reserved`.
+
+    `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent; `future` is None while nobody
+    waits for it.
+    """
 
     user: Asking
     place: Place
     size: int
     tries: int = 0
+    reserved: Decimal = Decimal(0)
     body: bytes = b""
     since: float = 0.0
     future: asyncio.Future[Received] | None = None
@@ -129,6 +134,12 @@ class Batches:
         self._users: Counter[Asking] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
+        self._day = ""
+        self._taken: dict[str, Decimal] = {}
+        """What the settled requests of each batch took of the budget, by its label."""
+        if caller.meter is not None:
+            budget = caller.meter.budget
+            budget.reserved += sum([one.reserved_of(budget.cap.unit) for _, one in left], Decimal(0))
         self._has_api = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
@@ -150,7 +161,7 @@ class Batches:
                 try:
                     return (await self._adapted.send(body, number)).completion
                 except TransportFault as fault:
-                    user.warn(fault, asked.tries)
+                    user.warn(fault, asked.tries, asked.size)
                     if asked.tries > self._caller.limits.max_retries:
                         detail = f"{fault.kind}: {fault.detail}"
                         raise GaveUp("persistent_error", detail, asked.tries) from fault
@@ -226,11 +237,33 @@ class Batches:
         self._watch(run, one)
 
     async def _submit(self) -> None:
-        waves = groupby(sorted(self._new.values(), key=self._place_of_run), lambda asked: asked.user.run)
+        waves = groupby(self._fitting(sorted(self._new.values(), key=self._place_of_run)), lambda asked: asked.user.run)
         for run, wave in [(run, list(wave)) for run, wave in waves]:
             self._journals[run].waves += 1
             for part, content in self._files(wave):
                 await self._submit_file(run, part, content)
+
+    def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
+        """Return the requests that the budget has room for, which is reserved; others wait for what batches give back.
+
+        Raise `BudgetReached` if none is at the provider either.
+        """
+        if (meter := self._caller.meter) is None:
+            return list(wave)
+        budget, fitting, whole = meter.budget, list[_Request](), Decimal(0)
+        room = budget.cap.amount - budget.entries.total()
+        for asked in wave:
+            asked.reserved = meter.estimate(asked.size)
+            if whole + asked.reserved > room:
+                break
+            whole += asked.reserved
+            fitting.append(asked)
+        if not fitting and not budget.reserved:
+            raise budget.reached(asked.reserved)
+        if not fitting or (day := budget.take(whole, meter.run)) is None:  # another process may have been faster
+            return []
+        self._day = day
+        return fitting
 
     def _place_of_run(self, asked: _Request) -> int:
         return self._findings.runs.index(asked.user.run)
@@ -250,7 +283,12 @@ class Batches:
 
     async def _submit_file(self, run: Run, part: Sequence[_Request], content: bytes) -> None:
         journal = self._journals[run]
-        one = journal.intend(self._label(), [asked.place for asked in part], hashlib.sha256(content).hexdigest())
+        places, sha256 = [asked.place for asked in part], hashlib.sha256(content).hexdigest()
+        meter, reserved = self._caller.meter, None
+        if meter is not None:
+            reserved = Reserved(sum([asked.reserved for asked in part], Decimal(0)), meter.budget.cap.unit, self._day)
+        sent = sum([asked.size for asked in part])
+        one = journal.intend(self._label(), places, sha256, sent, run.store.rate, reserved)
         for asked in part:
             self._new.pop(asked.key, None)
             self._sent.add(asked.key)
@@ -364,7 +402,7 @@ class Batches:
         for number, line in enumerate(file):
             asked, data = self._asked_by(run, one, line)
             if asked is not None:
-                self._settle(asked, data)
+                self._settle(one, asked, data)
             if number % LINES_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
@@ -378,14 +416,16 @@ class Batches:
         asked = self._requests.get((run, place))
         return (asked if asked is not None and asked.future is not None else None), data
 
-    def _settle(self, asked: _Request, data: JSON) -> None:
+    def _settle(self, one: Submission, asked: _Request, data: JSON) -> None:
         """Save the reply in a line of results and hand it to its user, or else its error."""
         caller, now = self._caller, self._clock()
         caller.traffic.requests += 1
         try:
             received = self._api.judged(data, asked.body)
         except HarnessError as error:
+            self._take(one, asked, None, error)
             return self._answer(asked, error)
+        self._take(one, asked, received, None)
         seconds = now - asked.since
         reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
         asked.user.keep(*asked.place[2:], reply)
@@ -394,6 +434,13 @@ class Batches:
         caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0
         caller.traffic.completion_tokens += received.completion.completion_tokens or 0
         return self._answer(asked, received)
+
+    def _take(self, one: Submission, asked: _Request, received: Received | None, error: HarnessError | None) -> None:
+        """Count what a line of results took of the budget."""
+        if (meter := self._caller.meter) is not None:
+            expected = asked.reserved or meter.estimate(asked.size)
+            taken = meter.taken(expected, asked.size, received, error if isinstance(error, TransportFault) else None)
+            self._taken[one.label] = self._taken.get(one.label, Decimal(0)) + taken
 
     def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
         future = asked.future
@@ -411,6 +458,9 @@ class Batches:
     def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
         """Note that a batch has ended; return the requests that still wait for it, which go with the next wave."""
         keys = [(run, place) for place in one.places if (run, place) in self._sent]
+        if (meter := self._caller.meter) is not None:
+            reserved, taken = one.reserved_of(meter.budget.cap.unit), self._taken.pop(one.label, Decimal(0))
+            meter.budget.settle(reserved, taken, one.reserved.day if one.reserved else "", meter.run)
         self._journals[run].end(one, status)
         self._watched.pop(one.label, None)
         self._settled.pop(one.label, None)

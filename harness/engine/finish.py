@@ -16,7 +16,7 @@ from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
-from harness.engine.run import Run
+from harness.engine.run import Run, counted_cost
 from harness.errors import shown
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
@@ -87,7 +87,7 @@ def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, byt
         manifest.provenance["reused"] = dict(store.reused)
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
-    manifest.cost = msgspec.to_builtins(run.cost)
+    manifest.cost = msgspec.to_builtins(counted_cost(manifest, store.whole_bill()))
     return scores.report(facts(run, name, failed))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ import anyio
 import numpy as np
 
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.caller import HEDGED, Caller
+from harness.endpoint.budget import may_be_billed
+from harness.endpoint.caller import ABANDONED, HEDGED, Caller
 from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
 from harness.engine.play import Ended, name_of, play_user
@@ -117,7 +119,9 @@ class Lane:
         return bool(self.schedule) and self.ending is None
 
     async def _flush(self) -> None:
-        """Sync what nobody waits for any more."""
+        """Note that nothing is in flight, and sync what nobody waits for any more."""
+        for run in self.runs:
+            run.store.landed()
         await self.commit.flush()
         if self.batches:
             self.batches.finish()
@@ -328,11 +332,13 @@ class User:
             assert isinstance(body, bytes)  # users are played in this process
             completion = await lane.batches.settle(self, body, request, nth)
         else:
-            if self.trace is None:
-                reply = await lane.caller.complete(body, rank, self.name, self.warn)
-            else:
-                reply = await self.trace.complete(lane.caller, body, rank, self.name, self.warn)
-            self.keep(request, nth, reply)
+            with self._in_flight(len(body)):
+                warn = partial(self.warn, size=len(body))
+                if self.trace is None:
+                    reply = await lane.caller.complete(body, rank, self.name, warn)
+                else:
+                    reply = await self.trace.complete(lane.caller, body, rank, self.name, warn)
+                self.keep(request, nth, reply)
             completion = reply.completion
         if lane.commit.power:
             await lane.commit.saved()
@@ -349,13 +355,26 @@ class User:
         self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
         self.lane.step_done(self)
 
-    def warn(self, fault: TransportFault, number: int) -> None:
+    def _in_flight(self, size: int) -> AbstractContextManager[None]:
+        if not self.run.is_billed:
+            return nullcontext()
+        return self.run.store.in_flight(size, 2 if self.lane.caller.limits.hedge else 1)
+
+    def warn(self, fault: TransportFault, number: int, size: int = 0) -> None:
+        """Log what became of a try of a request of so many bytes."""
         run = self.run
+        billed: JSON = {}
+        if run.is_billed and size and may_be_billed(fault):
+            billed = {"sent": size, **run.store.rate.data}
+        if fault is ABANDONED:
+            if billed:
+                run.store.event("unanswered", **self.about, **billed, try_number=number)
+            return None
         if fault.kind == HEDGED:
             tuning = run.manifest.tuning
             tuning["hedged"] = tuning.get("hedged", 0) + 1
             return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
-        run.store.event("retry", **self.about, kind=fault.kind, detail=fault.detail, try_number=number)
+        run.store.event("retry", **self.about, kind=fault.kind, detail=fault.detail, try_number=number, **billed)
         self.lane.progress.try_failed(fault.kind, fault.detail)
 
 

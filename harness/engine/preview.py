@@ -115,6 +115,7 @@ def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool) -> Iter
         f"({BYTES_PER_TOKEN} bytes a token)"
     )
     if price is not None:
+        price = price.in_batch if plan.tuning.batch else price
         yield f"  cost: about {rounded(price.of(into, out))} {price.currency}, {price.described}"
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"

@@ -20,14 +20,14 @@ from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
-from harness.cost import Cost, Price, cost_of
+from harness.cost import Bill, Cost, Price, Rate
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
 from harness.engine.play import check_measure
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, RunUsage, SubsetProgress
+from harness.model import JSON, SubsetProgress
 from harness.store import fetched
 from harness.store.batches import outstanding
 from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, differences, load
@@ -37,7 +37,7 @@ from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "price", "primary", "data_set", "reused"}
+NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
@@ -114,7 +114,17 @@ class Run:
     @property
     def cost(self) -> Cost | None:
         """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
-        return counted_cost(self.manifest, self.store.usage)
+        return counted_cost(self.manifest, self.store.bill)
+
+    @cached_property
+    def is_billed(self) -> bool:
+        """Return whether requests may cost something."""
+        return self.manifest.provenance["endpoint"] != defaults.EMBEDDED
+
+    @property
+    def price(self) -> Price | None:
+        """Return the price of the requests of now, None if it is not known."""
+        return self.store.rate.among(self.manifest.prices)
 
     def sampling_at(self, position: int) -> Sampling:
         """Return the parameters of the requests of a user's repeat."""
@@ -228,6 +238,8 @@ def open_run(
     if not selected.any():
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
+    before = manifest.price
+    store.rate = Rate(manifest.take_price(plan.price), plan.tuning.batch)
     if reusable is not None:
         manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *reusable.quirks})
     if old is None:
@@ -239,7 +251,7 @@ def open_run(
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
         or store.outside() > 0
     )
-    for words in _state(run, old, plan.price, index.users(done & ~selected)):
+    for words in _state(run, old, before, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
         if (left := outstanding(files)) and not plan.tuning.batch and BATCHES not in plan.allowed:
@@ -254,16 +266,17 @@ def open_run(
     return run
 
 
-def counted_cost(manifest: Manifest, usage: RunUsage) -> Cost | None:
+def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
     """Return what a run's saved replies cost, None for a baseline.
 
     Without any, as in a folder that came without its responses, it is what the manifest has.
     """
     if manifest.provenance["endpoint"] == defaults.EMBEDDED:
         return None
-    if usage.requests or manifest.cost is None:
-        return cost_of(usage, manifest.price)
-    return msgspec.convert(manifest.cost, Cost).at(manifest.price)
+    if bill.total.requests or manifest.cost is None:
+        return bill.cost(manifest.prices, sampling_again(manifest).most_completion)
+    counted = msgspec.convert(manifest.cost, Cost)
+    return counted if counted.shares else counted.at(manifest.price)
 
 
 def is_bare(files: RunFiles) -> bool:
@@ -300,7 +313,9 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
         made.cost = old.cost
-        made.provenance["price"] = old.provenance.get("price") or provenance.get("price")
+        made.provenance["price"] = old.provenance.get("price")
+        if later := old.provenance.get("later_prices"):
+            made.provenance["later_prices"] = later
         made.provenance["primary"] = old.provenance.get("primary")
     if source := _data_set(plan, made, old):
         made.provenance["data_set"] = source
@@ -321,19 +336,20 @@ def _short(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
 
-def _state(run: Run, old: Manifest | None, price: Price | None, extra: int) -> Iterator[str]:
+def _state(run: Run, old: Manifest | None, before: Price | None, extra: int) -> Iterator[str]:
     """Yield what a user should know about the files as they were found; `extra` users are outside the share, and
-    `price` is today's."""
+    `before` is the price of earlier replies."""
     if run.store.torn:
         yield f"{run.store.torn} torn lines were moved to *.torn; their users or replies will be requested again"
     if outside := run.store.outside():
         yield f"{outside} records are of users whose task has changed or gone; they are not counted"
     if extra:
         yield f"{extra} users of this run are outside the requested share; they stay in the run"
-    if price and (kept := run.manifest.price) and kept != price:
+    price = run.manifest.price
+    if before and price and before not in (price, price.in_batch):
         yield (
-            f"note: the price is now {price.described}; the run's cost stays at the price that the run began with "
-            "(`reeval --new-prices` takes the new one)"
+            f"note: the price is now {price.described}, and was {before.described}: each reply costs what was in force "
+            "when it was requested (`reeval --new-prices` takes the new price for all)"
         )
     if old is not None and len(run.remaining) and run.users_done:
         yield f"resuming: {run.users_done} of {run.users} users are done"

@@ -98,7 +98,7 @@ def launch(
         tracer = held.enter_context(_tracing(console)) if engine.otel else None
         indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console)
-        for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions]), strict=True):
+        for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions], held), strict=True):
             session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]

@@ -30,7 +30,7 @@ from opentelemetry.trace import Tracer as OtelTracer
 
 from harness import __version__
 from harness.config.address import Found
-from harness.endpoint.caller import HEDGED, Caller, Warn
+from harness.endpoint.caller import ABANDONED, HEDGED, Caller, Warn
 from harness.engine.lane import Player, User
 from harness.engine.play import Ended
 from harness.engine.run import Run
@@ -233,8 +233,9 @@ class UserTrace:
             return await caller.complete(body, rank, user, warn)
 
         def noted(fault: TransportFault, number: int) -> None:
-            event = HEDGED if fault.kind == HEDGED else "failed_try"
-            span.add_event(event, {"harness.try": number, **_error(fault)})
+            if fault is not ABANDONED:
+                event = HEDGED if fault.kind == HEDGED else "failed_try"
+                span.add_event(event, {"harness.try": number, **_error(fault)})
             warn(fault, number)
 
         try:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
+from harness.cost import Rate, plain
 from harness.errors import BadInput
+from harness.model import JSON
 from harness.store import log
 from harness.store.files import RunFiles
 
@@ -22,12 +26,24 @@ Place = tuple[str, int, str, int]
 """Whose request it is: the user's key, which of its repeats; the request's digest, and how often it was sent before."""
 
 
+class Reserved(NamedTuple):
+    """An amount that was taken of a budget in a `unit` on a `day`."""
+
+    amount: Decimal
+    unit: str
+    day: str
+
+
+BATCHED = Rate(batch=True)
+
+
 @dataclass(slots=True)
 class Submission:
     """A batch from the decision to submit it (`intend`) to its end. `label` is our own identifier of it.
 
     `file` and `batch` are the provider's ids, None until they are known; `doubtful` means that the provider may have
     accepted the next one already, and the answer is lost. `completed` requests are those that the provider counts.
+    `sent` is the bytes of the requests, `rate` their rate, and `reserved` what was taken of a budget for them.
     """
 
     label: str
@@ -38,6 +54,18 @@ class Submission:
     ended: str | None = None
     completed: int = 0
     doubtful: bool = False
+    sent: int = 0
+    rate: Rate = BATCHED
+    reserved: Reserved | None = None
+
+    def reserved_of(self, unit: str) -> Decimal:
+        """Return what was taken of a budget in this unit."""
+        return self.reserved.amount if self.reserved and self.reserved.unit == unit else Decimal(0)
+
+    @property
+    def unanswered(self) -> JSON:
+        """Return the members of a line on its requests, which may be billed."""
+        return {"requests": len(self.places), "sent": self.sent, **self.rate.data}
 
     @property
     def name(self) -> str:
@@ -56,6 +84,9 @@ class _Line(msgspec.Struct):
     batch: str | None = None
     status: str | None = None
     completed: int = 0
+    sent: int = 0
+    price: int = 0
+    reserved: Reserved | None = None
 
 
 def submissions(path: Path) -> list[Submission]:
@@ -76,7 +107,10 @@ def outstanding(files: RunFiles) -> list[Submission]:
 
 def _apply(line: _Line, found: dict[str, Submission]) -> None:
     if line.what == "intend":
-        found[line.label] = Submission(line.label, line.wave, line.requests, doubtful=True)
+        rate, label = Rate(line.price, True), line.label
+        found[label] = Submission(
+            label, line.wave, line.requests, None, None, None, 0, True, line.sent, rate, line.reserved
+        )
     elif (one := found.get(line.label)) is not None:
         one.file, one.batch = line.file or one.file, line.batch or one.batch
         one.completed = max(line.completed, one.completed)
@@ -95,10 +129,22 @@ class BatchJournal:
         self._log = opened
         self._clock = clock
 
-    def intend(self, label: str, places: Sequence[Place], sha256: str) -> Submission:
-        """Note that an input file with this SHA-256 is about to be uploaded, as a part of wave `waves`."""
-        made = Submission(label, self.waves, places)
-        self._append(made, "intend", wave=made.wave, sha256=sha256, requests=places)
+    def intend(
+        self,
+        label: str,
+        places: Sequence[Place],
+        sha256: str,
+        sent: int = 0,
+        rate: Rate = BATCHED,
+        reserved: Reserved | None = None,
+    ) -> Submission:
+        """Note that an input file with this SHA-256 is about to be uploaded, as a part of wave `waves`; `sent` is the
+        bytes of its requests, `reserved` what was taken of a budget for them."""
+        made = Submission(label, self.waves, places, sent=sent, rate=rate, reserved=reserved)
+        more: JSON = {"sent": sent, **({"price": rate.price} if rate.price else {})}
+        if reserved is not None:
+            more["reserved"] = [plain(reserved.amount), reserved.unit, reserved.day]
+        self._append(made, "intend", wave=made.wave, sha256=sha256, requests=places, **more)
         self.outstanding.append(made)
         return made
 

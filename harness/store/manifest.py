@@ -59,7 +59,10 @@ class Identity(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
-    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name."""
+    """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name.
+
+    `price` is the first that was in force, `later_prices` those that followed: a reply's line has the place of its own.
+    """
 
     endpoint: Required[Text]
     key_from: Required[str | None]
@@ -71,6 +74,7 @@ class Provenance(TypedDict, total=False):
     ca_file: str | None
     price: JSON | None
     primary: str | None
+    later_prices: list[JSON]
     benchmark: Any
     data_set: Any
     source: str | None
@@ -184,9 +188,35 @@ class Manifest(msgspec.Struct, kw_only=True):
     format: int = FORMAT
 
     @property
+    def prices(self) -> list[Price | None]:
+        """Return the prices that were in force, by their places in `harness.cost.Rate`: one at least, None if the first
+        is not known."""
+        recorded = [self.provenance.get("price"), *self.provenance.get("later_prices", ())]
+        return msgspec.convert(recorded, list[Price | None])
+
+    @property
     def price(self) -> Price | None:
-        """Return the price at which the run's cost is counted: that of its first session which had one."""
-        return msgspec.convert(self.provenance.get("price"), Price | None)
+        """Return the last price that was in force, None if none is known."""
+        return self.prices[-1]
+
+    def take_price(self, price: Price | None) -> int:
+        """Note that a price is in force now, None for the last one; return its place. Raise `BadInput` for one in
+        another currency."""
+        known = self.prices
+        if price is None or price == known[-1]:
+            return len(known) - 1
+        if known[-1] is None:
+            self.provenance["price"] = msgspec.to_builtins(price)
+            return 0
+        if price.currency != known[-1].currency:
+            raise BadInput(
+                f"{self.identity['model']} is priced in {price.currency} now, and this run's replies are in "
+                f"{known[-1].currency}: a run has one currency; correct the providers file, or give all its replies "
+                "the new price with `reeval --new-prices`"
+            )
+        later = [*self.provenance.get("later_prices", ()), msgspec.to_builtins(price)]
+        self.provenance["later_prices"] = later
+        return len(later)
 
     @property
     def repeats(self) -> int:
@@ -254,6 +284,8 @@ def _wrong(data: JSON) -> str | None:
         msgspec.convert(made.times.get("schedule"), _Schedule | None)
         section = "provenance.price"
         msgspec.convert(made.provenance.get("price"), Price | None)
+        section = "provenance.later_prices"
+        msgspec.convert(made.provenance.get("later_prices", ()), list[Price])
         section = "cost"
         msgspec.convert(made.cost, Cost | None)
     except msgspec.ValidationError as error:
@@ -266,6 +298,8 @@ def _wrong(data: JSON) -> str | None:
         return f"{name}: " + (
             f"expected one of {', '.join(CHOICES[name])}" if name in CHOICES else words.replace("E", "e", 1)
         )
+    if len({price.currency for price in made.prices if price}) > 1:
+        return "provenance.later_prices: expected prices in the currency of the first"
     number, parts = part_of(made.selection)
     if number > parts:
         return f"selection.part: expected a part among {parts}, got {number}"

@@ -8,20 +8,22 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
+from harness.cost import Bill, Rate
 from harness.errors import MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
-from harness.store.batches import BatchJournal
+from harness.store.batches import BatchJournal, outstanding
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
@@ -30,13 +32,18 @@ from harness.store.tasks import TaskIndex
 
 __all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "shown"]
 
+IN_FLIGHT = "in_flight"
+UNANSWERED = frozenset({"retry", "unanswered"})
+"""Lines of the log: those that have a member `sent` may have been billed."""
+
 RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 
 
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
-    `usage` is that of every saved reply to this run's own requests, of earlier sessions too.
+    `bill` has every saved reply to this run's own requests, of earlier sessions too, and the requests without a reply
+    that may have been billed. `rate` is that of the requests of now.
     """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
@@ -54,7 +61,11 @@ class RunStore:
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
-        self.usage = RunUsage()
+        self.bill = Bill()
+        self.rate = Rate()
+        self._lacks_usage = False
+        self._session = uuid4().hex[:12]
+        self._out, self._marked = (0, 0), (0, 0)
         self.reused: Counter[str] = Counter()
         """How many of the saved replies are another run's, by its name."""
 
@@ -196,13 +207,15 @@ class RunStore:
         }
         if reply.first_token is not None:
             line["first_token"] = round(reply.first_token, 4)
-        if reply.completion.lacks_usage:
-            line["sent"] = reply.sent
+        if reply.completion.lacks_usage or self._lacks_usage:
+            line["sent"] = reply.sent  # of all from the first without usage on: they show the ratio for prompts
         if reply.reused is not None:
             line["reused"] = reply.reused
             self.reused[reply.reused] += 1
         else:
-            self.usage.add(reply.completion, reply.sent)
+            line |= self.rate.data
+            self.bill.at(self.rate).add(reply.completion, line.get("sent", 0))
+            self._lacks_usage |= reply.completion.lacks_usage
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -233,7 +246,43 @@ class RunStore:
         )
 
     def event(self, what: str, **details: Any) -> None:
-        self._events.append({"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT})
+        line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
+        self._events.append(line)
+        if what in UNANSWERED:
+            count_unanswered(self.bill, line)
+
+    @contextmanager
+    def in_flight(self, size: int, times: int = 1) -> Iterator[None]:
+        """Have a request of so many bytes in flight, up to so many `times` at once.
+
+        Guarantee: wherever this process dies, the log has at least the requests that were in flight, by their number
+        and bytes (`in_flight`). A line is written only where they are more than the last one says, which is twice what
+        there was; `landed` writes that there are none left.
+        """
+        requests, sent = self._out
+        self._out = requests, sent = requests + times, sent + times * size
+        if requests > self._marked[0] or sent > self._marked[1]:
+            self._mark(max(2 * requests, self._marked[0]), max(2 * sent, self._marked[1]))
+        try:
+            yield
+        except MachineError:  # what could not be saved stays in the log as in flight
+            raise
+        except BaseException:
+            self._land(size, times)
+            raise
+        self._land(size, times)
+
+    def _land(self, size: int, times: int) -> None:
+        self._out = self._out[0] - times, self._out[1] - times * size
+
+    def landed(self) -> None:
+        """Note that no request is in flight any more, if that is so."""
+        if self._marked != self._out == (0, 0):
+            self._mark(0, 0)
+
+    def _mark(self, requests: int, sent: int) -> None:
+        self.event(IN_FLIGHT, session=self._session, requests=requests, sent=sent, **self.rate.data)
+        self._marked = requests, sent
 
     def slowest_write(self) -> float:
         """Return the seconds that the slowest append took since the last call."""
@@ -312,18 +361,33 @@ class RunStore:
 
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
         """Return the offsets and sizes of the saved responses of tasks that are not done; count those of all."""
-        self.usage = RunUsage()
+        self.bill = Bill()
         places: dict[int, list[tuple[int, int]]] = {}
         self.reused.clear()
         for line, data in log.objects(self.files.responses):
             self.beat()
-            count_line(self.usage, data)
+            count_reply(self.bill, data)
             if "reused" in data:
                 self.reused[str(data["reused"])] += 1
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
+        self._lacks_usage = self.usage.requests_without_usage > 0
+        for words in unanswered(self.files):
+            count_unanswered(self.bill, words)
         return places
+
+    @property
+    def usage(self) -> RunUsage:
+        """Return what all requests have used."""
+        return self.bill.total
+
+    def whole_bill(self) -> Bill:
+        """Return `bill` with the requests of batches that the provider may have."""
+        bill = self.bill.copy()
+        for line in in_batches(self.files):
+            count_unanswered(bill, line)
+        return bill
 
 
 def numbered(repeat: int) -> JSON:
@@ -361,5 +425,48 @@ def count_line(usage: RunUsage, line: JSON) -> None:
     """Add the reply in a response's line, if it is one as the harness writes it, and not another run's (`--reuse`),
     which was paid for there."""
     if "reused" not in line and (completion := completion_of(line)):
-        sent = line.get("sent")
-        usage.add(completion, sent if type(sent) is int and 0 <= sent < LARGEST_COUNT else 0)
+        usage.add(completion, _count(line.get("sent")))
+
+
+def count_reply(bill: Bill, line: JSON) -> None:
+    """Add the reply in a response's line at its rate."""
+    count_line(bill.at(Rate.of(line)), line)
+
+
+def count_unanswered(bill: Bill, line: JSON) -> None:
+    """Add the requests of a line that `unanswered` yields."""
+    if line.get("sent") is not None:
+        usage = bill.at(Rate.of(line))
+        usage.lost += _count(line.get("requests", 1))
+        usage.lost_bytes += _count(line["sent"])
+
+
+def unanswered(files: RunFiles) -> Iterator[JSON]:
+    """Yield lines on requests without a reply that may have been billed, with their number (`requests`, 1 without) and
+    bytes (`sent`): tries that failed or were cancelled, and what was in flight where a process died."""
+    flights: dict[str, JSON] = {}
+    for _, data in log.objects(files.events):
+        if data.get("what") == IN_FLIGHT:
+            flights[str(data.get("session"))] = data
+        elif data.get("what") in UNANSWERED:
+            yield data
+    yield from flights.values()
+
+
+def bill_of(files: RunFiles) -> Bill:
+    """Return what the saved replies of a run are billed for, and the requests without a reply that may have been."""
+    bill = Bill()
+    for _, data in log.objects(files.responses):
+        count_reply(bill, data)
+    for line in (*unanswered(files), *in_batches(files)):
+        count_unanswered(bill, line)
+    return bill
+
+
+def in_batches(files: RunFiles) -> Iterator[JSON]:
+    """Yield lines, as `unanswered` does, on the requests of batches that the provider may have."""
+    return (one.unanswered for one in outstanding(files))
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value < LARGEST_COUNT else 0

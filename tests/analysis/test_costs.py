@@ -101,7 +101,7 @@ def responses(results: Path, model: str) -> list[JSON]:
 
 
 def by_hand(results: Path, model: str, prompt_price: str | None = None) -> Fraction:
-    """The cost from a run's responses: fractions of whole tokens, unreported ones by the ratio of the others."""
+    """The cost from a run's responses: fractions of whole tokens, unreported ones by the ratios of the others."""
     _, *prices = PRICES[model]
     each, cached_each, answer_each = map(Fraction, [prompt_price or prices[0], *prices[1:]])
     lines = responses(results, model)
@@ -111,13 +111,14 @@ def by_hand(results: Path, model: str, prompt_price: str | None = None) -> Fract
     for one in reported:
         cached = one.get("cached_tokens", 0)
         total += (one["prompt_tokens"] - cached) * each + cached * cached_each + one["completion_tokens"] * answer_each
-    tokens = sum(one["completion_tokens"] for one in reported) or 1
-    size = sum(len(one["text"].encode()) for one in reported) or 3
-    for price, unknown in (
-        (each, sum(line["sent"] for line in rest)),
-        (answer_each, sum(len(line["completion"]["text"].encode()) for line in rest)),
+    measured = [line for line in lines if "sent" in line and line["completion"]["prompt_tokens"] is not None]
+    prompts = sum(line["completion"]["prompt_tokens"] for line in measured), sum(line["sent"] for line in measured)
+    texts = sum(one["completion_tokens"] for one in reported), sum(len(one["text"].encode()) for one in reported)
+    for price, unknown, (tokens, size) in (
+        (each, sum(line["sent"] for line in rest), prompts),
+        (answer_each, sum(len(line["completion"]["text"].encode()) for line in rest), texts),
     ):
-        total += -(-unknown * tokens // size) * price
+        total += -(-unknown * (tokens or 1) // (size or 3)) * price
     return total / 1_000_000
 
 
@@ -163,12 +164,17 @@ def test_cached_and_reasoning_tokens_are_counted_apart(results: Path) -> None:
 
 
 def test_replies_without_usage_are_estimated_and_marked(results: Path) -> None:
-    """By the run's ratio, or where it has none a token for three bytes."""
+    """By the run's ratios, or without any a token for three bytes; bytes are kept from the first such reply on."""
     silent, half = (report(results, model)["cost"] for model in ("silent", "half"))
     assert silent["requests_without_usage"] == silent["requests"] == len(responses(results, "silent"))
     assert silent["estimated_prompt_tokens"] == -(-sum(line["sent"] for line in responses(results, "silent")) // 3)
     assert 0 < half["requests_without_usage"] < half["requests"]
-    assert all(("sent" in line) == (line["completion"]["prompt_tokens"] is None) for line in responses(results, "half"))
+    lines = responses(results, "half")
+    first = next(place for place, line in enumerate(lines) if line["completion"]["prompt_tokens"] is None)
+    assert ["sent" in line for line in lines] == [place >= first for place in range(len(lines))]
+    assert not any("sent" in line for line in responses(results, "usd"))
+    for cost in (silent, half):
+        assert Fraction(cost["low"]) < Fraction(cost["amount"]) < Fraction(cost["high"])
     assert "about" in (results / "half" / "eval_report_weibo.txt").read_text(encoding="utf-8")
 
 
@@ -252,7 +258,7 @@ def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path)
 
 
 def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
-    """Also where tokens are estimated, since the ratio is that of all replies."""
+    """Also where tokens are estimated: by the lines of all parts."""
     with serving(script) as server:
         words = ("--model", "p:half", "--limit", "9", "--providers", str(providers(tmp_path, server.url)))
         for part in ("1/2", "2/2"):
@@ -261,8 +267,11 @@ def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:
     tasks = ("--tasks-dir", str(SAMPLE_FOLDER), "--results-dir", str(tmp_path / "parts"))
     assert main(["merge", "half", "--no-html", *tasks]) == 0
     merged, whole = (report(tmp_path / name, "half")["cost"] for name in ("parts", "whole"))
-    assert merged == whole == manifest(tmp_path / "parts", "half")["cost"]
-    assert Fraction(whole["amount"]) == by_hand(tmp_path / "whole", "half") == by_hand(tmp_path / "parts", "half")
+    assert merged == manifest(tmp_path / "parts", "half")["cost"]
+    for name in ("requests", "prompt_tokens", "completion_tokens", "requests_without_usage", "low"):
+        assert merged[name] == whole[name]
+    for results, cost in (("parts", merged), ("whole", whole)):
+        assert Fraction(cost["amount"]) == by_hand(tmp_path / results, "half")
 
 
 @pytest.mark.parametrize(
@@ -315,15 +324,20 @@ def test_reeval_keeps_the_price_of_the_runs_time_unless_new_ones_are_requested(
     assert cost == manifest(tmp_path / "results", "usd")["cost"]
 
 
-def test_run_goes_on_at_the_price_that_it_began_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And says so, with the price of today."""
+def test_each_reply_costs_what_was_in_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed price is for new replies, and is said, by `run` and by `resume`."""
     with serving(script) as server:
         words = ("--model", "p:usd", "--concurrency", "1")
         assert run(tmp_path, *words, "--limit", "1", "--providers", str(providers(tmp_path, server.url))) == 0
+        before = by_hand(tmp_path, "usd")
+        first = len(responses(tmp_path, "usd"))
         later = providers(tmp_path, server.url, usd="0.5")
         assert run(tmp_path, *words, "--limit", "2", "--providers", str(later)) == 0
     assert "0.5 USD" in capsys.readouterr().out
-    assert Fraction(report(tmp_path, "usd")["cost"]["amount"]) == by_hand(tmp_path, "usd")
+    lines = responses(tmp_path, "usd")
+    assert ["price" in line for line in lines] == [place >= first for place in range(len(lines))]
+    (tmp_path / "usd" / "responses_weibo.jsonl").write_bytes(b"\n".join(map(orjson.dumps, lines[first:])))
+    assert Fraction(report(tmp_path, "usd")["cost"]["amount"]) == before + by_hand(tmp_path, "usd", "0.5")
 
 
 def test_folder_without_its_responses_keeps_the_cost_that_was_counted(results: Path, tmp_path: Path) -> None:

@@ -130,10 +130,3 @@ def test_part_has_its_share(tmp_path: Path) -> None:
         assert run(tmp_path, *words) == 5
     [folder] = (tmp_path / "r").glob("a.part*")
     assert 0 < spent(tmp_path, folder.name, "a") <= Decimal("0.0025")
-
-
-def test_batches_take_no_budget(tmp_path: Path) -> None:
-    """A wave is submitted as a whole."""
-    with serving(script) as server:
-        assert run(tmp_path, "--model", "p:a", "--batch", "--budget", "5usd", *providers(tmp_path, server)) == 2
-        assert not server.bodies

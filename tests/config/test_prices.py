@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -123,20 +124,11 @@ def test_amounts_are_exact(
 
 
 def test_price_in_a_batch_is_the_factor_of_every_price() -> None:
-    """Without one the provider has no batches."""
+    """Without one a batch costs what single requests do."""
     price = Price(currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"), cached=Decimal("0.03"))
     half = msgspec.structs.replace(price, batch=Decimal("0.5")).in_batch
-    assert price.in_batch is None and half is not None
+    assert price.in_batch is price
     assert (half.prompt, half.cached, half.completion) == (Decimal("0.15"), Decimal("0.015"), Decimal("0.55"))
-
-
-def test_run_by_batches_has_their_price_where_it_is_known() -> None:
-    """Else the usual one, which it does not exceed."""
-    price = Price(currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"))
-    halved = msgspec.structs.replace(price, batch=Decimal("0.5"))
-    assert prices.in_force(halved, True) == halved.in_batch
-    assert prices.in_force(halved, False) == halved
-    assert prices.in_force(price, True) == price and prices.in_force(None, True) is None
 
 
 def test_currencies_are_added_apart() -> None:
@@ -171,12 +163,13 @@ def counts(*completions: Completion) -> RunUsage:
 
 
 def test_unreported_tokens_are_estimated_by_the_ratio_seen() -> None:
-    """12 tokens took 24 bytes: 150 for a prompt of 300, and 3 for 6 bytes; thoughts that are not shown count not."""
+    """1001 tokens were for 600 bytes of prompts, and 15 for 24 bytes of completions, thoughts with them: each side has
+    its own ratio."""
     reported = Completion("字" * 4, prompt_tokens=1000, completion_tokens=9, reasoning_tokens=3)
     shown_thoughts = Completion("字" * 2, "stop", 1, 6, reasoning="字" * 2, reasoning_tokens=2)
     cost = cost_of(counts(reported, shown_thoughts, Completion("字" * 2)), None)
     assert (cost.requests, cost.requests_without_usage) == (3, 1)
-    assert (cost.estimated_prompt_tokens, cost.estimated_completion_tokens) == (150, 3)
+    assert (cost.estimated_prompt_tokens, cost.estimated_completion_tokens) == (501, 4)
 
 
 def test_estimate_of_a_lying_endpoint_still_fits_a_file() -> None:
@@ -194,3 +187,66 @@ def test_nothing_is_estimated_for_what_no_model_saw() -> None:
     cost = cost_of(counts(refused, half), None)
     assert (cost.requests_without_usage, cost.prompt_tokens) == (1, 5)
     assert (cost.estimated_prompt_tokens, cost.estimated_completion_tokens) == (0, 1)
+
+
+# Names with a date, and the table of litellm
+
+
+def test_dated_name_has_the_price_of_its_model(tmp_path: Path) -> None:
+    """Where it has none of its own; another ending is another model."""
+    openai, table = at("https://api.openai.com/v1", "openai"), prices.shipped()["openai"]
+    for model in ("gpt-4o-2024-08-06", "gpt-4o-20240806"):
+        assert prices.price_of(openai, model, providers.shipped()) == table["gpt-4o"]
+    for model in ("gpt-4o-2024-13-06", "gpt-4o-0806", "gpt-4o-audio", "gpt-4o-2024-08-06-x"):
+        assert prices.price_of(openai, model, providers.shipped()) is None
+    book = read(
+        tmp_path,
+        f'[providers.mine]\nbase_url = "http://h:1/v1"\n[providers.mine.prices]\nm = {OWN}\n'
+        f'"m-2026-01-02" = {OWN.replace("1,", "7,")}\n',
+    )
+    found = [prices.price_of(at("http://h:1/v1"), f"m{end}", book) for end in ("-2026-01-02", "-2026-01-03")]
+    assert [price and price.prompt for price in found] == [7, 1]
+
+
+@pytest.fixture
+def litellm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed litellm, which cannot be imported."""
+    package, about = tmp_path / "litellm", tmp_path / "litellm-9.8.7.dist-info"
+    for folder in (package, about):
+        folder.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: litellm\nVersion: 9.8.7\n")
+    chat = '"input_cost_per_token": 3e-06, "output_cost_per_token": 1.2e-05, "litellm_provider": "openai"'
+    batches = '"input_cost_per_token_batches": 1.5e-06, "output_cost_per_token_batches": 6e-06'
+    deepseek = chat.replace('"openai"', '"deepseek"').replace("3e-06", "2.8e-07")
+    (package / prices.LITELLM_FILE).write_text(
+        f'{{"new-model": {{{chat}, {batches}, "cache_read_input_token_cost": 7.5e-07}}, '
+        f'"gpt-4o-2024-05-13": {{{chat}}}, "deepseek/new-chat": {{{deepseek}}}, '
+        '"embedding": {"input_cost_per_token": 1e-07, "litellm_provider": "openai"}}'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    prices._litellm.cache_clear()
+    yield package
+    prices._litellm.cache_clear()
+
+
+def test_table_of_litellm_is_the_last_source(litellm: Path) -> None:
+    """At a provider's own address, without an import; its source and version are recorded."""
+    book = providers.shipped()
+    openai, deepseek = at("https://api.openai.com/v1", "openai"), at("https://api.deepseek.com/v1")
+    price = prices.price_of(openai, "new-model-2026-02-03", book)
+    assert price and (price.prompt, price.completion, price.cached) == (3, 12, Decimal("0.75"))
+    assert price.batch == Decimal("0.5") and price.currency == "USD" and "litellm 9.8.7" in price.source
+    exact = prices.price_of(openai, "gpt-4o-2024-05-13", book)
+    assert exact and exact.prompt == 3  # of the whole name, before that of gpt-4o
+    assert prices.price_of(openai, "gpt-4o", book) == prices.shipped()["openai"]["gpt-4o"]
+    new = prices.price_of(deepseek, "new-chat", book)
+    assert new and new.prompt == Decimal("0.28")
+    for found, model in ((openai, "new-chat"), (openai, "embedding"), (at("https://relay.example/v1"), "new-model")):
+        assert prices.price_of(found, model, book) is None
+
+
+def test_broken_table_of_litellm_is_named(litellm: Path) -> None:
+    (litellm / prices.LITELLM_FILE).write_text("{")
+    with pytest.raises(BadInput, match=prices.LITELLM_FILE):
+        prices.price_of(at("https://api.openai.com/v1", "openai"), "new-model", providers.shipped())

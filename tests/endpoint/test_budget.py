@@ -18,7 +18,7 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
 from harness.errors import BudgetReached, GaveUp, Rejected, TransportFault
-from harness.model import Completion, RunUsage
+from harness.model import Completion
 from tests.support import virtual
 
 PRICE = Price(currency="USD", prompt=Decimal(2), completion=Decimal(8), cached=Decimal(1))
@@ -38,9 +38,9 @@ def received(prompt: int | None, completion: int | None, cached: int | None = No
     return Received(made, "http://here/v1")
 
 
-def meter(cap: str = "5usd", most: int | None = None, usage: RunUsage | None = None) -> Meter:
+def meter(cap: str = "5usd", most: int | None = None) -> Meter:
     made = Cap.parse(cap)
-    return Meter(Budget(made), None if made.unit == "tokens" else PRICE, most, usage or RunUsage())
+    return Meter(Budget(made), None if made.unit == "tokens" else PRICE, most)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,8 @@ def meter(cap: str = "5usd", most: int | None = None, usage: RunUsage | None = N
         ("3Gtok", Cap(Decimal(3_000_000_000), "tokens")),
         ("700 tokens", Cap(Decimal(700), "tokens")),
         ("5 USD each", Cap(Decimal(5), "USD", True)),
+        ("20usd/day", Cap(Decimal(20), "USD", daily=True)),
+        ("2Mtok / day each", Cap(Decimal(2_000_000), "tokens", True, True)),
     ],
 )
 def test_budget_is_read_in_its_units_and_again_from_its_own_words(text: str, cap: Cap) -> None:
@@ -90,21 +92,26 @@ def test_single_long_reply_of_many_is_no_measure_of_the_rest() -> None:
     assert made.estimate(1000) == PRICE.of(300, 100)
 
 
-def test_usage_settles_with_its_discount_and_counts_on_from_earlier_sessions() -> None:
+def test_usage_settles_with_its_discount() -> None:
     """Cached tokens cost what the price says, as in the cost of the run."""
-    earlier = RunUsage()
-    earlier.add(Completion("", prompt_tokens=1000, completion_tokens=10), 3000)
-    made = meter(usage=earlier)
-    assert made.spent == PRICE.of(1000, 10)
-    made.settle(Reservation(made, Decimal(1), 3000), received(1000, 10, cached=800), None)
-    assert made.spent == PRICE.of(2000, 20, 800)
+    made = meter()
+    made.settle(Reservation(made, Decimal(0), 3000), received(1000, 10, cached=800), None)
+    assert made.spent == made.budget.spent == PRICE.of(1000, 10, 800)
+
+
+def test_reply_without_usage_costs_the_most_that_it_may() -> None:
+    """A token a byte for what is not reported, and for hidden thoughts what requests allow, or a long completion."""
+    for most, out in ((None, SAFE_START + len("好".encode())), (300, 300)):
+        made = meter(most=most)
+        made.settle(Reservation(made, Decimal(0), 1000), received(None, None), None)
+        assert made.spent == PRICE.of(1000, out)
 
 
 @pytest.mark.parametrize("kind", sorted(FAULTS))
 def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> None:
     """4xx and what never reached the endpoint cost nothing; any other failure may have been billed."""
     made, fault = meter(), FAULTS[kind]
-    assert made.budget.take(Decimal("0.5"))
+    assert made.budget.take(Decimal("0.5")) == ""
     Reservation(made, Decimal("0.5"), 10).settle(None, fault if isinstance(fault, TransportFault) else None)
     assert made.spent == (Decimal("0.5") if kind in BILLED else 0)
     assert made.budget.reserved == 0
@@ -133,7 +140,7 @@ def test_request_that_never_fits_ends_its_run_alone() -> None:
 
     async def scene() -> None:
         large = meter("1000tok", most=900)
-        small = Meter(large.budget, None, 10, RunUsage())
+        small = Meter(large.budget, None, 10)
         with pytest.raises(BudgetReached) as stopped:
             await large.room(200)
         assert stopped.value.exit_code == 5
@@ -157,7 +164,7 @@ class Ledger(Meter):
     billed: Decimal = Decimal(0)
 
     def __init__(self, budget: Budget, price: Price | None, most: int | None, takes: dict[int, Decimal]) -> None:
-        super().__init__(budget, price, most, RunUsage())
+        super().__init__(budget, price, most)
         self.takes, self.answered, self.lost_excess, self.billed = takes, [], [], Decimal(0)
 
     def settle(self, reservation: Reservation, got: Received | None, fault: TransportFault | None) -> None:

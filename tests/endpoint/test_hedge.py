@@ -92,7 +92,7 @@ def test_second_try_wins_where_the_first_hangs() -> None:
         assert world.cancelled == [virtual.now()]
 
     world = played(seconds(500.0, USUAL), then)
-    assert world.warned == [(HEDGED, 1)]
+    assert world.warned == [(HEDGED, 1), ("abandoned", 1)]
     assert (world.caller.traffic.hedged, world.caller.traffic.requests) == (1, ENOUGH + 2)
 
 

@@ -511,7 +511,7 @@ async def test_disk_that_is_full_at_any_write_ends_the_run_with_everything_saved
         assert not before & again.answered
         results.add(run.files.results.read_bytes())
         write += 1
-    assert write - 1 == 4 + 2 + 1 + 1  # responses, records, a failure and a retry
+    assert write - 1 == 4 + 2 + 1 + 1 + 3  # responses, records, a failure, a retry, and what is in flight
     assert len(results) == 1
 
 

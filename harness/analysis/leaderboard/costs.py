@@ -15,11 +15,12 @@ from harness.model import JSON, Money
 from harness.report.grid import Grid, Number
 
 COLUMNS = ("cost", "cost a user", "tokens a user: prompt", "completion", "cached", "reasoning")
-COUNTED = (
-    "Cost: of all saved replies, of users that are not scored too. Tries that failed, and replies that were not saved, "
-    "may have been billed in addition."
+COUNTED = "Cost: of all saved replies, of users that are not scored too, each at the price of its time."
+ESTIMATED = "About: where the endpoint reported no usage, tokens are estimated from bytes by the run's own ratios."
+BOUNDED = (
+    "Bounds: at least what the endpoint reported; at most also tries without a reply that may have been billed, and "
+    "what it did not report as the most that it may be."
 )
-ESTIMATED = "About: where the endpoint reported no usage, tokens are estimated from bytes by the run's own ratio."
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,9 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     yield COUNTED
     if any(report.cost and report.cost.requests_without_usage for report in reports):
         yield ESTIMATED
-    priced = [(report.model, report.cost.price) for report in reports if report.cost and report.cost.price]
+    if any(report.cost and report.cost.money and report.cost.money.high is not None for report in reports):
+        yield BOUNDED
+    priced = [(report.model, price) for report in reports if report.cost for price in report.cost.prices]
     yield from dict.fromkeys(f"Price of {model}: {price.described}." for model, price in priced)
     if unknown := dict.fromkeys(report.run for report in reports if report.cost and not report.cost.price):
         yield f"Tokens only, since no price is known: {bounded(unknown)}."

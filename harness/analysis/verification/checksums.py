@@ -17,11 +17,12 @@ import numpy as np
 from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content, open_regular
+from harness.cost import Bill
 from harness.errors import reading
-from harness.model import JSON, Completion, RunUsage
+from harness.model import JSON, Completion
 from harness.store.log import Line, line_at, lines, sound, unseal
 from harness.store.manifest import COMPLETE
-from harness.store.run import count_line
+from harness.store.run import count_reply
 from harness.store.tasks import key_hash
 
 Beat = Callable[[], None]
@@ -48,14 +49,14 @@ def _object(line: Line) -> JSON | None:
 class Replies:
     """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory.
 
-    `usage` is that of all, once `findings` has read them.
+    `bill` has all, once `findings` has read them.
     """
 
     def __init__(self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]) -> None:
         self._path = path
         self._find = find
         self._beat = beat
-        self.usage = RunUsage()
+        self.bill = Bill()
         self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def findings(self) -> Iterator[str]:
@@ -65,7 +66,7 @@ class Replies:
             if data is None:
                 yield f"{at}: {TORN}"
                 continue
-            count_line(self.usage, data)
+            count_reply(self.bill, data)
             position = self._find(data)
             numbers.append(number)
             positions.append(-1 if position is None else position)

@@ -29,6 +29,7 @@ from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
 from harness.benchmarks.overview import blocks
 from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
+from harness.cost import Cost
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
@@ -37,7 +38,7 @@ from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
-from harness.store.run import RECORD_FORMAT, RunStore
+from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered, in_batches, unanswered
 from harness.store.tasks import TaskIndex
 
 EXPECTED = "what the results give (regenerate it with `reeval`)"
@@ -178,9 +179,11 @@ class Check:
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
-        manifest, usage = self._manifest, self._replies.usage
-        if manifest.cost and manifest.cost != msgspec.to_builtins(counted_cost(manifest, usage)):
-            yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's price"
+        manifest, bill = self._manifest, self._replies.bill
+        for line in (*unanswered(self._files), *in_batches(self._files)):
+            count_unanswered(bill, line)
+        if manifest.cost and msgspec.convert(manifest.cost, Cost) != counted_cost(manifest, bill):
+            yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's prices"
 
     def _failed_users(self) -> int:
         return self._index.users(self._failed & self.expected & ~self.done)

@@ -7,6 +7,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -435,7 +436,9 @@ def test_budget_holds_over_all_workers_and_loses_nothing(run: Run) -> None:
     async def scene(cap: str) -> tuple[HarnessError | None, Budget]:
         budget = Budget(Cap.parse(cap))
         with run.open() as job:
-            meter = Meter(budget, None, 10, job.store.usage)
+            usage = job.store.usage
+        budget.entries.add("run", Decimal(usage.prompt_tokens + usage.completion_tokens))
+        meter = Meter(budget, None, 10)
         async with crew_of(run, endpoint) as (crew, _):
             return await run.play(endpoint, crew=crew, meter=meter, sleep=anyio.sleep), budget
 

@@ -1,0 +1,386 @@
+"""What runs say they cost, and what budgets keep to, against the endpoint's own account by other arithmetic."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.cli import main
+from harness.defaults import SAMPLE_FOLDER
+from harness.store.log import seal, unseal
+from tests.support.billing import Account, Act, account, draw, full, plain
+
+JSON = dict[str, Any]
+
+PRICES = {
+    "a": ("0.5", "0.1", "2"),
+    "b": ("1", "0.25", "4"),
+    "yuan": ("3", "3", "7"),
+    "a-2026-01-31": ("0.5", "0.1", "2"),
+}
+
+
+def providers(folder: Path, url: str, **changed: str) -> list[str]:
+    """A providers file with the prices; `changed` are other prompt prices by model."""
+    text = f'[providers.p]\nbase_url = "{url}"\nkey_required = false\n'
+    for model in ("a", "b", "yuan"):
+        prompt, cached, completion = PRICES[model]
+        text += f'[providers.p.prices.{model}]\ncurrency = "{"CNY" if model == "yuan" else "USD"}"\nbatch = 0.5\n'
+        text += f"prompt = {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\n"
+    (folder / "providers.toml").write_text(text)
+    return ["--providers", str(folder / "providers.toml")]
+
+
+class Bench:
+    """Commands in one results folder, and what they say."""
+
+    def __init__(self, folder: Path, of: Account, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.account, self._capsys = folder, of, capsys
+        self.results = folder / "results"
+        self.output = ""
+        self.providers = providers(folder, of.url)
+
+    def run(self, *words: str, limit: int = 9) -> int:
+        models = [] if "--model" in words else ["--model", "p:a"]
+        where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--max-retries", "2"]
+        return self.command("run", *where, *models, *self.providers, *words)
+
+    def resume(self, *words: str) -> int:
+        return self.command("resume", "--no-html", *self.providers, *words)
+
+    def command(self, *words: str) -> int:
+        code = main([*words, "--results-dir", str(self.results)])
+        self.output = self._capsys.readouterr().out
+        return code
+
+    def said(self, *words: str) -> Any:
+        main([*words, "--json", "--results-dir", str(self.results)])
+        return orjson.loads(self._capsys.readouterr().out)
+
+    def cost(self, name: str = "a") -> JSON:
+        """What `status` says, which report, manifest and `stats` say too once a session has ended."""
+        [row] = self.said("status", "--name", name)
+        folder = self.results / name
+        manifest = orjson.loads((folder / "run_weibo.json").read_bytes())
+        cost: JSON = row["cost"]
+        if manifest["state"] != "running":
+            report = orjson.loads((folder / "eval_report_weibo.json").read_bytes())
+            assert cost == manifest["cost"] == report["cost"]
+            assert self.command("verify", "--name", name) in (0, 1)
+        return cost
+
+    def exact(self, name: str = "a") -> Fraction:
+        """The amount, where nothing else may have been billed."""
+        cost = self.cost(name)
+        assert "low" not in cost and "high" not in cost
+        assert self.command("verify", "--name", name) == 0
+        return Fraction(cost["amount"])
+
+    def bounds(self, name: str = "a") -> tuple[Fraction, Fraction]:
+        cost = self.cost(name)
+        assert Fraction(cost["low"]) <= Fraction(cost["amount"]) <= Fraction(cost["high"])
+        return Fraction(cost["low"]), Fraction(cost["high"])
+
+    def spent(self, *names: str) -> Fraction:
+        return self.account.total(*names)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    with account(plain, dict(PRICES)) as made:
+        yield Bench(tmp_path, made, capsys)
+
+
+# Complete usage: exact
+
+
+def test_modes_mixed_cost_each_their_own(bench: Bench) -> None:
+    """Single, then by batches, then single again; and the other way round."""
+    for words in ((), ("--batch",), ()):
+        assert bench.run(*words, limit=len(bench.account.billed) // 3 + 3) == 0
+    assert bench.account.batch_requests
+    assert bench.exact() == bench.spent("a")
+    for words, limit in ((("--batch",), 3), ((), 9)):
+        assert bench.run("--model", "p:b", *words, limit=limit) == 0
+    assert bench.exact("b") == bench.spent("b")
+    shares = bench.cost("b")["shares"]
+    assert [share["price"]["prompt"] for share in shares] == ["1", "0.5"]
+
+
+def test_cached_reasoning_repeats_and_two_currencies(bench: Bench) -> None:
+    def script(body: JSON, number: int) -> Act:
+        tokens = 100 + draw(body) % 9, draw(body) % 50, 300
+        return Act(tokens, full(*tokens, reasoning=260))
+
+    bench.account.script = script
+    assert bench.run("--model", "p:a", "--model", "p:yuan", "--repeats", "2", limit=3) == 0
+    assert bench.exact() == bench.spent("a") and bench.exact("yuan") == bench.spent("yuan")
+
+
+def test_refused_tries_cost_nothing(bench: Bench) -> None:
+    """429 before a reply."""
+    bench.account.script = lambda body, number: Act(None, None, "status 429") if number == 1 else plain(body, number)
+    assert bench.run(limit=2) == 0
+    assert bench.exact() == bench.spent()
+
+
+def test_sessions_parts_and_reused_replies(bench: Bench) -> None:
+    for limit in (2, 5):
+        assert bench.run(limit=limit) == 0
+    assert bench.exact() == bench.spent()
+    assert bench.run("--name", "reused", "--reuse", "a", limit=5) == 0
+    assert bench.exact() == bench.spent() and bench.exact("reused") == 0
+    for number in ("1/2", "2/2"):
+        assert bench.run("--model", "p:b", "--part", number) == 0
+    assert bench.command("merge", "b", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
+    assert bench.exact("b") == bench.spent("b")
+
+
+def test_changed_price_is_for_new_replies(bench: Bench) -> None:
+    """Also by `resume`, and back to the old one."""
+    for price, limit in (("0.5", 2), ("0.7", 4), ("0.5", 6)):
+        bench.account.prices["a"] = (price, *PRICES["a"][1:])
+        providers(bench.folder, bench.account.url, a=price)
+        bench.account.script = plain
+        assert bench.run(limit=limit) == 0
+    assert bench.exact() == bench.spent()
+    bench.account.script = lambda body, number: Act(None, None, "status 400")
+    assert bench.run(limit=8) in (1, 3)
+    bench.account.prices["a"], bench.account.script = ("0.9", *PRICES["a"][1:]), plain
+    providers(bench.folder, bench.account.url, a="0.9")
+    assert bench.resume() == 0
+    assert "0.9 USD" in bench.output and "0.5 USD" in bench.output
+    assert bench.exact() == bench.spent()
+    lines = (bench.results / "a" / "responses_weibo.jsonl").read_bytes().splitlines()
+    assert {orjson.loads(line).get("price") for line in lines} == {None, 1, 2, 3}
+
+
+def test_price_in_another_currency_is_refused(bench: Bench) -> None:
+    """A run has one."""
+    assert bench.run(limit=1) == 0
+    file = bench.folder / "providers.toml"
+    file.write_text(file.read_text().replace("USD", "CNY"))
+    before = bench.account.arrived
+    assert bench.run(limit=3) == 2 and bench.account.arrived == before
+
+
+def test_dated_name_has_the_price_of_its_model(bench: Bench) -> None:
+    assert bench.run("--model", "p:a-2026-01-31", limit=2) == 0
+    assert bench.exact("a-2026-01-31") == bench.spent()
+
+
+# Otherwise: the truth is within bounds
+
+
+def _silent(body: JSON, number: int) -> Act:
+    return Act((700, 0, 900), None)
+
+
+def _half(body: JSON, number: int) -> Act:
+    return plain(body, number) if draw(body) % 2 else Act((150, 0, 45), None)
+
+
+def _hidden(body: JSON, number: int) -> Act:
+    return Act((150, 0, 3000), full(150, 0, 3000, 2950) if draw(body) % 3 else None)
+
+
+def _prompt_alone(body: JSON, number: int) -> Act:
+    return Act((150, 0, 800), {"prompt_tokens": 150, "completion_tokens_details": {"reasoning_tokens": 750}})
+
+
+def _failing(body: JSON, number: int) -> Act:
+    return Act((150, 0, 400), None, "status 500") if number == 1 and draw(body) % 3 else plain(body, number)
+
+
+def _cut(body: JSON, number: int) -> Act:
+    return Act((150, 0, 9), None, "cut") if number == 1 and draw(body) % 3 else plain(body, number)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (_silent, ()),
+        (_silent, ("--max-tokens", "900")),
+        (_half, ()),
+        (_hidden, ()),
+        (_prompt_alone, ()),
+        (_failing, ()),
+        (_failing, ("--batch",)),
+        (_half, ("--batch",)),
+        (_cut, ("--stream", "on")),
+    ],
+)
+def test_truth_is_within_the_bounds(bench: Bench, script: Any, words: Sequence[str]) -> None:
+    bench.account.script = script
+    assert bench.run(*words, limit=6) == 0
+    low, high = bench.bounds()
+    assert low <= bench.spent() <= high and low < high
+    assert bench.command("verify", "--name", "a") == 0
+
+
+@pytest.mark.parametrize(("script", "off"), [(_half, Fraction(1, 3)), (_hidden, Fraction(1, 3))])
+def test_estimate_has_a_ratio_for_each_side(bench: Bench, script: Any, off: Fraction) -> None:
+    """Hidden thoughts are in that of completions, and not in that of prompts."""
+    bench.account.script = script
+    assert bench.run("--concurrency", "1") == 0
+    amount = Fraction(bench.cost()["amount"])
+    assert abs(amount - bench.spent()) < off * bench.spent()
+
+
+def test_parts_with_failed_tries_are_merged_with_their_bounds(bench: Bench) -> None:
+    bench.account.script = _failing
+    for number in ("1/2", "2/2"):
+        assert bench.run("--part", number) == 0
+    assert bench.command("merge", "a", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
+    low, high = bench.bounds()
+    assert low < bench.spent() <= high
+
+
+def test_stats_have_the_bounds(bench: Bench) -> None:
+    bench.account.script = _failing
+    assert bench.run(limit=5) == 0
+    found = bench.said("stats")["costs"]["a"]["weibo"]
+    assert Fraction(found["low"]) == Fraction(found["amount"]) < bench.spent() <= Fraction(found["high"])
+
+
+# Budgets
+
+
+def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Bench) -> None:
+    """Hidden tokens without a usage."""
+    bench.account.script = _silent
+    assert bench.run("--budget", "0.2usd", "--max-tokens", "1000", "--concurrency", "4", limit=60) == 5
+    assert 0 < bench.spent() <= Fraction("0.2")
+    assert bench.bounds()[1] <= Fraction("0.2")
+
+
+def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench) -> None:
+    """Over commands: what the others have spent counts."""
+    words = ("--max-tokens", "60", "--budget")
+    assert bench.run("--model", "p:a", "--model", "p:b", *words, "0.006usd", limit=30) == 5
+    assert 0 < bench.spent() <= Fraction("0.006")
+    for name in "ab":
+        assert bench.resume("--name", name, "--budget", "0.008usd") in (0, 5)
+        assert bench.spent() <= Fraction("0.008")
+    assert bench.resume("--name", "a", "--budget", "1usd") == 0
+    assert bench.resume("--name", "b", "--budget", "1usd") == 0
+    assert bench.exact("a") + bench.exact("b") == bench.spent()
+    ledger = [unseal(line) for line in (bench.results / "budget.jsonl").read_bytes().splitlines()]
+    assert sum(Fraction(line["amount"]) for line in ledger) == bench.spent()
+
+
+def test_replies_of_before_a_budget_count_towards_it(bench: Bench) -> None:
+    """Once, by however many commands."""
+    assert bench.run("--max-tokens", "60", limit=4) == 0
+    before, words = bench.spent(), ("--max-tokens", "60", "--budget", "0.005usd")
+    for _ in range(2):
+        assert bench.run(*words, limit=40) == 5
+        assert before < bench.spent() <= Fraction("0.005")
+
+
+def test_budget_of_a_day_holds_until_midnight(bench: Bench) -> None:
+    """UTC; the next day has as much again."""
+    words, cap = ("--max-tokens", "60", "--budget", "0.002usd/day"), Fraction("0.002")
+    assert bench.run(*words) == 5
+    first = bench.spent()
+    assert 0 < first <= cap
+    assert bench.resume() == 5 and bench.spent() == first
+    path = bench.results / "budget.jsonl"
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    path.write_bytes(b"".join(seal({**unseal(line), "day": yesterday}) for line in path.read_bytes().splitlines()))
+    assert bench.resume() in (0, 5)
+    assert first < bench.spent() <= first + cap
+
+
+@pytest.mark.slow
+def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
+    """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is billed twice."""
+    words = ("--batch", "--max-tokens", "60", "--budget")
+    assert bench.run(*words, "0.0015usd", limit=12) == 5
+    assert 0 < bench.spent() <= Fraction("0.0015") and len(bench.account.batch_requests) > 1
+    assert bench.exact() == bench.spent()
+    assert bench.resume() == 5 and bench.spent() <= Fraction("0.0015")
+    assert bench.resume("--budget", "1usd") == 0
+    assert bench.exact() == bench.spent() and max(bench.account.tries.values()) == 1
+
+
+def test_failed_tries_count_towards_a_budget(bench: Bench) -> None:
+    """As they were reserved, since they may have been billed."""
+    bench.account.script = lambda body, number: Act((200, 0, 60), None, "status 500") if number == 1 else plain(body, 2)
+    assert bench.run("--max-tokens", "60", "--budget", "0.006usd") == 5
+    assert 0 < bench.spent() <= Fraction("0.006")
+    low, high = bench.bounds()
+    assert low < bench.spent() <= high
+
+
+@pytest.mark.slow
+def test_second_tries_are_within_the_bounds(bench: Bench) -> None:
+    """`--hedge`: the try that loses may be billed."""
+    slow = {"left": 1}
+
+    def script(body: JSON, number: int) -> Act:
+        if number == 1 and bench.account.arrived > 24 and slow["left"]:
+            slow["left"] -= 1
+            return Act((150, 0, 45), None, "hang")
+        return plain(body, number)
+
+    bench.account.script = script
+    assert bench.run("--hedge", "1", "--concurrency", "3", limit=15) == 0
+    assert not slow["left"]
+    low, high = bench.bounds()
+    assert low < bench.spent() <= high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [(), ("--budget", "0.5usd")])
+def test_run_that_is_killed_three_times_is_within_the_bounds(bench: Bench, budget: tuple[str, ...]) -> None:
+    """At 100 requests in flight, all of which are billed; and so is its budget."""
+    hold = {"from": 0}
+
+    def script(body: JSON, number: int) -> Act:
+        act = plain(body, number)
+        return Act(act.tokens, None, "hang") if bench.account.arrived > hold["from"] else act
+
+    bench.account.script = script
+    words = [
+        "--demo",
+        "--platform",
+        "weibo",
+        "--no-html",
+        "--model",
+        "p:a",
+        "--max-tokens",
+        "60",
+        "--repeats",
+        "4",
+        "--limit",
+        "40",
+    ]
+    words += [*bench.providers, "--results-dir", str(bench.results), "--concurrency", "100", *budget]
+    for _ in range(3):
+        hold["from"] = bench.account.arrived + 30
+        process = subprocess.Popen([sys.executable, "-m", "harness", "run", *words], stdout=subprocess.DEVNULL)
+        while bench.account.arrived < hold["from"] + 90 and process.poll() is None:
+            process.poll()
+            signal.sigtimedwait([], 0.02)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+        low, high = bench.bounds()
+        assert low < bench.spent() <= high
+    bench.account.release.set()
+    bench.account.script = plain
+    assert bench.command("run", *words[:-2] if budget else words, *(("--budget", "0.3usd") if budget else ())) in (0, 5)
+    low, high = bench.bounds()
+    assert low < bench.spent() <= high
+    if budget:
+        assert bench.spent() <= Fraction("0.3")

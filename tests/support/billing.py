@@ -1,0 +1,175 @@
+"""An endpoint on loopback that keeps its own account of what it bills, single requests, streams and batches."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from tests.support.scripted import PromptHandler, answer, listening
+
+JSON = dict[str, Any]
+
+Price = tuple[str, str, str]
+"""For a million tokens of prompts, of cached ones, of completions."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """What happens to a try: the tokens that are billed, None for none; the usage that is reported; and the reply.
+
+    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off) or `hang` (until `Account.release`).
+    """
+
+    tokens: tuple[int, int, int] | None = (100, 0, 40)
+    usage: JSON | None = None
+    fault: str = ""
+
+
+Script = Callable[[JSON, int], Act]
+"""From a body and the number of its try, from 1."""
+
+
+def draw(body: JSON) -> int:
+    return int.from_bytes(blake2b(orjson.dumps(body["messages"]), digest_size=4).digest())
+
+
+def full(prompt: int, cached: int, completion: int, reasoning: int = 0) -> JSON:
+    """A complete usage."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+
+
+def plain(body: JSON, number: int) -> Act:
+    """Tokens that the prompt decides, all reported."""
+    tokens = 100 + draw(body) % 97, draw(body) % 31, 40 + draw(body) % 13
+    return Act(tokens, full(*tokens))
+
+
+@dataclass
+class Account:
+    """`billed` has of each try that is billed the model, its amount, and its tokens; `prices` are those of now.
+
+    A batch costs half. `batch_requests` counts the lines of each batch.
+    """
+
+    script: Script
+    prices: dict[str, Price]
+    url: str = ""
+    billed: list[tuple[str, Fraction, int]] = field(default_factory=list)
+    batch_requests: list[int] = field(default_factory=list)
+    tries: Counter[bytes] = field(default_factory=Counter)
+    arrived: int = 0
+    release: threading.Event = field(default_factory=threading.Event)
+    files: dict[str, bytes] = field(default_factory=dict)
+    batches: dict[str, JSON] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def act(self, body: JSON, batch: bool) -> tuple[Act, JSON]:
+        """Bill a try; return what happens to it, and its reply."""
+        with self.lock:
+            self.arrived += 1
+            key = orjson.dumps(body)
+            self.tries[key] += 1
+            act = self.script(body, self.tries[key])
+            if act.tokens is not None:
+                self._bill(body["model"], act.tokens, batch)
+        message = {"role": "assistant", "content": answer("baseline/recency", body["messages"], 0)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return act, {"model": body["model"], "choices": [choice], "usage": act.usage}
+
+    def _bill(self, model: str, tokens: tuple[int, int, int], batch: bool) -> None:
+        price = [Fraction(one) for one in self.prices[model]]
+        prompt, cached, completion = tokens
+        amount = (prompt - cached) * price[0] + cached * price[1] + completion * price[2]
+        self.billed.append((model, amount / 1_000_000 / (2 if batch else 1), prompt + completion))
+
+    def total(self, *models: str) -> Fraction:
+        """All that is billed, or what is billed for some models."""
+        return sum((amount for model, amount, _ in self.billed if not models or model in models), Fraction(0))
+
+    def run_batch(self, wanted: JSON) -> JSON:
+        lines = [orjson.loads(line) for line in self.files[wanted["input_file_id"]].splitlines()]
+        self.batch_requests.append(len(lines))
+        results = []
+        for line in lines:
+            act, reply = self.act(line["body"], True)
+            status, body = (200, reply) if not act.fault else (int(act.fault[-3:]), {"error": {"message": "failed"}})
+            results.append({"custom_id": line["custom_id"], "response": {"status_code": status, "body": body}})
+        output, name = f"out-{len(self.files)}", f"batch-{len(self.batches)}"
+        self.files[output] = b"".join(orjson.dumps(one) + b"\n" for one in results)
+        counts = {"total": len(lines), "completed": len(lines), "failed": 0}
+        self.batches[name] = {
+            "id": name,
+            "status": "completed",
+            "input_file_id": wanted["input_file_id"],
+            "output_file_id": output,
+            "metadata": wanted["metadata"],
+            "request_counts": counts,
+        }
+        return self.batches[name]
+
+
+@contextmanager
+def account(script: Script, prices: dict[str, Price]) -> Iterator[Account]:
+    """Serve, and keep the account."""
+    made = Account(script, prices)
+
+    class Handler(PromptHandler):
+        def do_GET(self) -> None:
+            *_, kind, name = self.path.partition("?")[0].removesuffix("/content").split("/")
+            if self.path.endswith("/content"):
+                self._send(200, made.files[name])
+            elif kind == "batches":
+                self._send(200, orjson.dumps(made.batches[name]))
+            else:
+                self._send(200, b'{"data": []}')
+
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path.endswith("/files"):
+                name = f"in-{len(made.files)}"
+                made.files[name] = b"\n".join(line for line in content.splitlines() if line.startswith(b'{"custom_id"'))
+                self._send(200, orjson.dumps({"id": name}))
+            elif self.path.endswith("/batches"):
+                self._send(200, orjson.dumps(made.run_batch(orjson.loads(content))))
+            else:
+                self._complete(orjson.loads(content))
+
+        def _complete(self, body: JSON) -> None:
+            act, reply = made.act(body, False)
+            if act.fault == "hang":
+                made.release.wait(20)
+                self.close_connection = True
+            elif act.fault == "cut":
+                piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
+                self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
+            elif act.fault:
+                self._send(int(act.fault[-3:]), b'{"error": {"message": "failed"}}')
+            else:
+                self._send(200, orjson.dumps(reply))
+
+        def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    with listening(Handler) as port:
+        made.url = f"http://127.0.0.1:{port}/v1"
+        try:
+            yield made
+        finally:
+            made.release.set()
