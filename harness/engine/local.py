@@ -70,9 +70,6 @@ class LocalEngine:
                 for dispatch in self._dispatches:
                     running.start_soon(dispatch.serve)
             background.cancel_scope.cancel()
-        await self._advance_scores(due=True)
-        while any(run.scores.is_behind for lane in self._lanes if not lane.ending for run in lane.runs):
-            await self._advance_scores(due=False)
         self._observe(self._snapshots())
 
     def schedule(self, lane: Lane) -> JSON:
@@ -91,6 +88,10 @@ class LocalEngine:
     async def _lane(self, lane: Lane) -> None:
         await lane.run()
         self._stop_others(lane)
+        for run in lane.runs:  # before the run's files are rewritten, which moves the records that it still reads
+            await lane.guarded(run.scores.advance)
+            while run.scores.is_behind and not lane.ending:
+                await lane.guarded(run.scores.advance)
         if any(not other.over for other in self._lanes):
             await self._ended(lane, self.schedule(lane))
             self._stop_others(lane)
@@ -140,9 +141,10 @@ class LocalEngine:
                 last = self._clock()
 
     async def _advance_scores(self, due: bool) -> None:
-        """Score the users that have ended: of all runs if it is due, else of those that are behind."""
+        """Score the users that have ended, in lanes that play: of all runs if it is due, else of those that are
+        behind."""
         for lane in self._lanes:
-            for run in lane.runs:
+            for run in () if lane.over else lane.runs:
                 if due or run.scores.is_behind:
                     await lane.guarded(run.scores.advance)
 

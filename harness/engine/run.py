@@ -316,7 +316,8 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         made.provenance["price"] = old.provenance.get("price")
         if later := old.provenance.get("later_prices"):
             made.provenance["later_prices"] = later
-        made.provenance["primary"] = old.provenance.get("primary")
+        if primary := old.provenance.get("primary"):
+            made.provenance["primary"] = primary
     if source := _data_set(plan, made, old):
         made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+import anyio
 import anyio.to_thread
 import numpy as np
 
@@ -50,6 +51,7 @@ class RunningScores:
         self._tally: Any = None
         self._whole: Array = np.zeros(1)
         self._open: dict[str, _Row] = {}
+        self._one_at_a_time = anyio.Lock()
 
     def add(self, record: Record) -> None:
         self._finished.append(record)
@@ -61,8 +63,9 @@ class RunningScores:
 
     async def advance(self) -> None:
         """Score the users that have ended in one call of the thread, which may take long, and some of those saved."""
-        if self._has_saved or self._finished:
-            await anyio.to_thread.run_sync(self._advance)
+        async with self._one_at_a_time:
+            if self._has_saved or self._finished:
+                await anyio.to_thread.run_sync(self._advance)
 
     def _advance(self) -> None:
         records = list(islice(self._saved, SAVED_AT_ONCE))
