@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,6 +30,7 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
 from harness.scoring.intervals import interval, moments, parts
 from harness.scoring.planning import detectable
+from harness.scoring.libraries import product
 
 Counts = NDArray[np.int64]
 
@@ -289,7 +290,11 @@ class Scorer:
             with guarded(benchmark, "intervals"):
                 found = benchmark.intervals(scored)
         else:
-            each = parts(scored.units, lambda totals: figures_of(benchmark, totals))
+
+            def figures(totals: Array) -> Array:
+                return figures_of(benchmark, totals)
+
+            each = parts(scored.units, figures, having(benchmark, scored.units, figures))
             found = {
                 metric.name: interval(scored.figures[metric.name], [moments(of)], metric.bounds)
                 for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
@@ -435,6 +440,33 @@ def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
     return found
 
 
+def having(benchmark: Benchmark, rows: Array, figures: Callable[[Array], Array]) -> NDArray[np.bool_]:
+    """Return which users count in which of the figures: users x M.
+
+    With `statistics` of a benchmark's own these are all users, as in its reports. Otherwise a user counts who has one of
+    the values that the figure is made of: the row of a user without it adds nothing.
+    """
+    if not has_values(benchmark):
+        return np.ones((len(rows), 1), dtype=np.bool_)
+    used = uses(figures, rows.shape[1]).astype(np.float64)
+    found: NDArray[np.bool_] = product((rows != 0).astype(np.float64), used.T) > 0
+    return found
+
+
+def uses(figures: Callable[[Array], Array], columns: int) -> NDArray[np.bool_]:
+    """Return which of the K statistics each figure is made of (M x K): those that move it when they grow."""
+    rng, used = np.random.default_rng(SEED), np.zeros((1, columns), dtype=np.bool_)
+    for _ in range(PROBES):
+        base = rng.uniform(1.0, 9.0, size=(1, columns))
+        moved = figures(base + np.eye(columns)) - figures(base)
+        used = used | (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
+    return used
+
+
+PROBES = 2
+"""Totals at which it is looked which statistics move a figure; at one alone two effects could cancel out."""
+
+
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if `figures` returns them."""
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
@@ -461,6 +493,7 @@ def _spread(metric: Metric, values: Array) -> Counts:
     if ends is None:
         return np.zeros(BINS, dtype=np.int64)
     there = (values[~np.isnan(values)] - ends[0]) / (ends[1] - ends[0]) * BINS
+    there = np.round(there, 9)  # a value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9
     return np.bincount(np.clip(there, 0, BINS - 1).astype(np.int64), minlength=BINS)
 
 
@@ -503,14 +536,12 @@ class Figures:
         return {metric.name: metric for metric in self.benchmark.metrics}
 
     def uses(self, columns: int) -> NDArray[np.bool_]:
-        """Which of the K statistics each figure is made of (metrics x K): those that move it when they grow."""
-        rng = np.random.default_rng(SEED)
-        used = np.zeros((len(self.names), columns), dtype=np.bool_)
-        for _ in range(PROBES):
-            base = rng.uniform(1.0, 9.0, size=(1, columns))
-            moved = self.values(base + np.eye(columns)) - self.values(base)
-            used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
-        return used
+        """Return which of the K statistics each figure that ranks is made of: metrics x K."""
+        return uses(self.values, columns)
+
+    def having(self, rows: Array) -> NDArray[np.bool_]:
+        """Return which users count in which figure that ranks, of what they add: users x metrics."""
+        return having(self.benchmark, rows, self.values)
 
     def raw(self, records: Sequence[Record]) -> Array:
         """Return a row for each record, of which `contributions` are made."""
@@ -543,7 +574,3 @@ class Figures:
             return a, b
         defined = np.hsplit(a, 2)[1] * np.hsplit(b, 2)[1]
         return a * np.tile(defined, 2), b * np.tile(defined, 2)
-
-
-PROBES = 2
-"""Totals at which it is looked which statistics move a figure; at one alone two effects could cancel out."""

@@ -49,7 +49,7 @@ def test_interval_of_a_report_loads_no_scipy() -> None:
     code = """
 import sys
 from harness.scoring.intervals import Moments, interval
-assert interval(0.5, [Moments(30, 30, 0.1, 0.0)])
+assert interval(0.5, [Moments(30, 30, 0.1, 0.0, 3.0)])
 sys.exit("scipy" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

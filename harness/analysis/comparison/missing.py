@@ -129,5 +129,5 @@ class _Figure:
         found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
         if np.isnan(found):
             return cls(None, None)
-        parts = [effects(pair, figures.values)[:, column] for pair in pairs]
+        parts = [effects(pair, figures.values, figures.having(pair.a))[:, column] for pair in pairs]
         return cls(found, interval(found, [moments(part) for part in parts]))

@@ -47,7 +47,8 @@ def of_pair(a: Subset, b: Subset, strata: Sequence[Stratum], figures: Figures) -
 
 
 def of_run(run: str, benchmark: str, sides: Sequence[Side], figures: Figures) -> Iterator[Spread]:
-    found = [parts(side.contributions, figures.values) for side in sides if side.tasks]
+    rows = [side.contributions for side in sides if side.tasks]
+    found = [parts(each, figures.values, figures.having(each)) for each in rows]
     for column, metric in _main(figures):
         yield Spread(run, None, benchmark, metric, [of[:, column] for of in found if moments(of[:, column]).users])
 

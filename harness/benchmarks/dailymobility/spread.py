@@ -38,6 +38,9 @@ one that is rare in the run may decide."""
 CURVATURE = 1.5
 """What a unit of curvature adds to the third cumulant: half of 3, since the interval of a mean leans twice as much for
 the same skewness, and Hall's transformation is for means."""
+KURTOSIS = 1.0
+"""With which all of the skewness is believed, and no degrees of freedom are taken off: the variance is not that of the
+parts alone."""
 
 Counts = NDArray[np.integer]
 
@@ -112,7 +115,9 @@ class Spread:
         variance = np.maximum(self.variance - self.noise, self.noise) * self.users
         third = (self.third + CURVATURE * self.curve) * self.users**2
         return {
-            name: interval(float(value), [Moments(self.users, int(untied), float(spread), float(skew))], (0.0, 1.0))
+            name: interval(
+                float(value), [Moments(self.users, int(untied), float(spread), float(skew), KURTOSIS)], (0.0, 1.0)
+            )
             if users >= (FEWEST_LOCATIONS if name == LOCATIONS else FEWEST)
             else None
             for name, value, untied, spread, skew in zip(FIGURES, values, self.untied, variance, third, strict=True)
