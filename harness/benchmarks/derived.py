@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +30,6 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
 from harness.scoring.intervals import interval, moments, parts
 from harness.scoring.planning import detectable
-from harness.scoring.libraries import product
 
 Counts = NDArray[np.int64]
 
@@ -290,11 +289,7 @@ class Scorer:
             with guarded(benchmark, "intervals"):
                 found = benchmark.intervals(scored)
         else:
-
-            def figures(totals: Array) -> Array:
-                return figures_of(benchmark, totals)
-
-            each = parts(scored.units, figures, having(benchmark, scored.units, figures))
+            each = parts(scored.units, lambda totals: figures_of(benchmark, totals), having(benchmark, scored.units))
             found = {
                 metric.name: interval(scored.figures[metric.name], [moments(of)], metric.bounds)
                 for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
@@ -440,31 +435,18 @@ def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
     return found
 
 
-def having(benchmark: Benchmark, rows: Array, figures: Callable[[Array], Array]) -> NDArray[np.bool_]:
-    """Return which users count in which of the figures: users x M.
+def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
+    """Return which users count in which figure, of what they add: users x figures, or users x 1 for all figures.
 
-    With `statistics` of a benchmark's own these are all users, as in its reports. Otherwise a user counts who has one of
-    the values that the figure is made of: the row of a user without it adds nothing.
+    With `statistics` of a benchmark's own these are all users, as in its reports: whether a figure of one user alone is
+    defined says nothing. A user without a value adds nothing to its mean.
     """
     if not has_values(benchmark):
         return np.ones((len(rows), 1), dtype=np.bool_)
-    used = uses(figures, rows.shape[1]).astype(np.float64)
-    found: NDArray[np.bool_] = product((rows != 0).astype(np.float64), used.T) > 0
-    return found
-
-
-def uses(figures: Callable[[Array], Array], columns: int) -> NDArray[np.bool_]:
-    """Return which of the K statistics each figure is made of (M x K): those that move it when they grow."""
-    rng, used = np.random.default_rng(SEED), np.zeros((1, columns), dtype=np.bool_)
-    for _ in range(PROBES):
-        base = rng.uniform(1.0, 9.0, size=(1, columns))
-        moved = figures(base + np.eye(columns)) - figures(base)
-        used = used | (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
-    return used
-
-
-PROBES = 2
-"""Totals at which it is looked which statistics move a figure; at one alone two effects could cancel out."""
+    defined: NDArray[np.bool_] = np.hsplit(rows, 2)[1] > 0
+    if is_mean(benchmark):
+        return defined[:, : len(every_name(benchmark))]
+    return np.logical_or.reduce(defined, axis=1, keepdims=True)
 
 
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
@@ -536,12 +518,14 @@ class Figures:
         return {metric.name: metric for metric in self.benchmark.metrics}
 
     def uses(self, columns: int) -> NDArray[np.bool_]:
-        """Return which of the K statistics each figure that ranks is made of: metrics x K."""
-        return uses(self.values, columns)
-
-    def having(self, rows: Array) -> NDArray[np.bool_]:
-        """Return which users count in which figure that ranks, of what they add: users x metrics."""
-        return having(self.benchmark, rows, self.values)
+        """Which of the K statistics each figure is made of (metrics x K): those that move it when they grow."""
+        rng = np.random.default_rng(SEED)
+        used = np.zeros((len(self.names), columns), dtype=np.bool_)
+        for _ in range(PROBES):
+            base = rng.uniform(1.0, 9.0, size=(1, columns))
+            moved = self.values(base + np.eye(columns)) - self.values(base)
+            used |= (np.abs(np.nan_to_num(moved, nan=1.0)) > 0).T
+        return used
 
     def raw(self, records: Sequence[Record]) -> Array:
         """Return a row for each record, of which `contributions` are made."""
@@ -574,3 +558,7 @@ class Figures:
             return a, b
         defined = np.hsplit(a, 2)[1] * np.hsplit(b, 2)[1]
         return a * np.tile(defined, 2), b * np.tile(defined, 2)
+
+
+PROBES = 2
+"""Totals at which it is looked which statistics move a figure; at one alone two effects could cancel out."""

@@ -2,9 +2,9 @@
 
 A figure is made of sums over users. A user's *part* in it is the jackknife's pseudo-value: of a mean the user's own
 value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation. Degrees of
-freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the variance uncertain.
-It needs no random numbers, and the order of users changes nothing. With few users, or few that have a part of their own
-(nearly all are tied), nothing holds, and there is no interval.
+freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the variance
+uncertain. It needs no random numbers, and the order of users changes nothing. With few users, or few that have a part
+of their own (nearly all are tied), nothing holds, and there is no interval.
 Sources: Tukey 1958 (pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947; Satterthwaite 1946. How often
 the intervals hold the true figure: docs/statistics.md, Simulations.
 """
@@ -58,8 +58,10 @@ def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | bool = True) -
         whole, without = figures(total), figures(total - rows)
     having = np.broadcast_to(has, without.shape)
     users = having.sum(axis=0)
-    pulls = np.where(np.isnan(without), np.inf, users * whole - (users - 1) * without)
-    found: Array = np.where(having, np.where(users > 1, pulls, whole), np.nan)
+    without = np.where(np.isfinite(without) | ~np.isfinite(whole), without, -np.inf)
+    with np.errstate(invalid="ignore"):
+        pulls = np.where(users > 1, users * whole - (users - 1) * without, whole)
+    found: Array = np.where(having, pulls, np.nan)
     return found
 
 

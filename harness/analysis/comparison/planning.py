@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.analysis.comparison.figures import Stratum
 from harness.analysis.comparison.runs import Side, Subset
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.derived import Figures, having
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import moments, parts
@@ -48,7 +48,7 @@ def of_pair(a: Subset, b: Subset, strata: Sequence[Stratum], figures: Figures) -
 
 def of_run(run: str, benchmark: str, sides: Sequence[Side], figures: Figures) -> Iterator[Spread]:
     rows = [side.contributions for side in sides if side.tasks]
-    found = [parts(each, figures.values, figures.having(each)) for each in rows]
+    found = [parts(each, figures.values, having(figures.benchmark, each)) for each in rows]
     for column, metric in _main(figures):
         yield Spread(run, None, benchmark, metric, [of[:, column] for of in found if moments(of[:, column]).users])
 

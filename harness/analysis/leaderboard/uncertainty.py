@@ -146,8 +146,8 @@ def _read(report: Scored, results: Path) -> _Read:
     if len(side.tasks) != report.scored:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
     ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
-    given = parts(side.given, figures.given, having(figures.benchmark, side.given, figures.given))
-    both = given, parts(side.contributions, figures.values, figures.having(side.contributions))
+    given = parts(side.given, figures.given, having(figures.benchmark, side.given))
+    both = given, parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
     slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
     return _Read(slim, ranking, (*figures.names, *ranking), np.hstack(both))
 
@@ -167,7 +167,7 @@ def _stratum(sides: Sequence[Side]) -> Stratum:
     shared = reduce(lambda one, other: figures.on_both(one, other)[0], rows)
     rng = np.random.default_rng([SEED, *sides[0].of.name.encode()])
     alike = [figures.on_both(each, shared)[0] for each in rows]
-    return stratum(alike, figures.values, rng, has=figures.having(alike[0]))
+    return stratum(alike, figures.values, rng, has=having(figures.benchmark, alike[0]))
 
 
 # Figures
