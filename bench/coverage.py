@@ -1,7 +1,7 @@
 """How often the 95 % intervals hold the true figure, for every kind of figure that is printed.
 
 The populations, figures and intervals are computed here from scratch (docs/statistics.md has the formulas): nothing of
-`harness` is called, and a test compares the two. Prints the table of that page: `python -m bench.coverage`.
+`harness` is called, and a test compares the two. Prints the table of that page: `python -m bench.coverage --table`.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 SETS, SEED = 2000, 7
-USERS = (10, 20, 40, 100, 400)
+USERS = (20, 30, 40, 100, 400)
 MANY = 500_000
 """Users that stand for a whole population."""
 LEAST = 0.1
 """A cell whose data sets have an interval less often is `too few`."""
+CELLS = 400_000
+"""Values that are held at once."""
 STEPS = 12
-FEWEST, FEWEST_UNTIED, SHRINKAGE, TIED = 12, 7, 25, 1e-9
+FEWEST, FEWEST_UNTIED, SHRINKAGE, TIED = 30, 7, 3, 1e-9
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -83,6 +85,14 @@ def figure(name: str, rng: np.random.Generator, shape: tuple[int, int]) -> Array
     return chains(rng, shape)[name]
 
 
+@cache
+def chain_sets(users: int, sets: int) -> dict[str, Array]:
+    """Return data sets of so many users by figure: the figures of one platform are all looked at in the same ones."""
+    rng, at_once = np.random.default_rng([SEED, 1, users]), max(1, CELLS // 4 // users)
+    drawn = [chains(rng, (min(at_once, sets - start), users)) for start in range(0, sets, at_once)]
+    return {name: np.concatenate([of[name] for of in drawn]) for name in CHAINS}
+
+
 def difference(name: str, gain: float, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     """Return A minus B for users whose luck is alike in part: half of B's values are A's own."""
     a, b = chains(rng, shape, gain)[name], chains(rng, shape)[name]
@@ -99,6 +109,111 @@ def stars(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     return np.minimum(rng.poisson(0.8, shape), 4).astype(np.float64)
 
 
+def rare(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return rates of errors of which one user in twenty has any: 0.5 % on average."""
+    return np.where(rng.random(shape) < 0.05, rng.beta(1, 9, shape), 0.0)
+
+
+def seldom(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return errors of users of whom four in five have none."""
+    return np.where(rng.random(shape) < 0.22, np.minimum(1.0, rng.lognormal(-2.6, 0.8, shape)), 0.0)
+
+
+def mostly_none(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return errors of users of whom half have none, and few have many."""
+    return np.where(rng.random(shape) < 0.45, np.minimum(1.0, rng.lognormal(-3.2, 0.9, shape)), 0.0)
+
+
+def mostly_all(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return recalls of users of whom half miss nothing, and few miss much."""
+    return 1 - np.where(rng.random(shape) < 0.55, np.minimum(1.0, rng.lognormal(-2.4, 0.9, shape)), 0.0)
+
+
+def two_kinds(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return values of users of two kinds, one in ten of the second."""
+    return np.where(rng.random(shape) < 0.1, rng.normal(0.8, 0.1, shape), rng.normal(0.2, 0.1, shape))
+
+
+# Figures of a benchmark's own statistics: what each user adds (sets x users x K), and the figure of the sums
+
+
+def demand(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return absolute errors and true values, which are 0 for half of the users."""
+    true = np.where(rng.random(shape) < 0.5, 0.0, rng.lognormal(1.0, 0.5, shape))
+    return np.stack([np.abs(rng.normal(0.0, 1.0, shape)), true], axis=-1)
+
+
+def unequal(spread: float, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return hits and trials of users whose numbers of trials are log-normal."""
+    trials = rng.lognormal(0.0, spread, shape)
+    return np.stack([trials * rng.beta(2, 4, shape), trials], axis=-1)
+
+
+def squares(freedom: float, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return squared errors of Student's distribution, and 1."""
+    return np.stack([rng.standard_t(freedom, shape) ** 2, np.ones(shape)], axis=-1)
+
+
+def products(correlation: float, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return 1, x, y, x^2, y^2 and x y of normal pairs."""
+    x = rng.normal(size=shape)
+    y = correlation * x + np.sqrt(1 - correlation**2) * rng.normal(size=shape)
+    return np.stack([np.ones(shape), x, y, x * x, y * y, x * y], axis=-1)
+
+
+def answers(each: int, rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    """Return hits, false positives and false negatives by class, of so many answers in three classes a user."""
+    true = np.searchsorted([0.5, 0.8], rng.random((*shape, each)))
+    given = np.where(rng.random(true.shape) < 0.6, true, rng.integers(0, 3, true.shape))
+    classes = np.arange(3)[:, None]
+    is_true, is_given = true[..., None, :] == classes, given[..., None, :] == classes
+    counts = [(is_true & is_given), (~is_true & is_given), (is_true & ~is_given)]
+    return np.stack([of.sum(axis=-1) for of in counts], axis=-1).reshape(*shape, 9).astype(np.float64)
+
+
+def ratio(sums: Array) -> Array:
+    found: Array = sums[..., 0] / sums[..., 1]
+    return found
+
+
+def root(sums: Array) -> Array:
+    return np.sqrt(ratio(sums))
+
+
+def pearson(sums: Array) -> Array:
+    n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
+    found: Array = (n * xy - x * y) / np.sqrt((n * xx - x**2) * (n * yy - y**2))
+    return found
+
+
+def macro_f1(sums: Array) -> Array:
+    hits, false, missed = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, 3), -1, 0)
+    whole = 2 * hits + false + missed
+    found: Array = np.where(whole > 0, 2 * hits / np.where(whole > 0, whole, 1.0), 0.0).mean(axis=-1)
+    return found
+
+
+def pseudo_values(rows: Array, of: Callable[[Array], Array]) -> tuple[Array, Array]:
+    """Return the figure of each data set, and its users' pseudo-values."""
+    sums, users = rows.sum(axis=1), rows.shape[1]
+    whole: Array = of(sums)
+    return whole, users * whole[:, None] - (users - 1) * of(sums[:, None] - rows)
+
+
+Rows = Callable[[np.random.Generator, tuple[int, int]], Array]
+OWN: Mapping[str, tuple[Rows, Callable[[Array], Array]]] = {
+    "own: WAPE, half of the true values 0": (demand, ratio),
+    "own: ratio, sizes log-normal (0.5)": (partial(unequal, 0.5), ratio),
+    "own: ratio, sizes log-normal (1)": (partial(unequal, 1.0), ratio),
+    "own: RMSE, normal errors": (partial(squares, 1e9), root),
+    "own: RMSE, errors of t(5)": (partial(squares, 5.0), root),
+    "own: Pearson's r, 0.5": (partial(products, 0.5), pearson),
+    "own: Pearson's r, 0.9": (partial(products, 0.9), pearson),
+    "own: macro-F1, 1 answer each": (partial(answers, 1), macro_f1),
+    "own: macro-F1, 5 answers each": (partial(answers, 5), macro_f1),
+}
+
+
 CHAINS = (
     *("Recall", "Recall_Novelty", "Recall_Stability", "F1^NS", "Error_Decay", "Error_Viral", "Error_Random"),
     *("FWT Recall", "FWT F1^NS", "FWT Error_Viral"),
@@ -110,66 +225,108 @@ POPULATIONS: Mapping[str, Draw] = {
     "85 % ones": lambda rng, shape: (rng.random(shape) < 0.85).astype(np.float64),
     "8 % ones": lambda rng, shape: (rng.random(shape) < 0.08).astype(np.float64),
     "errors of ratings, 0 to 4": stars,
-    "log-normal": lambda rng, shape: rng.lognormal(0.0, 0.6, shape),
+    "log-normal (0.6)": lambda rng, shape: rng.lognormal(0.0, 0.6, shape),
+    "log-normal (1)": lambda rng, shape: rng.lognormal(0.0, 1.0, shape),
+    "uniform to the power of 8": lambda rng, shape: rng.random(shape) ** 8,
+    "two kinds of users, 90 and 10 %": two_kinds,
+    "one in five errs": seldom,
+    "half err, few much": mostly_none,
+    "half miss, few much": mostly_all,
+    "one in twenty errs": rare,
     "compare F1^NS": partial(difference, "F1^NS", 0.2),
     "compare Error_Viral": partial(difference, "Error_Viral", 0.0),
     "compare Error_Random": partial(difference, "Error_Random", 0.0),
     "compare, one user in ten gains": one_in_ten,
 }
-PLATFORMS = ("F1^NS", "Error_Viral", "Error_Random", "compare F1^NS", "compare Error_Viral")
+PLATFORMS = ("one in twenty errs", "F1^NS", "Error_Viral", "Error_Random", "compare F1^NS", "compare Error_Viral")
 """Populations whose mean over several platforms is looked at, too."""
 
 
 # Intervals
 
 
-def intervals(strata: Sequence[Array]) -> tuple[Array, Array, Array]:
+def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -> tuple[Array, Array, Array]:
     """Return the mean over strata of each data set, and both ends of its interval, NaN where too few users differ.
 
-    `strata` are sets x users each.
+    `strata` are users' values or pseudo-values, sets x users each; `figures` are the strata's figures, of sets each, if
+    they are not the means.
     """
     count = np.array([(~np.isnan(values)).sum(axis=1) for values in strata], dtype=np.float64)
     with np.errstate(all="ignore"):
         mean = np.array([np.nansum(values, axis=1) for values in strata]) / count
         off = [np.nan_to_num(values - of[:, None]) for values, of in zip(strata, mean, strict=True)]
-        share = np.array([(each**2).sum(axis=1) for each in off]) / (count - 1) / count
-        third = np.array([(each**3).sum(axis=1) for each in off]) / count**3
-        error = np.sqrt(share.sum(axis=0))
-        a = third.sum(axis=0) / error**3
-        freedom = share.sum(axis=0) ** 2 / (share**2 / (count - 1)).sum(axis=0)
-        different = np.array([[_untied(row) for row in values] for values in strata])
+        second, third, fourth = (np.array([(each**power).sum(axis=1) for each in off]) for power in (2, 3, 4))
+        share = second / (count - 1) / count
+        cumulant = (third / (count - 1) / (count - 2) / count).sum(axis=0)
+        kurtosis = count * fourth / second**2
+        squared = share.sum(axis=0)
+        error = np.sqrt(squared)
+        noise = np.nansum(share**2 * (kurtosis - 1) / count, axis=0)
+        linked = np.where(noise > 0, np.minimum(1, cumulant**2 / (squared * noise)), 1.0)
+        welch = squared**2 / (share**2 / (count - 1)).sum(axis=0)
+        freedom = np.fmin(welch, squared**2 / (noise * (1 - linked)))
+        different = np.array([_untied(values) for values in strata])
         untied = different.sum(axis=0) / count.sum(axis=0) * (1 / count).sum(axis=0) ** 2 / (1 / count**3).sum(axis=0)
-        a = a * untied / (untied + SHRINKAGE)
-        there = (count.sum(axis=0) >= FEWEST) & (untied >= FEWEST_UNTIED) & (error > TIED) & (count.min(axis=0) > 1)
-        middle = mean.mean(axis=0)
+        a = cumulant / error**3 * np.minimum(1, 2 * linked) ** 2 * untied / (untied + SHRINKAGE)
+        enough = (count.sum(axis=0) >= FEWEST) & (untied >= FEWEST_UNTIED - TIED) & (count.min(axis=0) > 1)
+        middle = np.mean(mean if figures is None else figures, axis=0)
         ends = []
         for tail in (0.975, 0.025):
             t = stats.t.ppf(tail, freedom)
             exact = np.where(np.abs(a) < 1e-6, t, 3 / a * (np.cbrt(1 + a * (t - a / 6)) - 1))
-            ends.append(np.where(there, middle - exact * error / len(strata), np.nan))
+            ends.append(np.where(enough & (error > TIED), middle - exact * error / len(strata), np.nan))
     return middle, ends[0], ends[1]
 
 
-def _untied(values: Array) -> int:
-    there = values[~np.isnan(values)]
-    if not len(there):
-        return 0
-    tolerance = TIED * max(1.0, float(np.abs(there).max()))
-    _, times = np.unique(np.round(there / tolerance), return_counts=True)
-    return len(there) - int(times.max())
+def _untied(values: Array) -> NDArray[np.int64]:
+    """Return how many values of each row differ from its most common one."""
+    ordered, places = np.sort(values, axis=1), np.arange(values.shape[1])
+    tolerance = TIED * np.fmax(1.0, np.nanmax(np.abs(values), axis=1, initial=0.0))
+    begins = np.ones(values.shape, dtype=np.bool_)
+    begins[:, 1:] = ~(np.diff(ordered, axis=1) <= tolerance[:, None])
+    there = ~np.isnan(ordered)
+    run = places - np.maximum.accumulate(np.where(begins, places, 0), axis=1) + 1
+    found: NDArray[np.int64] = there.sum(axis=1) - np.where(there, run, 0).max(axis=1)
+    return found
 
 
 # The study
 
 
 def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.random.Generator, sets: int) -> str:
-    """Return how often the interval holds the truth, and, unless it is nearly always, how often there is one."""
-    at_once = max(1, 400_000 // max(sizes))
-    found = []
-    for start in range(0, sets, at_once):
-        shape = min(at_once, sets - start)
-        found.append(intervals([draw(rng, (shape, users)) for draw, users in zip(draws, sizes, strict=True)])[1:])
-    low, high = np.concatenate(found, axis=1)
+    """Return how often the interval of a mean holds the truth, and, unless it is nearly always, how often there is
+    one."""
+
+    def found(number: int) -> tuple[Array, Array, Array]:
+        return intervals([draw(rng, (number, users)) for draw, users in zip(draws, sizes, strict=True)])
+
+    return _held(found, sum(sizes), truth, sets)
+
+
+def own_cell(rows: Rows, of: Callable[[Array], Array], users: int, rng: np.random.Generator, sets: int) -> str:
+    """Return the same of a figure of a benchmark's own."""
+
+    def found(number: int) -> tuple[Array, Array, Array]:
+        whole, parts = pseudo_values(rows(rng, (number, users)), of)
+        return intervals([parts], [whole])
+
+    return _held(found, 10 * users, own_truth(rows, of), sets)
+
+
+@cache
+def own_truth(rows: Rows, of: Callable[[Array], Array]) -> float:
+    rng = np.random.default_rng([SEED, 0])
+    return float(of(sum(rows(rng, (1, MANY)).sum(axis=1) for _ in range(4)))[0])
+
+
+def _held(found: Callable[[int], tuple[Array, Array, Array]], users: int, truth: float, sets: int) -> str:
+    at_once = max(1, CELLS // users)
+    sizes = [min(at_once, sets - start) for start in range(0, sets, at_once)]
+    low, high = np.concatenate([found(size)[1:] for size in sizes], axis=1)
+    return _printed(low, high, truth)
+
+
+def _printed(low: Array, high: Array, truth: float) -> str:
     there = ~np.isnan(low)
     if there.mean() < LEAST:
         return "too few"
@@ -178,33 +335,60 @@ def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.rand
     return held if there.mean() > 0.98 else f"{held} (of {100 * there.mean():.0f} %)"
 
 
-def rows(sets: int) -> Sequence[tuple[str, Sequence[Draw], Callable[[int], Sequence[int]], str]]:
-    """Return the rows of the table: name, a draw for each platform, the sizes for n, the population."""
-    single = [(name, (draw,), lambda n: (n,), name) for name, draw in POPULATIONS.items()]
-    five = [
-        (f"{name}, mean of five platforms", (POPULATIONS[name],) * 5, lambda n: (n,) * 5, name) for name in PLATFORMS
-    ]
-    unequal = [
-        (f"{name}, mean of platforms of n and 200", (POPULATIONS[name],) * 2, lambda n: (n, 200), name)
-        for name in PLATFORMS
-    ]
-    return [*single, *five, *unequal]
+def table(sets: int, users: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield f"| figure | truth | {' | '.join(f'n = {n}' for n in users)} |"
+    yield "|---|---|" + "---|" * len(users)
+    for number, (name, truth, found) in enumerate(studies(), 1):
+        cells = (found(n, np.random.default_rng([SEED, number, n]), sets) for n in users)
+        yield f"| {name} | {truth:.3f} | {' | '.join(cells)} |"
+
+
+Study = Callable[[int, np.random.Generator, int], str]
+
+
+def studies() -> Iterator[tuple[str, float, Study]]:
+    """Yield name, true figure and cells of each row."""
+    truths = {
+        name: float(np.nanmean(draw(np.random.default_rng([SEED, 0]), (1, MANY)))) for name, draw in POPULATIONS.items()
+    }
+
+    def mean(name: str, sizes: Callable[[int], Sequence[int]]) -> Study:
+        def found(n: int, rng: np.random.Generator, sets: int) -> str:
+            return cell([POPULATIONS[name]] * len(sizes(n)), sizes(n), truths[name], rng, sets)
+
+        return found
+
+    def alone(name: str) -> Study:
+        def found(n: int, rng: np.random.Generator, sets: int) -> str:
+            return _printed(*intervals([chain_sets(n, sets)[name]])[1:], truths[name])
+
+        return found if name in CHAINS else mean(name, lambda n: (n,))
+
+    def own(rows: Rows, of: Callable[[Array], Array]) -> Study:
+        return lambda n, rng, sets: own_cell(rows, of, n, rng, sets)
+
+    for name in POPULATIONS:
+        yield name, truths[name], alone(name)
+    for name in PLATFORMS:
+        yield f"{name}, mean of five platforms", truths[name], mean(name, lambda n: (n,) * 5)
+    for name in PLATFORMS:
+        yield f"{name}, mean of platforms of n and 200", truths[name], mean(name, lambda n: (n, 200))
+    for name, (drawn, of) in OWN.items():
+        yield name, own_truth(drawn, of), own(drawn, of)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", action="store_true", help="print the table of docs/statistics.md, and nothing else")
     parser.add_argument("--sets", type=int, default=SETS, help=f"data sets of each population (default: {SETS})")
+    parser.add_argument("--users", type=int, nargs="+", default=USERS, help="numbers of users")
     args = parser.parse_args()
-    truths = {
-        name: float(np.nanmean(draw(np.random.default_rng([SEED, 0]), (1, MANY)))) for name, draw in POPULATIONS.items()
-    }
-    print(f"| figure | truth | {' | '.join(f'n = {n}' for n in USERS)} |")
-    print("|---|---|" + "---|" * len(USERS))
-    for number, (name, draws, sizes, population) in enumerate(rows(args.sets), 1):
-        start, truth = time.perf_counter(), truths[population]
-        cells = [cell(draws, sizes(n), truth, np.random.default_rng([SEED, number, n]), args.sets) for n in USERS]
-        print(f"| {name} | {truth:.3f} | {' | '.join(cells)} |", flush=True)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    start = time.perf_counter()
+    for line in table(args.sets, args.users):
+        print(line, flush=True)
+        if not args.table:
+            print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return 0
 
 

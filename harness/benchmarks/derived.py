@@ -289,7 +289,7 @@ class Scorer:
             with guarded(benchmark, "intervals"):
                 found = benchmark.intervals(scored)
         else:
-            each = parts(scored.units, lambda totals: figures_of(benchmark, totals))
+            each = parts(scored.units, lambda totals: figures_of(benchmark, totals), having(benchmark, scored.units))
             found = {
                 metric.name: interval(scored.figures[metric.name], [moments(of)], metric.bounds)
                 for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
@@ -435,6 +435,20 @@ def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
     return found
 
 
+def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
+    """Return which users count in which figure, of what they add: users x figures, or users x 1 for all figures.
+
+    With `statistics` of a benchmark's own these are all users, as in its reports: whether a figure of one user alone is
+    defined says nothing. A user without a value adds nothing to its mean.
+    """
+    if not has_values(benchmark):
+        return np.ones((len(rows), 1), dtype=np.bool_)
+    defined: NDArray[np.bool_] = np.hsplit(rows, 2)[1] > 0
+    if is_mean(benchmark):
+        return defined[:, : len(every_name(benchmark))]
+    return np.logical_or.reduce(defined, axis=1, keepdims=True)
+
+
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if `figures` returns them."""
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
@@ -461,6 +475,7 @@ def _spread(metric: Metric, values: Array) -> Counts:
     if ends is None:
         return np.zeros(BINS, dtype=np.int64)
     there = (values[~np.isnan(values)] - ends[0]) / (ends[1] - ends[0]) * BINS
+    there = np.round(there, 9)  # a value on an edge is in the bin above it: 0.1 - 1 is not quite -0.9
     return np.bincount(np.clip(there, 0, BINS - 1).astype(np.int64), minlength=BINS)
 
 

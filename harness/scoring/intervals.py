@@ -1,17 +1,19 @@
 """95 % intervals of figures over users: one rule for reports, learning curves, `stats` and `compare`.
 
 A figure is made of sums over users. A user's *part* in it is the jackknife's pseudo-value: of a mean the user's own
-value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation and with the
-degrees of freedom of Welch and Satterthwaite over several strata. It needs no random numbers, and the order of users
-changes nothing. Where few users have a part of their own (nearly all are tied) nothing holds, and there is no interval.
-Sources: Tukey 1958 (pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947. How often the intervals hold the
-true figure: docs/statistics.md, Simulations.
+value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation. Degrees of
+freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the variance
+uncertain. It needs no random numbers, and the order of users changes nothing. With few users, or few that have a part
+of their own (nearly all are tied), nothing holds, and there is no interval.
+Sources: Tukey 1958 (pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947; Satterthwaite 1946. How often
+the intervals hold the true figure: docs/statistics.md, Simulations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import count
 from typing import NamedTuple
 
@@ -21,10 +23,10 @@ from numpy.typing import NDArray
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.libraries import special
 
-FEWEST, FEWEST_UNTIED = 12, 7
+FEWEST, FEWEST_UNTIED = 30, 7
 """Users, and users that differ from the most common part, below whom there is no interval."""
-SHRINKAGE = 25
-"""Such users of whom half of the sample's skewness is believed."""
+SHRINKAGE = 3
+"""Such users with whom half of the sample's skewness is believed."""
 ROUNDING = 1e-9
 """Parts that differ by less, for figures of the size of 1, are tied: they come of rounded sums."""
 
@@ -35,39 +37,57 @@ Interval = tuple[float, float]
 
 class Moments(NamedTuple):
     """Describe the parts of the users of one stratum: the number of users, how many differ from the most common part,
-    the sample's variance, and its third central moment."""
+    unbiased estimates of the variance and the third central moment, and the sample's kurtosis (3 if normal)."""
 
     users: int
     untied: int
     variance: float
     third: float
+    kurtosis: float
 
 
-def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | None = None) -> Array:
+def parts(rows: Array, figures: Figures, has: NDArray[np.bool_] | bool = True) -> Array:
     """Return each user's part in each figure: users x M, NaN where the user has no such figure.
 
-    `rows` is what each user adds: users x K. A part is n x the figure of all - (n - 1) x that of all but the user.
-    `has` says which users have which figure, if not those for whom it is defined alone.
+    `rows` is what each user adds: users x K. A part is n x the figure of all - (n - 1) x that of all but the user; it
+    is infinite if there is no figure without the user. `has` says which users have which figure: whether the figure of
+    a user alone is defined does not matter.
     """
+    total = rows.sum(axis=0, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
-        has, total = ~np.isnan(figures(rows)) if has is None else has, rows.sum(axis=0, keepdims=True)
         whole, without = figures(total), figures(total - rows)
-    users = has.sum(axis=0)
-    found: Array = np.where(users > 1, users * whole - (users - 1) * without, whole)
-    return np.where(has, found, np.nan)
+    having = np.broadcast_to(has, without.shape)
+    users = having.sum(axis=0)
+    without = np.where(np.isfinite(without) | ~np.isfinite(whole), without, -np.inf)
+    with np.errstate(invalid="ignore"):
+        pulls = np.where(users > 1, users * whole - (users - 1) * without, whole)
+    found: Array = np.where(having, pulls, np.nan)
+    return found
 
 
 def moments(part: Array) -> Moments:
-    """Return the moments of one figure's parts; undefined ones are left out."""
+    """Return the moments of one figure's parts; undefined ones are left out, and with an infinite one all are tied."""
     values = np.sort(part[~np.isnan(part)])  # sums are the same in every order of users
-    if not len(values):
-        return Moments(0, 0, 0.0, 0.0)
+    users = len(values)
+    if not users or np.isinf(values[-1]):
+        return Moments(users, 0, math.inf if users else 0.0, 0.0, 1.0)
     tolerance = ROUNDING * max(1.0, float(np.abs(values).max()))
-    ends = np.append(np.flatnonzero(np.diff(values) > tolerance), len(values) - 1)
+    ends = np.append(np.flatnonzero(np.diff(values) > tolerance), users - 1)
     most = int(np.diff(ends, prepend=-1).max())
     off = values - values.mean()
-    variance = float(off @ off) / max(1, len(values) - 1)
-    return Moments(len(values), len(values) - most, variance, float((off**3).mean()))
+    second, third, fourth = (float((off**power).sum()) for power in (2, 3, 4))
+    return moments_of_sums(users, users - most, second, third, fourth)
+
+
+def moments_of_sums(users: int, untied: int, second: float, third: float, fourth: float) -> Moments:
+    """Return the moments of parts from the sums of the second to fourth powers of their deviations from the mean."""
+    return Moments(
+        users,
+        untied,
+        second / max(1, users - 1),
+        third * users / max(1, (users - 1) * (users - 2)),
+        users * fourth / second**2 if second**2 else 1.0,
+    )
 
 
 def interval(
@@ -82,14 +102,12 @@ def interval(
     """
     if figure is None or math.isnan(figure) or not strata or min(of.users for of in strata) < 2:
         return None
-    untied, shares = _untied(strata), [of.variance / of.users for of in strata]
-    error, users = standard_error(strata), sum(of.users for of in strata)
+    untied, error, users = _untied(strata), standard_error(strata), sum(of.users for of in strata)
     if users < FEWEST or untied < FEWEST_UNTIED or error < ROUNDING * max(1.0, abs(figure)):
         return None
-    freedom = sum(shares) ** 2 / sum(share**2 / (of.users - 1) for share, of in zip(shares, strata, strict=True))
-    skewness = sum(of.third / of.users**2 for of in strata) / (len(strata) * error) ** 3
+    freedom, skewness = _shape(strata)
     reach = student(freedom) if level == LEVEL else float(special().stdtrit(freedom, (1 + level) / 2))
-    believed = skewness * untied / (untied + SHRINKAGE)
+    believed = skewness * float(untied / (untied + SHRINKAGE))
     ends = (figure - error * _unskewed(reach, believed), figure - error * _unskewed(-reach, believed))
     low, high = bounds or (None, None)
     return ends[0] if low is None else max(low, ends[0]), ends[1] if high is None else min(high, ends[1])
@@ -126,11 +144,29 @@ def _peak(freedom: float) -> float:
     return series / math.sqrt(2 * math.pi)
 
 
-def _untied(strata: Sequence[Moments]) -> float:
+def _untied(strata: Sequence[Moments]) -> Fraction:
     """Return how many untied users the mean over strata is as good as: few if one of the strata has few users, since
     that one decides, and all of them if the strata are of one size."""
-    rate = sum(of.untied for of in strata) / sum(of.users for of in strata)
-    return rate * sum(1 / of.users for of in strata) ** 2 / sum(1 / of.users**3 for of in strata)
+    rate = Fraction(sum(of.untied for of in strata), sum(of.users for of in strata))
+    return rate * sum(Fraction(1, of.users) for of in strata) ** 2 / sum(Fraction(1, of.users**3) for of in strata)
+
+
+def _shape(strata: Sequence[Moments]) -> tuple[float, float]:
+    """Return the degrees of freedom of the mean over strata, and its skewness as far as the sample supports it.
+
+    The variance of the mean is itself estimated. `noise` is the variance of that estimate; `linked` the share of it
+    that goes with the error of the mean: 1 for two values, 0 for symmetric ones. Hall's transformation takes that share
+    out, and the rest costs degrees of freedom: twice as many as Satterthwaite's, since samples with long tails rarely
+    show all of them. Where little is linked, the skewness is mostly chance.
+    """
+    shares = [(of.variance / of.users, of) for of in strata]
+    variance, third = sum(share for share, _ in shares), sum(of.third / of.users**2 for of in strata)
+    welch = variance**2 / sum(share**2 / (of.users - 1) for share, of in shares)
+    noise = sum(share**2 * (of.kurtosis - 1) / of.users for share, of in shares)
+    linked = min(1.0, third**2 / (variance * noise)) if noise > 0 else 1.0
+    free = noise * (1 - linked)
+    freedom = welch if free * welch <= variance**2 else variance**2 / free
+    return freedom, third / variance**1.5 * min(1.0, 2 * linked) ** 2
 
 
 def standard_error(strata: Sequence[Moments]) -> float:

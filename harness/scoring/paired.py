@@ -167,12 +167,12 @@ def simultaneous_level(parts: Array, rng: np.random.Generator, draws: int = RESA
 # Users
 
 
-def effects(pair: Pair, values: Values) -> Array:
-    """Return each user's part in the difference: users x M, NaN if the user has no such figure.
+def effects(pair: Pair, values: Values, has: Mask | bool = True) -> Array:
+    """Return each user's part in the difference: users x M, NaN if the user has no such figure (`has`: users x M).
 
     Of a mean it is the user's own difference, of a divergence the pull of the user's days (`intervals.parts`).
     """
-    return parts_of(np.hstack([pair.a, pair.b]), lambda totals: _differences(values, *np.hsplit(totals, 2)))
+    return parts_of(np.hstack([pair.a, pair.b]), lambda totals: _differences(values, *np.hsplit(totals, 2)), has)
 
 
 def alike(pair: Pair, uses: Mask) -> Mask:

@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.scoring.bootstrap import LEVEL, RESAMPLES, Array, chunks, times_drawn
 from harness.scoring.intervals import Figures, Moments, interval, moments, parts
@@ -33,10 +34,17 @@ class Stratum(NamedTuple):
     draws: Array
 
 
-def stratum(rows: Sequence[Array], figures: Figures, rng: np.random.Generator, resamples: int = RESAMPLES) -> Stratum:
+def stratum(
+    rows: Sequence[Array],
+    figures: Figures,
+    rng: np.random.Generator,
+    resamples: int = RESAMPLES,
+    has: NDArray[np.bool_] | bool = True,
+) -> Stratum:
     """Return the stratum of runs whose rows are of the same users in the same order (users x K each).
 
-    `rng` draws the users: another on each platform, which has other users.
+    `rng` draws the users: another on each platform, which has other users. `has` says which users have which figure, in
+    every run.
     """
     together, width = np.hstack(rows), rows[0].shape[1]
 
@@ -47,7 +55,7 @@ def stratum(rows: Sequence[Array], figures: Figures, rng: np.random.Generator, r
     sizes = chunks(max(together.shape), resamples)
     drawn = [by_run(product(times_drawn(len(together), size, rng), together)) for size in sizes]
     whole = by_run(together.sum(axis=0, keepdims=True))[0]
-    return Stratum(whole, np.stack([parts(each, figures) for each in rows], axis=1), np.concatenate(drawn))
+    return Stratum(whole, np.stack([parts(each, figures, has) for each in rows], axis=1), np.concatenate(drawn))
 
 
 def ranks(strata: Sequence[Stratum], metric: int, *, lower_is_better: bool) -> list[Rank]:
@@ -75,8 +83,10 @@ def _difference(figures: Array, a: int, b: int) -> float:
 
 
 def _moments(strata: Sequence[Stratum], metric: int, a: int, b: int) -> list[Moments]:
-    """Return those of a difference, as if it were not skewed: its estimate costs coverage so far out in the tails."""
-    return [moments(of.parts[:, a, metric] - of.parts[:, b, metric])._replace(third=0.0) for of in strata]
+    """Return those of a difference, as if it had neither skewness nor tails: estimates of these cost coverage so far
+    out."""
+    differences = (of.parts[:, a, metric] - of.parts[:, b, metric] for of in strata)
+    return [moments(of)._replace(third=0.0, kurtosis=1.0) for of in differences]
 
 
 def _joint_level(draws: Array, pairs: Sequence[tuple[int, int]]) -> float:

@@ -15,10 +15,11 @@ import numpy as np
 import orjson
 import pytest
 
+from harness.benchmark import Metric
 from harness.benchmarks import reports
 from harness.benchmarks.cards import Cards
 from harness.benchmarks.dailymobility.synth import files
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.derived import BINS, Scorer, _spread
 from harness.benchmarks.overview import page
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
@@ -93,14 +94,14 @@ def keys(path: Path) -> list[str]:
 def test_bands_are_the_intervals_of_the_users_values() -> None:
     """As of the values themselves, over those that are defined at each step."""
     rng = np.random.default_rng(1)
-    values = [float(value) for value in rng.random(9)]
+    values = [float(value) for value in rng.random(35)]
     users = [
         user(a_step(1, Precision=value), *([a_step(2, 0.5, Precision=value)] * (i < 2)))
         for i, value in enumerate(values)
     ]
     first, second = report(users).details["learning_curve"]
     expected = interval(float(np.mean(values)), [moments(np.array(values))])
-    assert first["ci95"]["Precision"] == pytest.approx(expected)
+    assert expected and first["ci95"]["Precision"] == pytest.approx(expected)
     assert first["ci95"]["Recall_Novelty"] is None
     assert second["ci95"]["Precision"] is None
 
@@ -115,7 +116,7 @@ def test_step_where_all_users_are_alike_has_no_band(value: float) -> None:
 
 def test_bands_stay_within_what_a_share_can_be() -> None:
     """Users near 0 have an interval that ends there."""
-    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 8, 0.002, *[0.003] * 7, 0.9)]
+    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 14, 0.002, *[0.003] * 14, 0.9)]
     low, high = report(users).details["learning_curve"][0]["ci95"]["Precision"]
     assert low == 0.0 and 0.05 < high <= 1.0
 
@@ -132,6 +133,22 @@ def test_bands_and_distributions_do_not_depend_on_how_users_were_grouped() -> No
     assert [point.intervals() for point in one.tally.curves.values()] == [
         point.intervals() for point in other.tally.curves.values()
     ]
+
+
+def test_bands_do_not_depend_on_which_users_share_a_shard() -> None:
+    """Sums within a shard are exact too: one shard of all, or one for each."""
+    rng = np.random.default_rng(3)
+    users = [user(a_step(1, Recall=float(value))) for value in rng.random(60)]
+    together, apart = SCORER.score(users), reduce(SCORER.merge, [SCORER.score([one]) for one in users])
+    assert together.tally.curves == apart.tally.curves
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, 5.0), (0.0, 3.0)])
+def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, float]) -> None:
+    """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two digits."""
+    low, high = bounds
+    edges = np.array([round(low + (high - low) * at / BINS, 6) for at in range(BINS + 1)])
+    assert _spread(Metric("value", bounds=bounds), edges).tolist() == [1] * (BINS - 1) + [2]
 
 
 def test_distribution_counts_every_user_with_a_value_once() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from harness.analysis.comparison.missing import Absent, Incomplete, sensitivity
 from harness.analysis.comparison.runs import Side, common
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.derived import Figures, having
 from harness.model import JSON
 from harness.scoring import paired
 from harness.scoring.bootstrap import Array
@@ -51,11 +51,16 @@ class Stratum:
         places = a.places(users), b.places(users)
         pair = paired.Pair(*figures.on_both(a.contributions[places[0]], b.contributions[places[1]]))
         given = paired.Pair(a.given[places[0]], b.given[places[1]]).figures(figures.given)
-        values, parts = pair.figures(figures.values), paired.effects(pair, figures.values)
+        values = pair.figures(figures.values)
+        parts = paired.effects(
+            pair, figures.values, having(figures.benchmark, pair.a) | having(figures.benchmark, pair.b)
+        )
+        described = tuple(map(moments, parts.T))
+        parts = np.where(np.isinf(parts), np.nan, parts)  # which side a user favours on whom all rests is unknown
         sizes = np.array([_size(*sides) for sides in zip(*values, strict=True)])
         same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
         incomplete = Incomplete(pair, Absent.of(a, b), Absent.of(b, a))
-        return cls(a.of.name, users, pair, values, given, parts, tuple(map(moments, parts.T)), same, incomplete)
+        return cls(a.of.name, users, pair, values, given, parts, described, same, incomplete)
 
     def columns(self, places: Places) -> paired.Columns:
         return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)

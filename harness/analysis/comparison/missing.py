@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.analysis.comparison.runs import Side
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures, is_mean
+from harness.benchmarks.derived import Figures, having, is_mean
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments
@@ -129,5 +129,5 @@ class _Figure:
         found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
         if np.isnan(found):
             return cls(None, None)
-        parts = [effects(pair, figures.values)[:, column] for pair in pairs]
+        parts = [effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column] for pair in pairs]
         return cls(found, interval(found, [moments(part) for part in parts]))

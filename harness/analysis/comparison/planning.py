@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.analysis.comparison.figures import Stratum
 from harness.analysis.comparison.runs import Side, Subset
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.derived import Figures, having
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import moments, parts
@@ -47,7 +47,8 @@ def of_pair(a: Subset, b: Subset, strata: Sequence[Stratum], figures: Figures) -
 
 
 def of_run(run: str, benchmark: str, sides: Sequence[Side], figures: Figures) -> Iterator[Spread]:
-    found = [parts(side.contributions, figures.values) for side in sides if side.tasks]
+    rows = [side.contributions for side in sides if side.tasks]
+    found = [parts(each, figures.values, having(figures.benchmark, each)) for each in rows]
     for column, metric in _main(figures):
         yield Spread(run, None, benchmark, metric, [of[:, column] for of in found if moments(of[:, column]).users])
 

@@ -25,7 +25,7 @@ from harness.analysis.leaderboard.tables import AVERAGE, MetricTable, Row, Sprea
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.derived import ROWS_LIMIT
+from harness.benchmarks.derived import ROWS_LIMIT, having
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments, parts
@@ -146,7 +146,8 @@ def _read(report: Scored, results: Path) -> _Read:
     if len(side.tasks) != report.scored:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
     ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
-    both = parts(side.given, figures.given), parts(side.contributions, figures.values)
+    given = parts(side.given, figures.given, having(figures.benchmark, side.given))
+    both = given, parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
     slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
     return _Read(slim, ranking, (*figures.names, *ranking), np.hstack(both))
 
@@ -165,7 +166,8 @@ def _stratum(sides: Sequence[Side]) -> Stratum:
     rows = [side.contributions[side.places(users)] for side in sides]
     shared = reduce(lambda one, other: figures.on_both(one, other)[0], rows)
     rng = np.random.default_rng([SEED, *sides[0].of.name.encode()])
-    return stratum([figures.on_both(each, shared)[0] for each in rows], figures.values, rng)
+    alike = [figures.on_both(each, shared)[0] for each in rows]
+    return stratum(alike, figures.values, rng, has=having(figures.benchmark, alike[0]))
 
 
 # Figures

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, SEQUENCES, SIZES
 from harness.scoring.divergence import Array, curvature, left_out
-from harness.scoring.intervals import Interval, Moments, interval, moments
+from harness.scoring.intervals import SHRINKAGE, Interval, Moments, interval, moments
 from harness.scoring.libraries import product
 
 FINAL = "final_score"
@@ -38,6 +38,9 @@ one that is rare in the run may decide."""
 CURVATURE = 1.5
 """What a unit of curvature adds to the third cumulant: half of 3, since the interval of a mean leans twice as much for
 the same skewness, and Hall's transformation is for means."""
+KURTOSIS, BELIEVED = 1.0, 25
+"""A kurtosis that takes no degrees of freedom off, since the variance is not that of the parts alone; and untied
+residents with whom half of the skewness is believed."""
 
 Counts = NDArray[np.integer]
 
@@ -89,7 +92,7 @@ class Side:
             users,
             untied,
             np.array([of.variance for of in found]) / users,
-            np.array([of.third for of in found]) / users**2,
+            np.array([of.third for of in found]) * (1 - 1 / users) * (1 - 2 / users) / users**2,
             _noise(self.bend, self.covariance**2) / (2 * users**2),
             _curve(self.bend, self.pull**2) / users**2,
         )
@@ -111,11 +114,13 @@ class Spread:
         """Return the 95 % interval of each figure of so many residents in the run."""
         variance = np.maximum(self.variance - self.noise, self.noise) * self.users
         third = (self.third + CURVATURE * self.curve) * self.users**2
+        believed = third * (self.untied + SHRINKAGE) / (self.untied + BELIEVED)
+        columns = zip(FIGURES, values.tolist(), self.untied.tolist(), variance.tolist(), believed.tolist(), strict=True)
         return {
-            name: interval(float(value), [Moments(self.users, int(untied), float(spread), float(skew))], (0.0, 1.0))
+            name: interval(value, [Moments(self.users, untied, spread, skew, KURTOSIS)], (0.0, 1.0))
             if users >= (FEWEST_LOCATIONS if name == LOCATIONS else FEWEST)
             else None
-            for name, value, untied, spread, skew in zip(FIGURES, values, self.untied, variance, third, strict=True)
+            for name, value, untied, spread, skew in columns
         }
 
 

@@ -6,7 +6,6 @@ learning curves and counts. Neither depends on how users were grouped.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Moments, interval
+from harness.scoring.intervals import interval, moments_of_sums
 
 PER_STEP = f"{F1} (per step)"
 TRANSFER = (F1, PER_STEP)
@@ -58,18 +57,20 @@ PRECISION, NOVELTY, STABILITY = map(GAINS.index, ("Precision", "Recall_Novelty",
 ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
 """Curve sums are whole numbers of 2**-64, since those add up to the same total in any grouping."""
+HALF = 2.0 ** (UNITS // 2)
 
 Mask = NDArray[np.bool_]
 
 
 class CurvePoint(NamedTuple):
-    """One step_id: users with a scored step, and per name of `NAMES` the sums of values, of their squares and of their
-    cubes (in 2**-64), and how many are there, are 0 and are 1."""
+    """One step_id: users with a scored step, and per name of `NAMES` the sums of values, of their squares, cubes and
+    fourth powers (in 2**-64), and how many are there, are 0 and are 1."""
 
     users: int
     sums: tuple[int, ...]
     squares: tuple[int, ...]
     cubes: tuple[int, ...]
+    fourths: tuple[int, ...]
     counts: tuple[int, ...]
     zeros: tuple[int, ...]
     ones: tuple[int, ...]
@@ -86,23 +87,21 @@ class CurvePoint(NamedTuple):
     def intervals(self) -> tuple[tuple[float, float] | None, ...]:
         """95 % intervals of the means over users; None if too few of them differ. That other values than 0 and 1 are
         tied is not looked at."""
-        of = zip(self.sums, self.squares, self.cubes, self.counts, self.zeros, self.ones, strict=True)
-        return tuple(starmap(_interval, of))
+        return tuple(starmap(_interval, zip(*self[1:], strict=True)))
 
 
-def _interval(total: int, squares: int, cubes: int, count: int, zeros: int, ones: int) -> tuple[float, float] | None:
-    if count < 2:
+def _interval(
+    total: int, squares: int, cubes: int, fourths: int, count: int, zeros: int, ones: int
+) -> tuple[float, float] | None:
+    if not count:
         return None
-    # Whole numbers, in 2**-64 to the power of 2 and 3: no digit is lost where values are next to equal.
-    second = max(0, ((count * squares) << UNITS) - total**2)  # of equal values the squares may be rounded down
-    third = ((count**2 * cubes) << (2 * UNITS)) - ((3 * count * total * squares) << UNITS) + 2 * total**3
-    of = Moments(
-        count,
-        count - max(1, zeros, ones),
-        second / ((count * (count - 1)) << (2 * UNITS)),
-        third / (count**3 << (3 * UNITS)),
-    )
-    return interval(total / (count << UNITS), [of], (0.0, 1.0))
+    # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to equal.
+    squares, cubes, fourths = squares << UNITS, cubes << (2 * UNITS), fourths << (3 * UNITS)
+    second = max(0, count * squares - total**2)  # of equal values the squares may be rounded down
+    third = count**2 * cubes - 3 * count * total * squares + 2 * total**3
+    fourth = count**3 * fourths - 4 * count**2 * total * cubes + 6 * count * total**2 * squares - 3 * total**4
+    sums = second / (count << (2 * UNITS)), third / (count**2 << (3 * UNITS)), fourth / (count**3 << (4 * UNITS))
+    return interval(total / (count << UNITS), [moments_of_sums(count, count - max(1, zeros, ones), *sums)], (0.0, 1.0))
 
 
 Curves = dict[tuple[int, int], CurvePoint]
@@ -260,14 +259,14 @@ class _StepTable:
         keys = [(last[user], step_id) for user, step_id in steps]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         place = np.array([places[key] for key in keys], dtype=np.int_)
-        sums, counts = _sums_by(place, values, len(places))
-        powers = (sums, *(_sums_by(place, values**power, len(places))[0] for power in (2, 3)))
+        powers = [_exact_sums_by(place, values**power, len(places)) for power in (1, 2, 3, 4)]
+        _, counts = _sums_by(place, values, len(places))
         zeros, ones = (_sums_by(place, np.where(values == end, 1.0, np.nan), len(places))[1] for end in (0, 1))
         users = np.bincount(place, minlength=len(places))
         return {
             key: CurvePoint(
                 int(users[row]),
-                *(tuple(int(math.ldexp(total, UNITS)) for total in of[row].tolist()) for of in powers),
+                *(of[row] for of in powers),
                 *(tuple(map(int, of[row].tolist())) for of in (counts, zeros, ones)),
             )
             for key, row in places.items()
@@ -299,6 +298,17 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
         return np.asarray(totals, dtype=np.float64).reshape(places, columns)
 
     return total(np.where(defined, values, 0.0)), total(defined.astype(np.float64))
+
+
+def _exact_sums_by(place: NDArray[np.int_], values: Array, places: int) -> list[tuple[int, ...]]:
+    """Return the sums of the defined values by place and column, each value cut to a whole number of 2**-64.
+
+    The two halves of these numbers are added by themselves: sums of up to 2**20 of them are exact.
+    """
+    upper = np.floor(values * HALF)
+    halves = (_sums_by(place, of, places)[0] for of in (upper, np.floor((values * HALF - upper) * HALF)))
+    rows = zip(*(half.tolist() for half in halves), strict=True)
+    return [tuple((int(high) << UNITS // 2) + int(low) for high, low in zip(*row, strict=True)) for row in rows]
 
 
 def _with_f1(values: Array) -> Array:

@@ -78,7 +78,8 @@ def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) 
     values = [float(sums[at] / counts[at]) if counts[at] else None for at in places]
     found: list[JSON] = [{"value": value, "users": int(counts[at])} for value, at in zip(values, places, strict=True)]
     if bounds:
-        each = parts(_columns(scored, places), _means).T
+        rows = _columns(scored, places)
+        each = parts(rows, _means, rows[:, len(places) :] > 0).T
         for one, of in zip(found, each, strict=True):
             one["ci95"] = interval(one["value"], [moments(of)], bounds)
     return dict(zip(PARTS[part], found, strict=True))

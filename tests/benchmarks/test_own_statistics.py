@@ -1,0 +1,83 @@
+"""A plug-in with `statistics` of its own, from outside: every user counts, and its figures have intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.support.plugins import Commands
+
+USERS = 60
+PLUGIN = '''
+"""Demand of users, forecast in one request; the true demand of every other user is 0."""
+
+import numpy as np
+
+from harness import Benchmark, Metric, Task
+
+
+def guess(messages, seed):
+    return '{"demand": %d}' % (len(messages[-1]["content"]) % 5)
+
+
+def three(messages, seed):
+    return '{"demand": %d}' % (len(messages[-1]["content"]) % 3)
+
+
+class Demand(Benchmark):
+    name = "demand"
+    subsets = {"shop": "shop.jsonl"}
+    metrics = (Metric("WAPE", better="lower", bounds=(0, None)), Metric("r", bounds=(-1, 1)))
+    baselines = {"guess": guess, "three": three}
+
+    def parse(self, line, subset):
+        return Task(line["user_id"], steps=1, given=line["text"], truth=line["demand"])
+
+    async def play(self, given, chat):
+        return {"demand": await chat.json(given, read=lambda reply: reply["demand"])}
+
+    def measure(self, task, answer):
+        return {"true": task.truth, "given": 0 if answer is None else answer["demand"]}
+
+    def statistics(self, records):
+        pairs = [(record["metrics"]["true"], record["metrics"]["given"]) for record in records]
+        return [[abs(x - y), 1, x, y, x * x, y * y, x * y] for x, y in pairs]
+
+    def figures(self, totals):
+        error, n, x, y, xx, yy, xy = totals.T
+        r = (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
+        return np.column_stack([error / x, r])
+'''
+
+
+@pytest.fixture
+def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    (tmp_path / "demand.py").write_text(PLUGIN)
+    lines = [
+        {"user_id": f"u{number:02}", "demand": number % 2 * (1 + number % 7), "text": "x" * (number * number % 31 + 1)}
+        for number in range(USERS)
+    ]
+    (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    found = Commands(tmp_path / "results", capsys)
+    for model in ("guess", "three"):
+        found("run", tmp_path / "demand.py", "--model", f"baseline/{model}", "--tasks-dir", tmp_path, "--no-html")
+    return found
+
+
+def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Commands) -> None:
+    """A ratio whose denominator is 0 for half of the users, and a correlation, in the report, `compare` and `stats`."""
+    report = harness.report("guess", "shop")["metrics"]
+    table = harness.json("stats", "--json")
+    entries = harness.json("compare", "guess", "three", "--json")["pairs"][0]["figures"]
+    planned = harness.json("compare", "--plan", "guess", "--json")["plans"]
+    for entry in entries:
+        name = entry["metric"]
+        low, high = report[name]["ci95"]
+        assert low < report[name]["value"] < high and report[name]["users"] == USERS
+        assert table[name]["guess"]["shop"]["ci95"] == [low, high]
+        assert entry["users"] == USERS and entry["ci95"][0] < entry["difference"] < entry["ci95"][1]
+        assert entry["outcome"] not in ("too_few", "undefined")
+    assert {entry["metric"] for entry in entries} == set(report) == {"WAPE", "r"}
+    assert {plan["users"] for plan in planned} == {USERS}
