@@ -180,14 +180,15 @@ class Chat:
             completion = await self.ask(request)
             try:
                 made = read(completion)
-                self._judged(completion, None)
-                return made
             except InvalidReply as invalid:
                 error = invalid
             except ODD_SHAPE as odd:
                 error = InvalidReply("wrong_shape")
                 error.__cause__ = odd
                 self.odd.append(f"{described(odd)}{place(odd)}")
+            else:
+                self._judged(completion, None)
+                return made
             self._judged(completion, error)
             if error.final or number > retries + 1:
                 raise error

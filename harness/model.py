@@ -486,7 +486,8 @@ class Snapshot:
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
-    `wave` is None for a run without batches.
+    `wave` is None for a run without batches. `unusable` are the replies of this session that no answer could be read
+    from, by kind, the most frequent first.
     """
 
     name: str
@@ -528,6 +529,7 @@ class Snapshot:
     projected_cost: tuple[Money, ...] = ()
     budget: tuple[Money, Money] | None = None
     wave: Wave | None = None
+    unusable: tuple[tuple[str, int], ...] = ()
 
 
 Snapshots = tuple[Snapshot, ...]

@@ -218,6 +218,7 @@ class DailyMobility(Benchmark):
     card_columns = cards.COLUMNS
     user = "resident"
     language = "zh"
+    same_note = True  # the requests of results that exist
     floor = "commuter"
     key_field = "id"
     invalid_as = "Invalid days count as stayed home with the intention other"
