@@ -54,7 +54,7 @@ class Answers:
         self._allow_invalid = allow_invalid
 
     def add(self, user: str, one: Judgement) -> None:
-        """Count an answer of a user. Raise `AnswersUnusable` with the last of the first ones, if almost none is usable."""
+        """Count an answer of a user. Raise `AnswersUnusable` with the last of the first, if almost none is usable."""
         self.read += 1
         if one.kind is not None:
             self.unusable[one.kind] += 1

@@ -6,7 +6,7 @@ import pytest
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.streamprofile.benchmark import StreamProfileBench
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.chat import Asking, Chat
 from harness.errors import InvalidReply
 from harness.model import Completion, Request
@@ -40,7 +40,7 @@ async def test_benchmarks_that_ship_keep_the_requests_of_results_that_exist() ->
     assert len(retries) == 3
     assert len({first, *retries}) == 2
     assert (await asked(same_note=False))[:2] == [first, retries[0]]
-    assert [cls.same_note for cls in (StreamProfileBench, DailyMobility, Benchmark)] == [True, True, False]
+    assert [cls.same_note for cls in (StreamProfile, DailyMobility, Benchmark)] == [True, True, False]
 
 
 @pytest.mark.anyio
