@@ -82,7 +82,7 @@ def completion(body: bytes, content_type: str = "") -> Completion:
     if data is None:
         if HTML.match(body):
             raise TransportFault(
-                "bad_json", "the reply is an HTML page: is the path of the address right?", foreign=True
+                "bad_json", "the reply is an HTML page: check the address, most end in /v1", foreign=True
             )
         if (first := decoded(body.partition(b"\n")[0])) is not None and (why := _other_api(first)):
             raise TransportFault("bad_json", why, foreign=True)  # Ollama streams one object a line
