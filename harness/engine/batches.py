@@ -137,7 +137,7 @@ class Batches:
         self._rng = rng or random.Random()
         self._label = label
         self._of_file = _Size(most_requests, most_bytes)
-        self._taken: _Size | None = None
+        self._room: _Size | None = None
         """What the provider takes at once, once it has refused more."""
         self._journals = {run: run.store.batches() for run in findings.runs}
         self._numbers = count()
@@ -253,27 +253,32 @@ class Batches:
             self._watch(run, one)
 
     async def _submit(self) -> None:
-        waves = groupby(self._fitting(sorted(self._new.values(), key=self._place_of_run)), lambda asked: asked.user.run)
+        waves = groupby(self._fitting(self._next()), lambda asked: asked.user.run)
         for run, wave in [(run, list(wave)) for run, wave in waves]:
-            if self._is_full:
-                return
             self._journals[run].waves += 1
             for part, content in self._files(wave):
                 await self._submit_file(run, part, content)
-                if self._taken is not None:
-                    break
+
+    def _next(self) -> list[_Request]:
+        """Return what no batch has, by run; one file of it, once no batch is left, if the provider has no more room."""
+        wave = sorted(self._new.values(), key=self._place_of_run)
+        if self._room is None:
+            return wave
+        if self._is_at_provider:
+            return []
+        part, _ = next(self._files([asked for asked in wave if asked.user.run is wave[0].user.run]))
+        return part
 
     @property
-    def _is_full(self) -> bool:
-        """Return whether the next batch has to wait for the end of another."""
-        return self._taken is not None and any(journal.outstanding for journal in self._journals.values())
+    def _is_at_provider(self) -> bool:
+        return any(journal.outstanding for journal in self._journals.values())
 
     def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
         """Return the requests that the budget has room for, which is reserved; others wait for what batches give back.
 
         Raise `BudgetReached` if none is at the provider either.
         """
-        if (meter := self._caller.meter) is None:
+        if (meter := self._caller.meter) is None or not wave:
             return list(wave)
         budget, fitting, whole = meter.budget, list[_Request](), Decimal(0)
         room = budget.cap.amount - budget.entries.total()
@@ -296,7 +301,7 @@ class Batches:
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
         part, lines, size = list[_Request](), list[bytes](), 0
-        most = _Size(*map(min, self._of_file, self._taken or self._of_file))
+        most = _Size(*map(min, self._of_file, self._room or self._of_file))
         for asked in wave:
             line = _line(len(part), asked.body)
             if part and (len(part) == most.requests or size + len(line) > most.size):
@@ -529,17 +534,17 @@ class Batches:
         requests, size = len(refused), sum([len(_line(0, asked.body)) for asked in refused])
         if not refused:
             return None
-        if any(journal.outstanding for journal in self._journals.values()):
-            self._taken = _Size(requests, size)
+        if self._is_at_provider:
+            self._room = _Size(requests, size)
         elif requests > 1:
-            self._taken = _Size(requests // 2, size // 2)
+            self._room = _Size(requests // 2, size // 2)
         else:
-            self._taken = None
+            self._room = None
             return self._pause(why)
-        batches = -(-len(self._new) // self._taken.requests)
+        batches = -(-len(self._new) // self._room.requests)
         self._findings.note(
             "batch",
-            f"the provider does not take {requests} requests at once ({why}): at most {self._taken.requests} from now "
+            f"the provider does not take {requests} requests at once ({why}): at most {self._room.requests} from now "
             f"on, one batch after the other; this wave may take {batches} batches, and each up to a day",
         )
         return None
