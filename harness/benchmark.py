@@ -269,6 +269,9 @@ class Benchmark:
     floor: ClassVar[str] = ""
     """The baseline that `run --demo` uses if no model is named; by default the first of `baselines`."""
 
+    same_note: ClassVar[bool] = False
+    """Whether the second request for a reply again is the same as the first, after the same mistake."""
+
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
 

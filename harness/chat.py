@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -65,10 +66,19 @@ class Note:
 
     text: str
     json: str
+    again: str
     reasons: Mapping[str, str]
 
 
 _LANGUAGES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+Judged = Callable[[Completion, InvalidReply | None], None]
+"""Called for each reply that was read, at once: with the error of one that cannot be used."""
+
+
+def unnoticed(completion: Completion, error: InvalidReply | None) -> None:
+    """Ignore how a reply was read."""
+
+
 NOTES = {language: Note(**words) for language, words in _LANGUAGES.items()}
 
 
@@ -79,11 +89,19 @@ class Chat:
     the kinds of repairs that replies needed. `failed` is the error of a request without a reply: the user fails with
     it, even if the benchmark catches it. `odd` describes other errors than `InvalidReply` that `read` raised: an odd
     reply, or a mistake in `read`. `repeat` is which of the user's repeats is played, from 1; a benchmark that draws
-    random numbers makes them depend on it.
+    random numbers makes them depend on it. `judged` is called for each reply that is read. With `same_note` every retry
+    after the same mistake is the same request, as in results that exist of the benchmarks that ship.
     """
 
     def __init__(
-        self, ask: Ask, asking: Asking = ASKING, language: Literal["en", "zh"] = "en", repeat: int = 1
+        self,
+        ask: Ask,
+        asking: Asking = ASKING,
+        language: Literal["en", "zh"] = "en",
+        repeat: int = 1,
+        *,
+        judged: Judged = unnoticed,
+        same_note: bool = False,
     ) -> None:
         self.repeat = repeat
         self.usage = Usage()
@@ -94,6 +112,8 @@ class Chat:
         self._ask = ask
         self._asking = asking
         self._note = NOTES[language]
+        self._judged = judged
+        self._same_note = same_note
 
     async def ask(self, request: Request) -> Completion:
         """Return the completion of one request, unchanged. Raise the error of a request that got no reply."""
@@ -156,22 +176,28 @@ class Chat:
 
     async def _read_in_tries(self, request: Request, read: Callable[[Completion], T], *, json: bool) -> T:
         messages, retries = request.messages, self._asking.parse_retries
-        while True:
+        for number in count(2):
             completion = await self.ask(request)
             try:
-                return read(completion)
+                made = read(completion)
             except InvalidReply as invalid:
                 error = invalid
             except ODD_SHAPE as odd:
                 error = InvalidReply("wrong_shape")
                 error.__cause__ = odd
                 self.odd.append(f"{described(odd)}{place(odd)}")
-            if error.final or not retries:
+            else:
+                self._judged(completion, None)
+                return made
+            self._judged(completion, error)
+            if error.final or number > retries + 1:
                 raise error
-            retries -= 1
             note, last = self._note.json if json else self._note.text, messages[-1]
             note = note.format(why=error.why or self._note.reasons.get(error.kind, error.kind))
+            if number > 2 and not self._same_note:
+                note += self._note.again.format(number=number)
             request = replace(request, messages=(*messages[:-1], Message(last.role, last.content + note)))
+        raise AssertionError("the last try returns or raises")
 
     def _request(self, messages: tuple[Message, ...], json: bool, schema: JSON | None) -> Request:
         asking = self._asking

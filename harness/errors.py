@@ -7,6 +7,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
 │   └── ConfigurationRefused its model or parameters: resuming it could not help
 ├── BudgetReached       5    the next request may cost more than is left of a budget (also `Estimated`: nobody agreed)
+├── AnswersUnusable     6    almost none of the first answers can be used
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
 ├── WorkersStopped      4    the processes that play and send are gone
@@ -76,6 +77,12 @@ class BudgetReached(HarnessError):
     exit_code = 5
 
 
+class AnswersUnusable(HarnessError):
+    """Almost none of a process's first answers can be used; `--allow-invalid` goes on all the same."""
+
+    exit_code = 6
+
+
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, signal.SIGHUP: 129}
 """Signals that end a command, and its exit code then; job schedulers send SIGUSR1, a terminal that closes SIGHUP."""
 
@@ -127,13 +134,22 @@ class TransportFault(CallError):
     """`retry_after` is the wait that the endpoint requests, in seconds.
 
     `unreachable`: the address itself does not answer (refused, unknown, 404). Before any success that means a wrong
-    address, not a busy server.
+    address, not a busy server. `foreign`: a server of something else answers, such as another API; likewise.
     """
 
-    def __init__(self, kind: str, detail: str, *, retry_after: float | None = None, unreachable: bool = False) -> None:
+    def __init__(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        unreachable: bool = False,
+        foreign: bool = False,
+    ) -> None:
         super().__init__(kind, detail)
         self.retry_after = retry_after
         self.unreachable = unreachable
+        self.foreign = foreign
 
 
 class Rejected(CallError):

@@ -51,9 +51,10 @@ class Request:
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for three of our own: `content_filter`
+    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for five of our own: `content_filter`
     (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
-    reply that was cut off before its answer began. Token counts are None if the endpoint reports none. `reasoning` is
+    reply that was cut off before its answer began, `tool_call` one whose text is the arguments of its only tool call,
+    `unclosed` a streamed one whose JSON has no end. Token counts are None if the endpoint reports none. `reasoning` is
     the thoughts of a model, if the endpoint returns them apart from the text. `cached_tokens` are those of the prompt
     that came from the endpoint's cache, `reasoning_tokens` those of the completion that went into thoughts.
     """
@@ -485,7 +486,8 @@ class Snapshot:
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
-    `wave` is None for a run without batches.
+    `wave` is None for a run without batches. `unusable` are the replies of this session that no answer could be read
+    from, by kind, the most frequent first.
     """
 
     name: str
@@ -527,6 +529,7 @@ class Snapshot:
     projected_cost: tuple[Money, ...] = ()
     budget: tuple[Money, Money] | None = None
     wave: Wave | None = None
+    unusable: tuple[tuple[str, int], ...] = ()
 
 
 Snapshots = tuple[Snapshot, ...]

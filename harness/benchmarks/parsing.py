@@ -37,7 +37,12 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
 
     Raise `InvalidReply` if there is none.
     """
-    data = _decode(checked_text(completion), repairs)
+    if completion.finish_reason == "unclosed":  # of a stream that broke off: what is missing is not to be made up
+        raise InvalidReply("no_json")
+    text = checked_text(completion)
+    if completion.finish_reason == "tool_call":
+        repairs.append("tool_call")
+    data = _decode(text, repairs)
     if data is None:
         raise InvalidReply("no_json")
     if type(data) is not dict:
@@ -54,6 +59,8 @@ def strict_object(**fields: JSON) -> JSON:
 def answer_text(completion: Completion, repairs: list[str]) -> str:
     """Return the text of a completion without the thoughts before it. Raise `InvalidReply` if there is none."""
     text = checked_text(completion).strip()
+    if completion.finish_reason == "tool_call":  # an object, where a text was asked for
+        raise InvalidReply("empty")
     if (answer := _after_thinking(text)) is None:
         return text
     repairs.append("thinking")

@@ -117,6 +117,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         price=_price(found, manifest.identity["model"], args) or manifest.price,
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
+        allow_invalid=args.allow_invalid,
     )
 
 

@@ -245,6 +245,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
         primary=args.primary,
+        allow_invalid=args.allow_invalid,
     )
 
 

@@ -143,6 +143,8 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     add(parser, "--reuse RUN", words, type=filled)
     words = "send figures and files of each finished run to this tracker; its own variables say where"
     add(parser, "--track", words, choices=defaults.TRACKERS)
+    words = "go on even if almost none of the first answers can be used"
+    add(parser, "--allow-invalid", words, action="store_true")
     words = "accept that this field of an earlier run differs; may be repeated"
     add(parser, "--allow FIELD", words, action="append", default=[])
 

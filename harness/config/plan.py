@@ -49,6 +49,7 @@ class Plan:
     or the environment did. `price` is None if it is not known; a run that has one keeps it. `reuse` is the folder of
     the run whose replies are taken for equal requests. `track` is the tracker that gets the runs once they have ended.
     `primary` is the metric that `compare` is to be about, chosen before the run.
+    With `allow_invalid` a run goes on though almost none of its first answers can be used.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Plan:
     reuse: Path | None = None
     track: str | None = None
     primary: str | None = None
+    allow_invalid: bool = False
 
     @property
     def folder(self) -> Path:

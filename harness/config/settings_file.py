@@ -36,7 +36,7 @@ FILE = "harness.toml"
 HELP = "your own settings file (default: harness.toml here, or in ~/.config/behavior-harness)"
 
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
-DECISIONS = frozenset({"allow", "force", "help", "restart", "settings", "trust", "yes"})
+DECISIONS = frozenset({"allow", "allow-invalid", "force", "help", "restart", "settings", "trust", "yes"})
 """Options that are meant for one call."""
 OF_ONE_COMMAND = frozenset(
     {"api-key-file", "model", "name", "part", "platform", "provider", "queue", "reuse", "subset"}

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from harness.endpoint.client import Client
-from harness.endpoint.error_phrases import error_text
+from harness.endpoint.error_phrases import error_text, says, searchable
 from harness.endpoint.replies import NO_WORDS
 from harness.endpoint.transport import Received
 from harness.errors import TransportFault
@@ -106,6 +106,10 @@ class BatchApi:
         found = batch.errors.get("data") if isinstance(batch.errors, dict) else None
         words = [error_text({"error": error}) for error in found or () if isinstance(error, dict)]
         return self._client.hide("; ".join(dict.fromkeys(filter(None, words))) or NO_WORDS)
+
+    def is_too_much(self, words: str) -> bool:
+        """Return whether an account may not have as much enqueued, by the provider's words for a refusal."""
+        return says("batch_limit", searchable(words))
 
     def judged(self, line: JSON, body: bytes) -> Received:
         """Return what a line of the results settles; `body` is its request. Raise as `Transport.send`."""

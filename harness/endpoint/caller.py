@@ -334,10 +334,12 @@ class Caller(Generic[Body]):
         return TransportFault("denied", str(error))
 
     def _judge_address(self, fault: TransportFault, start: float) -> None:
-        """Stop the run when nothing has ever succeeded and the address itself does not answer.
+        """Stop the run when nothing has ever succeeded and the address itself does not answer, or something else does.
 
         A fault of any other kind shows that a server is there, and resets the patience.
         """
+        if fault.foreign and not self.traffic.successes and not self.wait_left:
+            self._stop(f"this is not an endpoint for chat completions: {fault.detail}")
         if self.traffic.successes or not fault.unreachable:
             self._unreachable_since = None
             return

@@ -45,7 +45,10 @@ LONGEST_STREAM = 10.0
 LINGER_SECONDS = 0.1
 """How long a stream's end is awaited after its [DONE], so that the connection can serve again."""
 PROXY_WANTS_CREDENTIALS = 407
-ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replies.ONLY_THINKING, "context_length"})
+ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replies.ONLY_THINKING, "context_length"}) | {
+    replies.TOOL_CALL,
+    replies.UNCLOSED,
+}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
@@ -173,7 +176,7 @@ class Client:
             self._deadlines.end(task)
         try:
             if streamed is not None:
-                completion = replies.completion_of(streamed)
+                completion = replies.without_end(replies.completion_of(streamed))
             elif 200 <= response.status < 300:
                 completion = replies.completion(content, response.headers.get("Content-Type", ""))
             elif response.status == PROXY_WANTS_CREDENTIALS and self._proxy is not None:
@@ -362,6 +365,8 @@ class Client:
     def _named(self, error: HarnessError) -> HarnessError:
         """Return the error of a reply, with the address in it if the address may be wrong."""
         match error:
+            case TransportFault(foreign=True):
+                return TransportFault(error.kind, f"{self._public}: {error.detail}", foreign=True)
             case TransportFault(unreachable=True):
                 status = error.kind.removeprefix("http_")
                 return TransportFault(error.kind, f"{self._public} answers {status}: {error.detail}", unreachable=True)

@@ -193,13 +193,14 @@ class Replicas:
         else:  # whatever the kind: a replica that fails fast has few in flight, and would attract all requests
             replica.faults += 1
             first = replica.due == SERVES
-            if (fault.unreachable or replica.faults >= IN_A_ROW) if first else now >= replica.due:
+            if (fault.unreachable or fault.foreign or replica.faults >= IN_A_ROW) if first else now >= replica.due:
                 replica.wait = FIRST_PROBE if first else min(2 * replica.wait, LONGEST_PROBE)
                 why = f"is set aside until it answers again ({fault.kind}: {fault.detail})" if first else ""
                 self._set(replica, now + replica.wait, why)
         fault.detail = replica.named(fault.detail)
         fault.args = (f"{fault.kind}: {fault.detail}",)
         fault.unreachable = fault.unreachable and not self._serving  # before any success it would end the run
+        fault.foreign = fault.foreign and not self._serving
         return fault.kind != REFUSED or all(one.full(now) for one in others)
 
     def _all_stopped(self, replica: _Replica, error: EndpointStopped, probe: bool) -> bool:

@@ -18,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from harness.endpoint import error_phrases as phrases
 from harness.endpoint.error_phrases import error_text, one_line, says
@@ -30,6 +31,9 @@ LONGEST_RETRY_AFTER = 3600.0
 """Seconds; a longer wait is cut to this, since nobody waits a day for one request."""
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
+TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
+"""Finish reasons of a reply whose text is the arguments of its only tool call, and of a streamed one whose JSON has no
+end: some relays end a stream that broke off behind them like any other (LiteLLM: finish_reason `stop`, [DONE])."""
 REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
 REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"
@@ -52,6 +56,19 @@ CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCI
 JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
 FENCED = re.compile(r"```\w*\s*\n(.*)\n\s*```", re.DOTALL)
 NO_WORDS = "no explanation"
+HTML = re.compile(rb"\s*(?:<!--.{0,500}-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+TO_OPENAI = "this harness speaks OpenAI's chat completions: "
+FOREIGN = {
+    "Anthropic's Messages API": TO_OPENAI
+    + "give the provider's OpenAI-compatible address (https://api.anthropic.com/v1)",
+    "Gemini's own API": TO_OPENAI
+    + "give https://generativelanguage.googleapis.com/v1beta/openai, or your proxy's OpenAI-compatible address",
+    "Ollama's own API": TO_OPENAI + "let the address end in /v1 instead of /api",
+    "OpenAI's Responses API": TO_OPENAI + "let the address end before /responses",
+}
+"""APIs whose replies are known by their members, and what to do about each."""
+JSON_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
+"""A string, or the rest of the text that begins like one; a bracket."""
 
 
 class Denied(EndpointStopped):
@@ -63,6 +80,12 @@ def completion(body: bytes, content_type: str = "") -> Completion:
     """Return the completion in a reply with a status from 200 to 299."""
     data = decoded(body, content_type)
     if data is None:
+        if HTML.match(body):
+            raise TransportFault(
+                "bad_json", "the reply is an HTML page: check the address, most end in /v1", foreign=True
+            )
+        if (first := decoded(body.partition(b"\n")[0])) is not None and (why := _other_api(first)):
+            raise TransportFault("bad_json", why, foreign=True)  # Ollama streams one object a line
         named = "" if JSON_TYPE.fullmatch(content_type) else f" (its type is {one_line(content_type) or 'not named'})"
         raise TransportFault("bad_json", f"the reply is not whole JSON{named}")
     return completion_of(data)
@@ -95,6 +118,9 @@ def completion_of(data: dict[str, Any]) -> Completion:
         thoughts = thoughts or within
     if not text or text.isspace():
         text, thoughts, reason = _without_text(text, thoughts, reason, usage)
+        calls = message.get("tool_calls")
+        if calls and not text.strip() and reason in ("tool_calls", "stop", None):
+            text, reason = _of_tool_call(text, reason, calls)
     return Completion(  # by position, which is faster
         text,
         reason,
@@ -129,6 +155,8 @@ def _without_answer(data: dict[str, Any], error: Any) -> Completion:
         base = data.get("base_resp")
         code = base.get("status_code") if type(base) is dict else None
         if type(code) is not int or not code:
+            if why := _other_api(data):
+                raise TransportFault("no_choices", why, foreign=True)
             lacks = "no choice of index 0" if data.get("choices") else "no choices"
             raise TransportFault("no_choices", f"the reply has {lacks}" + (f": {words}" if words else ""))
         status = phrases.BASE_RESP.get(code, 500)
@@ -163,6 +191,65 @@ def _without_text(
     return text, thoughts, reason
 
 
+def _of_tool_call(text: str, reason: str | None, calls: Any) -> tuple[str, str | None]:
+    """Return text and finish reason of a reply without a text: the arguments of its only tool call, if they are an
+    object. No tools are offered, so such a call is the answer of a model that answers by tool calls."""
+    call = calls[0] if type(calls) is list and len(calls) == 1 else None
+    function = call.get("function") if type(call) is dict else None
+    arguments = function.get("arguments") if type(function) is dict else None
+    if type(arguments) is str:
+        with suppress(ValueError):
+            if type(orjson.loads(arguments)) is dict:
+                return arguments, TOOL_CALL
+    return text, reason
+
+
+def without_end(reply: Completion) -> Completion:
+    """Return a streamed reply marked as `unclosed` if its JSON has no end, although the stream has one."""
+    if reply.finish_reason not in ("stop", None) or not _is_unclosed(reply.text):
+        return reply
+    return structs.replace(reply, finish_reason=UNCLOSED)
+
+
+def _is_unclosed(text: str) -> bool:
+    """Return whether a text stops within an object. A string that has no end, in a text that has one, is a mark that
+    the model forgot to escape."""
+    answer = text.rpartition("</think>")[2]
+    start = answer.find("{")
+    if start < 0:
+        return False
+    with suppress(ValueError):
+        orjson.loads(answer[start:])
+        return False
+    depth = 0
+    for mark in JSON_MARKS.findall(answer, start):
+        if mark[0] == '"':
+            if (len(mark) == 1 or mark[-1] != '"') and answer.rstrip("` \t\r\n").endswith("}"):
+                return False
+        else:
+            depth += 1 if mark in "{[" else -1
+            if depth <= 0:
+                return False  # the first object is whole
+    return depth > 0
+
+
+def _other_api(data: Mapping[str, Any]) -> str | None:
+    """Return which other API a reply seems to be of, and what to do; None for none that is known."""
+    message = data.get("message")
+    kind = data.get("type")
+    if (kind == "message" and type(data.get("content")) is list) or kind in ("message_start", "message_stop"):
+        name = "Anthropic's Messages API"
+    elif type(data.get("candidates")) is list or type(data.get("usageMetadata")) is dict:
+        name = "Gemini's own API"
+    elif type(data.get("done")) is bool and (type(message) is dict or type(data.get("response")) is str):
+        name = "Ollama's own API"
+    elif data.get("object") == "response" and type(data.get("output")) is list:
+        name = "OpenAI's Responses API"
+    else:
+        return None
+    return f"the reply is of {name}: {FOREIGN[name]}"
+
+
 def _cached(usage: dict[str, Any]) -> int | None:
     """Return the prompt's tokens that were cached. DeepSeek and Moonshot have the count in the usage itself."""
     details = usage.get("prompt_tokens_details")
@@ -182,9 +269,21 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime,
     """Return what a reply of another status to the body `request` settles; raise the error that it means otherwise."""
     data = decoded(body, headers.get("Content-Type", ""))
     words = error_text(data) if data is not None else ""
+    if status == 403 and HTML.match(body):
+        raise Denied(_blocked(status, headers, body))
     shown = words or one_line(body.decode("utf-8", "replace"))
     after = headers.get("Retry-After") or phrases.retry_delay(data)
     return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"), after)
+
+
+def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    """Return what a page in place of an API's error means: what stands in front of the endpoint refused the request."""
+    by_cloudflare = headers.get("Server", "").lower() == "cloudflare" or b"cloudflare" in body.lower()
+    return (
+        f"{'Cloudflare' if by_cloudflare else 'a gateway'} in front of the endpoint answers with status {status} "
+        "and an HTML page, which says nothing about the key: it may block this client or this machine's address; try "
+        "from another network, or ask the provider to allow yours"
+    )
 
 
 def _settle(
@@ -214,7 +313,8 @@ def _settle(
             f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
         )
     if status in (401, 403) or (status == 400 and says("key", low)):
-        raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use")
+        header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
+        raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")

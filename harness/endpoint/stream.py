@@ -95,6 +95,7 @@ class StreamedReply:
         self._size = 0
         self._events = Events()
         self._pieces: dict[str, list[Any]] = {}
+        self._calls: dict[Any, list[str]] = {}
         self._rest: dict[str, Any] = {}
         self._error: Any = None
         self._model: str | None = None
@@ -147,6 +148,9 @@ class StreamedReply:
         found = {**self._rest, "model": self._model, "usage": self._usage}
         if self._has_choice:
             message = {name: _joined(pieces) for name, pieces in self._pieces.items()}
+            if self._calls:
+                calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self._calls.values()]
+                message["tool_calls"] = calls
             found["choices"] = [{"message": message, "finish_reason": self._finish_reason}]
         return self._writable(found)
 
@@ -220,7 +224,7 @@ class StreamedReply:
         if type(delta) is dict:
             self._add(delta)
         elif type(message := choice.get("message")) is dict:
-            self._pieces = {}
+            self._pieces, self._calls = {}, {}
             self._add(message)
         if choice.get("error"):
             self._fail(choice)
@@ -229,7 +233,18 @@ class StreamedReply:
             if type(usage := choice.get("usage")) is dict:
                 self._usage = usage
 
+    def _add_calls(self, calls: Any) -> None:
+        """Add pieces of the arguments of tool calls, each by the index of its call."""
+        for place, call in enumerate(calls if type(calls) is list else ()):
+            function = call.get("function") if type(call) is dict else None
+            piece = function.get("arguments") if type(function) is dict else None
+            if type(piece) is str:
+                index = call.get("index", place)
+                self._calls.setdefault(index if type(index) is int else place, []).append(piece)
+
     def _add(self, delta: dict[str, Any]) -> None:
+        if calls := delta.get("tool_calls"):
+            self._add_calls(calls)
         for name in TEXTS:
             piece = delta.get(name)
             if piece and (type(piece) is str or type(piece) is list):

@@ -249,6 +249,7 @@ def _lane(
         where=where,
         player=one.tracer.player(plan.name, plan.found, one.runs, player) if one.tracer else player,
         batches=batches,
+        allow_invalid=plan.allow_invalid or plan.found is None,
     )
 
 

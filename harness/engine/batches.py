@@ -2,7 +2,8 @@
 
 All users are in play at once. A wave is all that they wait for and that no batch has yet; it goes out when nobody
 computes any more, as one batch for each run, or several where a file would be larger than providers take. What a batch
-does not answer goes again with the next wave.
+does not answer goes again with the next wave. Where a provider refuses a batch as more than an account may have
+enqueued, half as much is submitted, until it is taken, and from then on one batch after the other.
 
 Guarantee: no request is in two batches that could both answer it, and no batch is forgotten, whenever this process
 dies. The journal has each step before the next one begins (harness/store/batches.py). Where the answer to a step was
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import count, groupby
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -46,6 +47,18 @@ FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 NO_BATCH_API = frozenset({"http_404", "http_405", "http_501"})
 LINES_AT_ONCE = 200
 """Lines of results that are settled before others have a turn."""
+
+
+class _TooMuch(Exception):
+    """The provider creates no batch of this size."""
+
+
+class _Size(NamedTuple):
+    """Requests, and the bytes of their lines, of which tokens are a share."""
+
+    requests: int
+    size: int
+
 
 T = TypeVar("T")
 _Key = tuple[Run, Place]
@@ -123,7 +136,9 @@ class Batches:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._label = label
-        self._most_requests, self._most_bytes = most_requests, most_bytes
+        self._of_file = _Size(most_requests, most_bytes)
+        self._room: _Size | None = None
+        """What the provider takes at once, once it has refused more."""
         self._journals = {run: run.store.batches() for run in findings.runs}
         self._numbers = count()
         self._asked: dict[str, _Request] = {}
@@ -234,21 +249,36 @@ class Batches:
             self._journals[run].uploaded(one, file)
         if one.batch is None:
             await self._create(run, one)
-        self._watch(run, one)
+        else:
+            self._watch(run, one)
 
     async def _submit(self) -> None:
-        waves = groupby(self._fitting(sorted(self._new.values(), key=self._place_of_run)), lambda asked: asked.user.run)
+        waves = groupby(self._fitting(self._next()), lambda asked: asked.user.run)
         for run, wave in [(run, list(wave)) for run, wave in waves]:
             self._journals[run].waves += 1
             for part, content in self._files(wave):
                 await self._submit_file(run, part, content)
+
+    def _next(self) -> list[_Request]:
+        """Return what no batch has, by run; one file of it, once no batch is left, if the provider has no more room."""
+        wave = sorted(self._new.values(), key=self._place_of_run)
+        if self._room is None:
+            return wave
+        if self._is_at_provider:
+            return []
+        part, _ = next(self._files([asked for asked in wave if asked.user.run is wave[0].user.run]))
+        return part
+
+    @property
+    def _is_at_provider(self) -> bool:
+        return any(journal.outstanding for journal in self._journals.values())
 
     def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
         """Return the requests that the budget has room for, which is reserved; others wait for what batches give back.
 
         Raise `BudgetReached` if none is at the provider either.
         """
-        if (meter := self._caller.meter) is None:
+        if (meter := self._caller.meter) is None or not wave:
             return list(wave)
         budget, fitting, whole = meter.budget, list[_Request](), Decimal(0)
         room = budget.cap.amount - budget.entries.total()
@@ -271,9 +301,10 @@ class Batches:
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
         part, lines, size = list[_Request](), list[bytes](), 0
+        most = _Size(*map(min, self._of_file, self._room or self._of_file))
         for asked in wave:
             line = _line(len(part), asked.body)
-            if part and (len(part) == self._most_requests or size + len(line) > self._most_bytes):
+            if part and (len(part) == most.requests or size + len(line) > most.size):
                 yield part, b"".join(lines)
                 part, lines, size, line = [], [], 0, _line(0, asked.body)
             part.append(asked)
@@ -294,7 +325,6 @@ class Batches:
             self._sent.add(asked.key)
         journal.uploaded(one, await self._step(run, one, partial(self._uploaded, one, content)))
         await self._create(run, one)
-        self._watch(run, one)
 
     async def _step(self, run: Run, one: Submission, act: Callable[[], Awaitable[T]]) -> T:
         """Do a step of a submission; one that the endpoint refuses leaves nothing at the provider that could run."""
@@ -331,15 +361,26 @@ class Batches:
             raise
 
     async def _create(self, run: Run, one: Submission) -> None:
-        batch = await self._step(run, one, partial(self._created, one))
+        """Create the batch of an uploaded file and watch it, or note that it is too much."""
+        try:
+            batch = await self._step(run, one, partial(self._created, one))
+        except _TooMuch as error:
+            self._take_less(self._end(run, one, "refused"), str(error))
+            return
         self._journals[run].created(one, batch.id)
+        self._watch(run, one)
 
     async def _created(self, one: Submission) -> Batch:
         """Return the batch of an uploaded file; create it if the provider does not have it."""
         assert one.file is not None
         if one.doubtful and (found := await self._api.find_batch(one.file, one.label)):
             return found
-        return await self._accepted_or_not(one, self._api.create(one.file, one.label))
+        try:
+            return await self._accepted_or_not(one, self._api.create(one.file, one.label))
+        except (Rejected, TransportFault) as error:
+            if self._api.is_too_much(error.detail):
+                raise _TooMuch(error.detail) from None
+            raise
 
     def _watch(self, run: Run, one: Submission) -> None:
         self._has_api = True
@@ -383,9 +424,14 @@ class Batches:
         await saved()
         why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
         unanswered = self._end(run, one, batch.status)
-        self._note_end(batch, len(unanswered), why)
+        if batch.status != "completed" or unanswered:
+            self._findings.note("batch", f"batch {batch.id} {batch.status}: {len(unanswered)} requests go again")
+        if batch.status == "failed":  # as a whole, which is no try of its requests: they wait for the next
+            return self._failed(batch, unanswered, why)
+        self._failed_in_row = 0
         for asked in unanswered:
             self._answer(asked, TransportFault(f"batch_{batch.status}", why))
+        return None
 
     async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
         """Download a batch's results and errors to an empty file. Raise `TransportFault` if they are not whole."""
@@ -469,18 +515,46 @@ class Batches:
         self._new |= {asked.key: asked for asked in left}
         return left
 
-    def _note_end(self, batch: Batch, unanswered: int, why: str) -> None:
-        """Note a batch that did not answer all. Raise `EndpointStopped` if the first one failed as a whole."""
-        if batch.status != "completed" or unanswered:
-            self._findings.note("batch", f"batch {batch.id} {batch.status}: {unanswered} requests go again")
-        if batch.status != "failed":
-            self._failed_in_row = 0
-            return
-        if not self._caller.traffic.successes and "limit" not in why:
+    def _failed(self, batch: Batch, unanswered: Sequence[_Request], why: str) -> None:
+        """Draw the conclusions from a batch that failed as a whole. Raise `EndpointStopped` if it was the first one, or
+        the last of many."""
+        if self._api.is_too_much(why):
+            self._take_less(unanswered, why)
+        elif not self._caller.traffic.successes and "limit" not in why:
             raise EndpointStopped(f"the endpoint failed the batch {batch.id}: {why}")
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failed_in_row)
+        else:
+            self._pause(why)
+
+    def _take_less(self, refused: Sequence[_Request], why: str) -> None:
+        """Submit less at once after a batch of these requests was too much.
+
+        As much again, once no other batch of this lane has a part in it; else half, until one request alone is too
+        much: then something else uses the account's room, and after a pause as much as ever is tried again.
+        """
+        requests, size = len(refused), sum([len(_line(0, asked.body)) for asked in refused])
+        if not refused:
+            return None
+        if self._is_at_provider:
+            self._room = _Size(requests, size)
+        elif requests > 1:
+            self._room = _Size(requests // 2, size // 2)
+        else:
+            self._room = None
+            return self._pause(why)
+        batches = -(-len(self._new) // self._room.requests)
+        self._findings.note(
+            "batch",
+            f"the provider does not take {requests} requests at once ({why}): at most {self._room.requests} from now "
+            f"on, one batch after the other; this wave may take {batches} batches, and each up to a day",
+        )
+        return None
+
+    def _pause(self, why: str) -> None:
+        """Submit nothing for a while. Raise `EndpointStopped` after too many pauses in a row."""
         self._failed_in_row += 1
-        self._not_before = self._clock() + pause
+        if self._failed_in_row > self._caller.limits.max_retries + 1:
+            raise EndpointStopped(f"the endpoint failed {self._failed_in_row} batches in a row: {why}")
+        self._not_before = self._clock() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failed_in_row - 1))
 
     # Calls
 

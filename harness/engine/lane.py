@@ -21,6 +21,7 @@ import numpy as np
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.budget import may_be_billed
 from harness.endpoint.caller import ABANDONED, HEDGED, Caller
+from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
 from harness.engine.play import Ended, name_of, play_user
@@ -30,6 +31,7 @@ from harness.engine.run import Run
 from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
+    AnswersUnusable,
     BadInput,
     BenchmarkError,
     BudgetReached,
@@ -37,6 +39,7 @@ from harness.errors import (
     EndpointStopped,
     GaveUp,
     HarnessError,
+    InvalidReply,
     MachineError,
     Rejected,
     TransportFault,
@@ -62,7 +65,7 @@ class Lane:
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
     `player` plays a user, by default in this process. `batches` settle the requests instead of the caller, which then
-    has the counts alone.
+    has the counts alone. With `allow_invalid` it goes on, however few answers can be used.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Lane:
         where: Callable[[str], str] = lambda user: "",
         player: Player | None = None,
         batches: Batches | None = None,
+        allow_invalid: bool = False,
     ) -> None:
         self.caller = caller
         self.batches = batches
@@ -86,6 +90,7 @@ class Lane:
         self.ending: HarnessError | None = None
         self.in_play = 0
         self.over = False
+        self.answers = Answers(allow_invalid)
         self.commit = GroupCommit([run.store for run in self.runs], power)
         self._completed = self._rejected = self._broken = 0
         # The schedule numbers the remaining users of all runs, one run after another.
@@ -154,6 +159,13 @@ class Lane:
             except MachineError as error:  # this machine can no longer log it
                 self.stop(error, grace=0.0)
 
+    def judge(self, user: str, one: Judgement) -> None:
+        """Count an answer of a user; stop if almost none of the first ones can be used."""
+        try:
+            self.answers.add(user, one)
+        except AnswersUnusable as error:
+            self.stop(error, GRACE_SECONDS)
+
     async def look_around(self, lag: float, log: bool) -> None:
         """Do the periodic work; `lag` is how late the event loop was, in seconds; `log`: log the concurrency."""
         self.progress.tick(lag)
@@ -185,7 +197,8 @@ class Lane:
         longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
         wave = self.batches.wave if self.batches else None
-        return self.progress.snapshot(self.schedule.remaining_steps, longest, stopping, self.over, wave)
+        left, unusable = self.schedule.remaining_steps, tuple(self.answers.unusable.most_common())
+        return self.progress.snapshot(left, longest, stopping, self.over, wave, unusable)
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do some work; an error after which no user can go on ends the lane, or all lanes."""
@@ -355,6 +368,10 @@ class User:
         self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
         self.lane.step_done(self)
 
+    def judge(self, completion: Completion, error: InvalidReply | None) -> None:
+        """Count how a new reply was read."""
+        self.lane.judge(self.name, judgement(completion, error))
+
     def _in_flight(self, size: int) -> AbstractContextManager[None]:
         if not self.run.is_billed:
             return nullcontext()
@@ -388,7 +405,7 @@ async def play_here(user: User) -> Ended:
     task = run.task(position)
     user.key = task.key
     saved = run.store.responses_of(position)
-    conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle)
+    conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, user.judge)
     return await play_user(run.benchmark, task, conversation, user.repeat)
 
 

@@ -12,7 +12,7 @@ from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.derived import is_measured
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
-from harness.chat import Chat
+from harness.chat import Chat, Judged, unnoticed
 from harness.engine.replay import Conversation
 from harness.errors import AgentFailed, BenchmarkError, GaveUp, InvalidReply, Rejected, shown
 from harness.model import JSON, Ask
@@ -50,16 +50,18 @@ async def play_user(benchmark: Benchmark, task: Task, conversation: Conversation
     """Play, measure and record one user. Raise the errors after which no user can go on."""
     played = made = failure = None
     try:
-        played = await play(benchmark, task, conversation.ask, repeat)
+        played = await play(benchmark, task, conversation.ask, repeat, conversation.judge)
         made = recorded(benchmark, task, played)
     except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
         failure = error
     return Ended(task.key, made, failure, played is not None, conversation.replayed, conversation.unused)
 
 
-async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1) -> Played:
-    """Play one user. Raise what `ask` raised, also where the benchmark caught it, and `BenchmarkError`."""
-    chat, answer = Chat(ask, benchmark.asking, benchmark.language, repeat), None
+async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed) -> Played:
+    """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark caught it, and
+    `BenchmarkError`."""
+    asking, note = benchmark.asking, benchmark.same_note
+    chat, answer = Chat(ask, asking, benchmark.language, repeat, judged=judged, same_note=note), None
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID

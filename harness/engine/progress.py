@@ -190,10 +190,17 @@ class Progress:
         }
 
     def snapshot(
-        self, steps: int, longest: int, stopping: str | None, over: bool, wave: Wave | None = None
+        self,
+        steps: int,
+        longest: int,
+        stopping: str | None,
+        over: bool,
+        wave: Wave | None = None,
+        unusable: tuple[tuple[str, int], ...] = (),
     ) -> Snapshot:
         """Return the state of now. `steps` remain of all users, `longest` of the user with the longest chain;
-        `stopping` is why the lane ends early, if it does; `over` means that it has ended."""
+        `stopping` is why the lane ends early, if it does; `over` means that it has ended; `unusable` are new answers
+        by kind."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         queued = self._caller.meter.waiting if self._caller.meter else 0
         rate, *token_rates = self._rates.of(now, self._counts())
@@ -241,6 +248,7 @@ class Progress:
             awaited=self._caller.wait_left if outage else 0.0,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
             wave=wave,
+            unusable=unusable,
         )
 
     def _to_go(

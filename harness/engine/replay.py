@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
+from harness.chat import Judged, unnoticed
 from harness.endpoint.request_body import Sampling, digest
+from harness.errors import InvalidReply
 from harness.model import Completion, Request
 
 Saved = Mapping[tuple[str, int], Completion]
@@ -26,9 +28,12 @@ class ReplayMiss(Exception):
 
 
 class Conversation:
-    """One user's requests. `steps` is the expected length of its chain."""
+    """One user's requests. `steps` is the expected length of its chain. `judged` is called for each new reply that is
+    read, as `Chat` does for every reply."""
 
-    def __init__(self, sampling: Sampling, saved: Saved, steps: int, settle: Settle) -> None:
+    def __init__(
+        self, sampling: Sampling, saved: Saved, steps: int, settle: Settle, judged: Judged = unnoticed
+    ) -> None:
         self.replayed = 0
         self.requests = 0
         self._sampling = sampling
@@ -36,6 +41,8 @@ class Conversation:
         self._steps = steps
         self._settle = settle
         self._times: Counter[str] = Counter()
+        self._judged = judged
+        self._is_new = False
 
     @property
     def unused(self) -> int:
@@ -48,12 +55,19 @@ class Conversation:
         nth = self._times[key]
         self._times[key] += 1
         completion = self._saved.get((key, nth))
+        new = completion is None
         if completion is not None:
             self.replayed += 1
         else:
             completion = await self._settle(body, max(1, self._steps - self.requests), key, nth)
         self.requests += 1
+        self._is_new = new  # of the reply that is returned now: it is read before any other request goes on
         return completion
+
+    def judge(self, completion: Completion, error: InvalidReply | None) -> None:
+        """Take note of how the reply that came last was read; saved responses were noted when they came."""
+        if self._is_new:
+            self._judged(completion, error)
 
 
 def replaying(sampling: Sampling, saved: Saved) -> Conversation:

@@ -102,6 +102,8 @@ def launch(
             session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
+        for words in [words for session in unfinished for words in session.waves()]:
+            console.print(words, **PLAIN)
         if agreed and unfinished:
             unfinished = _play_first(unfinished, console, engine, tracer, observe, agreed)
         played = _play(unfinished, console, engine, tracer, observe) if unfinished else []
@@ -310,6 +312,15 @@ class Session:
     def remaining(self) -> int:
         """Return the number of users left."""
         return sum(len(run.remaining) for run in self.runs)
+
+    def waves(self) -> Iterator[str]:
+        """Yield how many waves a run by batches takes, and how long at worst."""
+        if self.plan.tuning.batch:
+            number = max(int(run.steps_left().max()) for run in self.unfinished)
+            yield (
+                f"{self._label}--batch: {plural(number, 'wave')}, and each may take a day: {plural(number, 'day')} at "
+                "worst, more where the provider has a limit of requests or tokens that are enqueued"
+            )
 
     def go_on(self, schedule: JSON) -> None:
         """Count the time that the first users took; the failed ones of them are tried again."""

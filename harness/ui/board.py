@@ -212,6 +212,7 @@ def _summary(s: Snapshot, screen: Screen) -> list[Line]:
         Piece(shown(s.cost)),
     ]
     troubles = words.held_back(s) + ([words.tries_failed(s, 1)] if s.faults else [])
+    troubles += [words.answers_unusable(s, 1)] if s.unusable else []
     yellow = [Piece(trouble, style="yellow") for trouble in troubles]
     return [*_joined("", parts, screen, HELPS), *_joined("", yellow, screen, HELPS)]
 

@@ -107,6 +107,7 @@ def latency(s: Snapshot) -> list[Piece]:
 def requests(s: Snapshot) -> list[Piece]:
     digits = len(str(sum([subset.steps for subset in s.subsets])))
     parts = [Piece(f"{s.requests} sent", 5 + digits), Piece(tries_failed(s), 15, "yellow" if s.faults else "")]
+    parts += [Piece(answers_unusable(s), style="yellow")] if s.unusable else []
     parts += [Piece(f"{s.hedged} hedged")] if s.hedged else []
     return [*parts, Piece(f"{s.replayed} from saved")] if s.replayed else parts
 
@@ -114,6 +115,11 @@ def requests(s: Snapshot) -> list[Piece]:
 def tries_failed(s: Snapshot, kinds_shown: int = KINDS_SHOWN) -> str:
     failed = sum([number for _, number in s.faults])
     return f"{failed} {'try' if failed == 1 else 'tries'} failed{kinds(s.faults, kinds_shown)}"
+
+
+def answers_unusable(s: Snapshot, kinds_shown: int = KINDS_SHOWN) -> str:
+    number = sum([number for _, number in s.unusable])
+    return f"{plural(number, 'unusable reply', 'unusable replies')}{kinds(s.unusable, kinds_shown)}"
 
 
 def failures(s: Snapshot) -> list[Piece]:

@@ -118,6 +118,57 @@ def test_batch_that_fails_as_a_whole_goes_again_after_a_pause_if_it_met_a_limit(
     assert len(provider.batches) == max(USERS.values()) + 2
 
 
+MANY = {f"用户{number}": 1 + number % 2 for number in range(40)}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["failed", "not created"])
+@pytest.mark.parametrize("most", [40, 15], ids=["one file", "several"])
+def test_waves_are_split_until_the_provider_takes_them(tmp_path: Path, strict: bool, most: int) -> None:
+    """With room for 10 requests, 40 users are complete: each request was run once, and none was given up."""
+    provider = Provider(room=10, strict=strict)
+    (tmp_path / "run").mkdir()
+    run = WholeRun(tmp_path / "run", MANY, provider=provider, most_requests=most)
+    run.process(QUICK)
+    assert run.wrong() == []
+    assert sorted(run.recorded) == sorted(MANY)
+    assert set(provider.ran.values()) == {1}
+    sizes = [len(provider.files[batch.input_file_id or ""][1].splitlines()) for batch in provider.batches.values()]
+    ran = [size for size, batch in zip(sizes, provider.batches.values(), strict=True) if batch.status == "completed"]
+    assert (sum(ran), max(ran)) == (sum(MANY.values()), max(size for size in ran if size <= 10))
+    assert len(ran) <= 2 * sum(MANY.values()) / 5  # at least half of the room is used, but for ends of waves
+    assert not outstanding(run.files)
+
+
+def test_room_that_something_else_uses_is_waited_for(tmp_path: Path, online: bytes) -> None:
+    """Even one request is too much at first; after a pause the whole is tried again."""
+    provider = Provider(room=4)
+    provider.enqueued["of somebody else"] = 4
+    run = made(tmp_path / "run", provider)
+
+    def until_paused(act: Callable[[], Any]) -> Any:
+        if provider.operations["create"] == 4:
+            provider.enqueued.pop("of somebody else", None)
+        return act()
+
+    run.step = until_paused
+    run.process(QUICK)
+    check(run, provider, online)
+    assert len(provider.batches) == 3 + max(USERS.values())
+
+
+@pytest.mark.parametrize("why", ["Enqueued token limit reached", "limit: too many batches"])
+def test_batches_that_fail_for_ever_stop_the_run_and_fail_no_user(tmp_path: Path, why: str) -> None:
+    """It can be resumed, and is complete once the provider takes them."""
+    provider = Provider(("failed",) * 100, why=why)
+    run = made(tmp_path / "run", provider)
+    with pytest.raises(EndpointStopped):
+        run.process(QUICK)
+    assert run.files.failures.read_bytes() == b""
+    run._provider = Provider()
+    run.process(QUICK)
+    assert run.wrong() == []
+
+
 def test_first_batch_that_fails_as_a_whole_for_another_reason_stops_the_run(tmp_path: Path, online: bytes) -> None:
     """Every batch would; the next process submits the requests again, and does not wait for that one."""
     provider = Provider(("failed",), why="no such model")

@@ -12,10 +12,11 @@ from harness.endpoint.address import Address
 from harness.endpoint.batches import Batch, BatchApi, Counts
 from harness.endpoint.client import Client
 from harness.endpoint.request_body import digest
-from harness.errors import TransportFault
+from harness.errors import Rejected, TransportFault
 from harness.model import JSON
 
 T = TypeVar("T")
+TOO_MUCH = "Enqueued token limit reached for m. Please try again once some in_progress batches have been completed."
 
 Line = Callable[[JSON, int], JSON | None]
 """From a request's body and its try to the error, in OpenAI's form, that the line has; None for an answer."""
@@ -29,8 +30,9 @@ class Provider(BatchApi):
     """`step` does each operation, or fails before or after it. `ran` and `answered` count requests by digest.
 
     `fates` are the statuses in which batches end, in order, then all are completed; one that expires or is cancelled
-    answers its first half, one that fails says `why`. The first `cut` downloads break off; where they are `doubled`,
-    each line is there twice.
+    answers its first half, one that fails says `why`. A batch with which more than `room` requests are enqueued fails,
+    or is not created if it is `strict`; one is enqueued until it was looked at. The first `cut` downloads break off;
+    where they are `doubled`, each line is there twice.
     """
 
     def __init__(
@@ -40,6 +42,8 @@ class Provider(BatchApi):
         why: str = "limit: too many requests",
         cut: int = 0,
         doubled: bool = False,
+        room: int | None = None,
+        strict: bool = False,
     ) -> None:
         super().__init__(Client(Address("http://there/v1"), timeout=1.0, connections=1))
         self.step: Callable[[Callable[[], Any]], Any] = at_once
@@ -48,6 +52,9 @@ class Provider(BatchApi):
         self.ran: Counter[str] = Counter()
         self.answered: Counter[str] = Counter()
         self.operations: Counter[str] = Counter()
+        self.enqueued: dict[str, int] = {}
+        self._room = room
+        self._strict = strict
         self._fates = fates
         self._line = line
         self._why = why
@@ -65,6 +72,13 @@ class Provider(BatchApi):
         def act() -> Batch:
             number = len(self.batches)
             fate = self._fates[number] if number < len(self._fates) else "completed"
+            lines = len(self.files[file][1].splitlines())
+            if self._room is not None and sum(self.enqueued.values()) + lines > self._room:
+                if self._strict:
+                    raise Rejected("http_400", TOO_MUCH)
+                fate, self._why = "failed", TOO_MUCH
+            else:
+                self.enqueued[f"batch-{number}"] = lines
             made = Batch(f"batch-{number}", "in_progress", file, metadata={"behavior_harness": label})
             self.batches[made.id] = made
             self.batches[made.id] = self._run(made, fate)
@@ -73,6 +87,7 @@ class Provider(BatchApi):
         return self._done("create", act)
 
     async def get(self, batch: str) -> Batch:
+        self.enqueued.pop(batch, None)
         return self._done("get", lambda: self.batches[batch])
 
     async def find_file(self, name: str) -> str | None:

@@ -32,6 +32,7 @@ VERSION = 2
 STATUS = {COMPLETE: "success", INCOMPLETE: "error"}
 """By the state of a run; `cancelled` for the others, whose users are not all played."""
 STOPS = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter", "context_length": "model_length"}
+STOPS |= {"tool_call": "tool_calls", "unclosed": "stop"}
 """By finish reason; `unknown` for the others."""
 SUMMARY = ("id", "epoch", "target", "scores", "model_usage", "total_time", "working_time", "completed")
 SHORT = 1000

@@ -99,6 +99,7 @@ class StreamProfile(Benchmark):
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
     language = "zh"
+    same_note = True  # the requests of results that exist
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
     private = "Posts"

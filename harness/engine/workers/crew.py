@@ -343,6 +343,9 @@ class Crew:
                     play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
             case m.Worked(share):
                 link.worked(share)
+            case m.Judged(user, how):
+                if play := link.plays.get(user):
+                    self._lanes[play.lane].judge(play.user.name, how)
             case m.Learned(lane, quirk, words):
                 self._learned(link, lane, quirk, words)
             case m.Exhausted(lane, seconds):

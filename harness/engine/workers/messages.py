@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from harness.endpoint.replies import Denied
+from harness.engine.answers import Judgement
 from harness.errors import (
     AgentFailed,
     BadInput,
@@ -212,7 +213,18 @@ class Logged(_Message, frozen=True):
 
 
 ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Adopt
-ToDriver = Ask | Received | Failed | Dropped | PlayEnded | Stopped | Worked | Learned | Exhausted | Noted | Logged
+
+
+class Judged(_Message, frozen=True):
+    """How the new reply of a user was read."""
+
+    user: int
+    how: Judgement
+
+
+ToDriver = (
+    Ask | Received | Failed | Dropped | PlayEnded | Stopped | Worked | Learned | Exhausted | Noted | Logged | Judged
+)
 
 encode = msgspec.msgpack.Encoder().encode
 to_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode

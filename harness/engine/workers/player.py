@@ -23,12 +23,13 @@ from harness.endpoint.address import Address
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.request_body import Sampling
 from harness.engine.accounts import admit_sockets
+from harness.engine.answers import judgement
 from harness.engine.play import play_user
 from harness.engine.replay import Conversation
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.engine.workers import messages as m
 from harness.engine.workers.shipping import Shipped, unpacked
-from harness.errors import HarnessError
+from harness.errors import HarnessError, InvalidReply
 from harness.model import Completion, Where
 
 LEASE_SECONDS = 10.0
@@ -200,7 +201,8 @@ class Player:
         benchmark, sampling = self._benchmarks[play.lane], self._samplings[play.lane].of_repeat(play.repeat)
         task = tasks.parse(benchmark, play.line, Where(play.file, play.number), play.subset)
         saved = {(digest, nth): completion for digest, nth, completion in play.saved}
-        conversation = Conversation(sampling, saved, task.steps, partial(self._settle, play, task.key))
+        settle, judge = partial(self._settle, play, task.key), partial(self._judged, play.user)
+        conversation = Conversation(sampling, saved, task.steps, settle, judge)
         ended = await play_user(benchmark, task, conversation, play.repeat)
         return m.PlayEnded(
             play.user,
@@ -211,6 +213,9 @@ class Player:
             ended.replayed,
             ended.unused,
         )
+
+    def _judged(self, user: int, completion: Completion, error: InvalidReply | None) -> None:
+        self._out.append(m.Judged(user, judgement(completion, error)))
 
     async def _settle(self, play: m.Play, key: str, body: bytes, rank: int, digest: str, nth: int) -> Completion:
         """Return a reply once the driver has saved it; as `Settle`."""

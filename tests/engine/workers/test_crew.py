@@ -7,6 +7,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,16 +27,19 @@ from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.control import FixedControl
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
+from harness.engine.answers import FIRST
 from harness.engine.workers import crew as crew_module
 from harness.engine.workers import messages as m
 from harness.engine.workers.player import LEASE_SECONDS
 from harness.errors import (
     AgentFailed,
+    AnswersUnusable,
     BadInput,
     BenchmarkError,
     BudgetReached,
     EndpointStopped,
     HarnessError,
+    InvalidReply,
     MachineError,
     Rejected,
     RunStopped,
@@ -534,6 +538,25 @@ def test_benchmark_that_cannot_measure_its_first_user_stops_the_run(tmp_path: Pa
 
 
 # What workers find out
+
+
+class Unreadable(Shared):
+    """Asks for JSON, which the endpoint does not send."""
+
+    async def play(self, given: JSON, chat: Chat) -> list[str]:
+        for number in range(given["steps"]):
+            with suppress(InvalidReply):
+                await chat.json(f"{given['user_id']} {number}")
+        return []
+
+
+@pytest.mark.parametrize("play", [locally, on_workers])
+def test_answers_that_cannot_be_used_stop_the_run(play: Callable[..., Any], tmp_path: Path) -> None:
+    """After the first ones, with the requests that were in flight, wherever users are played."""
+    run, endpoint = made(tmp_path, Unreadable), Endpoint()
+    assert isinstance(play(run, endpoint), AnswersUnusable)
+    assert FIRST <= len(endpoint.sent) <= FIRST + LIMIT
+    assert run.snapshots[-1].unusable == (("no_json", len(endpoint.sent)),)
 
 
 class Talking(Shared):

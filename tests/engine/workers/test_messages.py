@@ -7,6 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from harness.endpoint.replies import Denied
+from harness.engine.answers import USABLE, Judgement
 from harness.engine.workers import messages as m
 from harness.errors import (
     AgentFailed,
@@ -21,7 +22,7 @@ from harness.errors import (
 from harness.model import Completion
 
 WHOLE = Completion("答案😀", "length", 3, 2, "模型", "不能", "想了想")
-BUSY = TransportFault("http_429", "忙", retry_after=2.5, unreachable=True)
+BUSY = TransportFault("http_429", "忙", retry_after=2.5, unreachable=True, foreign=True)
 
 ERRORS: dict[str, HarnessError] = {
     "AgentFailed": AgentFailed("agent_error", "第 3 行"),
@@ -55,6 +56,8 @@ TO_DRIVER: list[Any] = [
     m.Exhausted(0, 12.5),
     m.Noted(0, "http://here/v1 is back"),
     m.Logged(0, ["行"], ["警告"]),
+    m.Judged(1, Judgement("length", "length", "'想'")),
+    m.Judged(1, USABLE),
 ]
 
 
