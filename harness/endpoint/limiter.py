@@ -1,6 +1,6 @@
 """Who may send, and when: slots, rates and pauses in one place.
 
-`Slots` are the capacity of one account of a provider: its `Control` sets how many requests may be in flight, its
+`Slots` are the capacity of one account of a provider: its control sets how many requests may be in flight, its
 `Rates` how soon one may follow another. Each run that uses the account has a `Limiter` on them with a queue of its own:
 pauses that the endpoint requests, outages (with one request at a time as a probe) and the end concern that run alone.
 Of all waiting requests that may go, the highest rank goes first. A request that waits between tries holds no slot
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import count
 from operator import itemgetter
 
-from harness.endpoint.control import Control
+from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
@@ -29,7 +29,7 @@ _Waiting = tuple[int, int, float, asyncio.Future[None]]
 class Slots:
     """Slots of one account, shared by the limiters on it. `clock` is in seconds, monotonic."""
 
-    def __init__(self, control: Control, clock: Callable[[], float], rates: Rates | None = None) -> None:
+    def __init__(self, control: AdaptiveControl, clock: Callable[[], float], rates: Rates | None = None) -> None:
         self.in_flight = 0
         self.control = control
         self.clock = clock
@@ -159,7 +159,7 @@ class Limiter:
             self._refused_in_row = 0
             control.answered(now, seconds, pressed)
         elif fault.kind == REFUSED:
-            control.refused(now, in_flight)
+            control.refused(now, seconds, in_flight)
             self._refused_in_row += 1
             if fault.retry_after and self._refused_in_row > control.limit:
                 self.pause(fault.retry_after)  # more refusals than slots: the endpoint counts requests by time
