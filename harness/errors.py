@@ -123,6 +123,9 @@ class CallError(OfKind):
     pass
 
 
+REFUSED = "http_429"
+
+
 class TransportFault(CallError):
     """`retry_after` is the wait that the endpoint requests, in seconds.
 
@@ -134,6 +137,11 @@ class TransportFault(CallError):
         super().__init__(kind, detail)
         self.retry_after = retry_after
         self.unreachable = unreachable
+
+    @property
+    def asks_to_wait(self) -> bool:
+        """Whether the endpoint serves, but not this many or this often: that is paced, and no failed try."""
+        return self.kind == REFUSED or (self.kind == "http_503" and self.retry_after is not None)
 
 
 class Rejected(CallError):

@@ -19,7 +19,6 @@ from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
-REFUSED = "http_429"
 NEVER = float("inf")
 
 _Waiting = tuple[int, int, float, asyncio.Future[None]]
@@ -98,7 +97,7 @@ class Limiter:
         self.queue: list[_Waiting] = []
         self._closed = False
         self._not_before = float("-inf")
-        self._refused_in_row = 0
+        self._refused_in_row = self._slots_then = 0
         slots.limiters.append(self)
 
     @property
@@ -158,10 +157,12 @@ class Limiter:
         if fault is None:
             self._refused_in_row = 0
             control.answered(now, seconds, pressed)
-        elif fault.kind == REFUSED:
+        elif fault.asks_to_wait and not self.probing:
+            if not self._refused_in_row:
+                self._slots_then = control.limit
             control.refused(now, seconds, in_flight)
             self._refused_in_row += 1
-            if fault.retry_after and self._refused_in_row > control.limit:
+            if fault.retry_after and self._refused_in_row > self._slots_then:
                 self.pause(fault.retry_after)  # more refusals than slots: the endpoint counts requests by time
         slots.pump()
 
