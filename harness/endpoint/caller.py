@@ -315,7 +315,7 @@ class Caller(Generic[Body]):
         now, left = self._clock(), self.wait_left
         self._judge_address(fault, start)
         if fault.asks_to_wait:
-            self._refused_since = min(self._refused_since, start)
+            self._refused_since = min(self._refused_since, now)
         declared = self.outage.failed(now, user)
         lasted = now - (self.outage.last_success if declared else self._refused_since)
         if lasted >= self.limits.max_outage and not left:

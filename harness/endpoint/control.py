@@ -2,12 +2,12 @@
 
 The control increases its limit while the limit is what holds the work back, until the endpoint returns 429 or
 throughput stops improving. A refusal while n requests are in flight, itself included, shows that n is too many, unless
-the endpoint refuses at any level: refusals at a level that holds are a base rate, and as long as there is one only
-refusals in quick succession count, which a base rate seldom has and an endpoint without a free slot always has.
+the endpoint refuses at any level. A refusal at a level that held before, alone among answers, is a sign of that; then
+only refusals in quick succession count, which are rare by chance and certain where no slot is free.
 
 A mere delay shows by Little's law: n in flight at a mean latency of s seconds are n / s answers a second; if more in
 flight is not more answers a second, the limit goes back. After either, a hold keeps the limit from oscillating around
-the capacity: it doubles up to `LONGEST_HOLD` windows, but for a capacity that was twice as large before, and may return.
+the capacity: it doubles up to `LONGEST_HOLD` windows, unless the capacity was twice as large before and may return.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RETURN_HOLD, FIRST_HOLD, LONGEST_HOLD = 2, 4, 16
-"""Windows at a found capacity before the next probe. A window is as many answers as the limit."""
+"""Windows at a found capacity before the next probe: where twice as much held before, at first, and at most. A window is
+as many answers as the limit."""
 WORTH_IT = 0.1
 """Share of the growth in flight that must come back as growth in answers a second."""
 CONFIRMED = 4
@@ -27,10 +28,10 @@ EVIDENCE = 16
 COMPARABLE = 1.25
 """Growth below which two levels' throughputs differ by less than the noise of one window."""
 ENOUGH, MOST, PER_ANSWER = 5.0, 6.0, 0.25
-"""Score at which refusals mean load, its largest value, and what an answer takes from it. A refusal adds 1, or `ENOUGH`
-at once while there is no base rate. So refusals that are less than an eighth of the tries are taken for chance."""
+"""Score at which refusals that may be chance mean load, its largest value, and what an answer takes from it; a refusal
+adds 1. So less than a refusal for four answers is never load."""
 MEMORY = 400
-"""Answers after which a refusal at a level that held is forgotten."""
+"""Answers after which a refusal by chance is forgotten."""
 FADE = 16
 """Part of its distance from the limit by which the best level fades with each failed probe."""
 

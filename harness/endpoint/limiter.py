@@ -20,6 +20,8 @@ from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
 NEVER = float("inf")
+FIRST_REST, LONGEST_REST = 0.5, 8.0
+"""Seconds: the pause of an endpoint that counts by time and does not say for how long, doubled up to the longest."""
 
 _Waiting = tuple[int, int, float, asyncio.Future[None]]
 """Negative rank, order of arrival, tokens, and the future through which the slot is handed over."""
@@ -97,6 +99,7 @@ class Limiter:
         self.queue: list[_Waiting] = []
         self._closed = False
         self._not_before = float("-inf")
+        self._rested_until, self._rest = float("-inf"), FIRST_REST
         self._refused_in_row = self._slots_then = 0
         slots.limiters.append(self)
 
@@ -120,7 +123,7 @@ class Limiter:
             return "outage"
         if self.slots.in_flight >= self.slots.limit:
             return "limit"
-        return "pause" if self.slots.clock() < self._not_before else "rate"
+        return "pause" if self.delay() else "rate"
 
     def at_once(self, tokens: float) -> bool:
         """Take a slot if that needs no waiting; return whether it did. `tokens` is what the request may use."""
@@ -156,19 +159,28 @@ class Limiter:
         self._return()
         if fault is None:
             self._refused_in_row = 0
+            self._rested_until, self._rest = float("-inf"), FIRST_REST
             control.answered(now, seconds, pressed)
         elif fault.asks_to_wait and not self.probing:
             if not self._refused_in_row:
                 self._slots_then = control.limit
             control.refused(now, seconds, in_flight)
             self._refused_in_row += 1
-            if fault.retry_after and self._refused_in_row > self._slots_then:
-                self.pause(fault.retry_after)  # more refusals than slots: the endpoint counts requests by time
+            if self._refused_in_row > self._slots_then:  # the endpoint counts requests by time
+                self._wait_for_quota(now, fault.retry_after)
         slots.pump()
 
     def pause(self, seconds: float) -> None:
         """Send nothing for so long."""
         self._not_before = max(self._not_before, self.slots.clock() + seconds)
+
+    def _wait_for_quota(self, now: float, seconds: float | None) -> None:
+        """Send nothing for so long; where that is not known, for a while that an answer ends."""
+        if seconds:
+            self.pause(seconds)
+        elif now >= self._rested_until:
+            self._rested_until = now + self._rest
+            self._rest = min(2 * self._rest, LONGEST_REST)
 
     def probe(self, seconds: float) -> None:
         """Send one request at a time, the next one after so many seconds, until `recover`."""
@@ -177,7 +189,7 @@ class Limiter:
 
     def recover(self) -> None:
         self.probing = False
-        self._not_before = float("-inf")
+        self._not_before = self._rested_until = float("-inf")
         self.slots.pump()
 
     def close(self) -> None:
@@ -190,7 +202,8 @@ class Limiter:
         """Return the seconds until this run itself may send; infinite if that depends on an event."""
         if self._closed or (self.probing and self.in_flight):
             return NEVER
-        return 0.0 if self._not_before == float("-inf") else max(0.0, self._not_before - self.slots.clock())
+        until = max(self._not_before, self._rested_until)
+        return 0.0 if until == float("-inf") else max(0.0, until - self.slots.clock())
 
     def first(self) -> _Waiting | None:
         """Return the next in the queue: the highest rank; for a probe who came first, so that one bad request cannot

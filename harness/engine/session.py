@@ -33,6 +33,7 @@ from harness.cost import shown as shown_cost
 from harness.defaults import LOCAL, Engine
 from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
+from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
 from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
@@ -334,8 +335,9 @@ class Session:
         manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
         if lane is not None:
             manifest.times["schedule"] = schedule
-            if lane.requested is None:
-                whole = lane.caller.limiter.slots.limit * part_of(manifest.selection)[1]
+            control = lane.caller.limiter.slots.control
+            if not isinstance(control, FixedControl):
+                whole = control.limit * part_of(manifest.selection)[1]
                 manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
