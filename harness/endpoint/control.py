@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RETURN_HOLD, FIRST_HOLD, LONGEST_HOLD = 2, 4, 16
-"""Windows at a found capacity before the next probe: where twice as much held before, at first, and at most. A window is
-as many answers as the limit."""
+"""Windows at a found capacity before the next probe: where twice as much held before, at first, and at most. A window
+is as many answers as the limit."""
 WORTH_IT = 0.1
 """Share of the growth in flight that must come back as growth in answers a second."""
 CONFIRMED = 4
@@ -86,8 +86,8 @@ class AdaptiveControl:
         self._score = min(MOST, self._score + 1.0)
         if alone and has_held:
             self._by_chance, self._hold = MEMORY, 0
-        if self._by_chance and self._score < ENOUGH:
-            return
+        if (self._by_chance or in_flight <= self.limit // 2) and self._score < ENOUGH:
+            return  # a falling capacity refuses near the limit first
         self._by_chance = 0
         if now - seconds < self._burst_began:
             lower = self.limit - 1

@@ -164,10 +164,11 @@ class Limiter:
         elif fault.asks_to_wait and not self.probing:
             if not self._refused_in_row:
                 self._slots_then = control.limit
-            control.refused(now, seconds, in_flight)
             self._refused_in_row += 1
-            if self._refused_in_row > self._slots_then:  # the endpoint counts requests by time
+            if self._refused_in_row > self._slots_then:  # the endpoint counts this run's requests by time
                 self._wait_for_quota(now, fault.retry_after)
+            else:
+                control.refused(now, seconds, in_flight)
         slots.pump()
 
     def pause(self, seconds: float) -> None:
