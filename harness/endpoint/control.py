@@ -31,7 +31,7 @@ ENOUGH, MOST, PER_ANSWER = 5.0, 6.0, 0.25
 """Score at which refusals that may be chance mean load, its largest value, and what an answer takes from it; a refusal
 adds 1. So less than a refusal for four answers is never load."""
 MEMORY = 400
-"""Answers after which a refusal by chance is forgotten."""
+"""Answers after which a refusal by chance is forgotten; each time that refusals mean load a quarter of them is left."""
 FADE = 16
 """Part of its distance from the limit by which the best level fades with each failed probe."""
 
@@ -88,7 +88,7 @@ class AdaptiveControl:
             self._by_chance, self._hold = MEMORY, 0
         if (self._by_chance or in_flight <= self.limit // 2) and self._score < ENOUGH:
             return  # a falling capacity refuses near the limit first
-        self._by_chance = 0
+        self._by_chance //= 4  # the more refusals mean load, the sooner one alone is enough again
         if now - seconds < self._burst_began:
             lower = self.limit - 1
         else:

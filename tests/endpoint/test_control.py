@@ -291,7 +291,7 @@ def test_capacity_that_drops_and_returns_is_soon_used_again(make: Callable[[], A
     def slots(now: float) -> int:
         return 8 if 5.0 <= now < 15.0 else 64
 
-    runs = [Simulation(make(), slots=slots, chains=600, seed=seed, seconds=0.5, late=late).run() for seed in SEEDS]
+    runs = [Simulation(make(), slots=slots, chains=600, seed=seed, seconds=0.5, late=late).run() for seed in SEEDS[:5]]
     assert median(run.now for run in runs) <= 1.2 * 27.5
     for run in runs:
         for at, limit in run.limits:
@@ -310,7 +310,7 @@ def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
     assert control.limit == 32
 
 
-@pytest.mark.parametrize("share", [0.01, 0.05])
+@pytest.mark.parametrize("share", [0.05])
 @pytest.mark.parametrize("slots", [8, 16, 64])
 def test_refusals_that_do_not_depend_on_load_cost_no_throughput(share: float, slots: int) -> None:
     """One try in twenty is refused at any load: the work takes at most a tenth longer than where none is."""
@@ -319,4 +319,4 @@ def test_refusals_that_do_not_depend_on_load_cost_no_throughput(share: float, sl
         control = AdaptiveControl(16, 1, 1024)
         return Simulation(control, slots=lambda now: slots, chains=25 * slots, seed=seed, by_chance=by_chance).run()
 
-    assert median(run(share, seed).now / run(0.0, seed).now for seed in SEEDS[:5]) <= 1 / 0.9
+    assert median(run(share, seed).now / run(0.0, seed).now for seed in SEEDS[:3]) <= 1 / 0.9
