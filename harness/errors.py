@@ -130,6 +130,9 @@ class CallError(OfKind):
     pass
 
 
+REFUSED = "http_429"
+
+
 class TransportFault(CallError):
     """`retry_after` is the wait that the endpoint requests, in seconds.
 
@@ -150,6 +153,11 @@ class TransportFault(CallError):
         self.retry_after = retry_after
         self.unreachable = unreachable
         self.foreign = foreign
+
+    @property
+    def asks_to_wait(self) -> bool:
+        """Whether the endpoint serves, but not this many or this often: that is paced, and no failed try."""
+        return self.kind == REFUSED or (self.kind == "http_503" and self.retry_after is not None)
 
 
 class Rejected(CallError):

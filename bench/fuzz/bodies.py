@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import orjson
 
-from harness.endpoint.replies import completion, exhausted, refused, retry_after
+from harness.endpoint.replies import completion, refused
+from harness.endpoint.requested_wait import exhausted, retry_after
 from harness.errors import CallError, EndpointStopped
 
 EXPECTED = ()
@@ -32,7 +33,7 @@ def run(data: bytes) -> None:
     text = header.decode("latin-1").strip()
     headers = {"Retry-After": text, "Location": text, "x-ratelimit-remaining-requests": "0"}
     headers["x-ratelimit-reset-requests"] = text
-    for wait in (retry_after(text, NOW), exhausted(headers)):
+    for wait in (retry_after(text, NOW), exhausted(headers, NOW)):
         assert wait is None or 0 <= wait <= 3600
     body = brace + rest
     try:

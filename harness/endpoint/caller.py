@@ -122,6 +122,7 @@ class Caller(Generic[Body]):
         self._sleep = sleep
         self._unreachable_since: float | None = None
         self._denied_at: float | None = None
+        self._refused_since = math.inf
         self._naps: set[anyio.CancelScope] = set()
         self._resting: Counter[str] = Counter()
         self._in_flight: dict[int, tuple[float, str]] = {}
@@ -268,7 +269,7 @@ class Caller(Generic[Body]):
                     return await self._hedged(body, rank, user, number, warn)
                 return await self._try(body, rank, user, number, warn)
             except TransportFault as fault:
-                record.times.append(self._clock())
+                record.note(fault, self._clock())
                 warn(fault, number)
                 raise
 
@@ -299,6 +300,7 @@ class Caller(Generic[Body]):
 
     def _succeeded(self, completion: Completion, now: float) -> None:
         self._unreachable_since = self._denied_at = None
+        self._refused_since = math.inf
         if self.outage.succeeded(now):
             self.limiter.recover()
             for nap in self._naps:
@@ -312,16 +314,18 @@ class Caller(Generic[Body]):
         """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
         now, left = self._clock(), self.wait_left
         self._judge_address(fault, start)
-        if not self.outage.failed(now, user):
-            return fault
-        lasted = now - self.outage.last_success
+        if fault.asks_to_wait:
+            self._refused_since = min(self._refused_since, now)
+        declared = self.outage.failed(now, user)
+        lasted = now - (self.outage.last_success if declared else self._refused_since)
         if lasted >= self.limits.max_outage and not left:
             duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
             self._stop(
                 f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
             )
-        probe = self.outage.next_probe(now)
-        self.limiter.probe(min(probe, left) if left else probe)  # one more at the end of --wait
+        if declared:
+            probe = self.outage.next_probe(now)
+            self.limiter.probe(min(probe, left) if left else probe)  # one more at the end of --wait
         return fault
 
     def _denied(self, error: Denied, start: float) -> TransportFault:
@@ -363,13 +367,20 @@ class Caller(Generic[Body]):
 
 
 class _Failures:
-    """The failed tries of one request: their `times`, and how many of them count."""
+    """The failed tries of one request: their `times`, and how many of them count. Being asked to wait is none."""
 
     def __init__(self, caller: Caller[Any], user: str) -> None:
         self.times: list[float] = []
         self._user = user
         self._caller = caller
         self._requested: float | None = None
+        self._refusals = 0
+
+    def note(self, fault: TransportFault, now: float) -> None:
+        if fault.asks_to_wait:
+            self._refusals += 1
+        else:
+            self.times.append(now)
 
     def exhausted(self, state: RetryCallState) -> bool:
         """Return whether the tries outside outages are used up, and no outage may be about to be declared."""
@@ -382,7 +393,7 @@ class _Failures:
         if fault is not None:
             fault.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
         self._requested = fault.retry_after if isinstance(fault, TransportFault) else None
-        return full_jitter(self._counted(), self._requested, self._caller.rng)
+        return full_jitter(self._counted() + self._refusals, self._requested, self._caller.rng)
 
     async def pause(self, seconds: float) -> None:
         await self._caller.pause(seconds, requested=bool(self._requested), user=self._user)

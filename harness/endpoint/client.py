@@ -30,6 +30,7 @@ from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.error_phrases import one_line
 from harness.endpoint.pool import Response, Reusing, exchange, head, hung_up
+from harness.endpoint.requested_wait import exhausted
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
@@ -157,9 +158,7 @@ class Client:
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_REPLY)
             headers = response.headers
-            if (replies.REQUESTS_LEFT in headers or replies.TOKENS_LEFT in headers) and (
-                wait := replies.exhausted(headers)
-            ):
+            if wait := exhausted(headers, datetime.now(UTC)):
                 self._on_exhausted(wait)
         except self._errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader

@@ -1,42 +1,39 @@
-"""How many requests may be in flight at once: a fixed number, or one that is found. Pure: no clock of its own.
+"""How many requests may be in flight at once: at most a fixed number, or one that is found. Pure: no clock of its own.
 
-The adaptive control increases its limit while the limit is what holds the work back, until the endpoint returns 429 or
-throughput stops improving. A 429 shows the capacity exactly: a refusal while n requests are in flight, itself included,
-shows that n is too many. (The order in which they were sent is weaker evidence, since requests overtake each other.) A
-mere delay shows by Little's law: n in flight at a mean latency of s seconds are n / s answers a second; if more in
-flight is not more answers a second, the limit goes back. After either, a hold that doubles up to `LONGEST_HOLD` windows
-keeps the limit from oscillating around the capacity; each later probe starts with one request more.
+The control increases its limit while the limit is what holds the work back, until the endpoint returns 429 or
+throughput stops improving. A refusal while n requests are in flight, itself included, shows that n is too many, unless
+the endpoint refuses at any level. A refusal at a level that held before, alone among answers, is a sign of that; then
+only refusals in quick succession count, which are rare by chance and certain where no slot is free.
+
+A mere delay shows by Little's law: n in flight at a mean latency of s seconds are n / s answers a second; if more in
+flight is not more answers a second, the limit goes back. After either, a hold keeps the limit from oscillating around
+the capacity: it doubles up to `LONGEST_HOLD` windows, unless the capacity was twice as large before and may return.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-FIRST_HOLD, LONGEST_HOLD = 4, 16
-"""Windows at a found capacity before the next probe. A window is as many answers as the limit."""
+RETURN_HOLD, FIRST_HOLD, LONGEST_HOLD = 2, 4, 16
+"""Windows at a found capacity before the next probe: where twice as much held before, at first, and at most. A window
+is as many answers as the limit."""
 WORTH_IT = 0.1
 """Share of the growth in flight that must come back as growth in answers a second."""
 CONFIRMED = 4
 """Windows, pooled, that it takes to reject a growth."""
-STRAYS = 3
-"""Refusals in a row, with few requests in flight, that are ignored."""
 AS_GOOD = 0.9
 """Share of the best throughput that is enough for a smaller limit to be preferred."""
 EVIDENCE = 16
 """Answers in a window below which a mean latency is too uncertain."""
 COMPARABLE = 1.25
 """Growth below which two levels' throughputs differ by less than the noise of one window."""
-
-
-@dataclass(slots=True)
-class FixedControl:
-    limit: int
-
-    def answered(self, now: float, seconds: float, pressed: bool) -> None:
-        """Note an answer after `seconds`; `pressed`: all slots were taken, or requests waited for one."""
-
-    def refused(self, now: float, in_flight: int) -> None:
-        """Note a 429 while so many were in flight, the refused request included."""
+ENOUGH, MOST, PER_ANSWER = 5.0, 6.0, 0.25
+"""Score at which refusals that may be chance mean load, its largest value, and what an answer takes from it; a refusal
+adds 1. So less than a refusal for four answers is never load."""
+MEMORY = 400
+"""Answers after which a refusal by chance is forgotten; each time that refusals mean load a quarter of them is left."""
+FADE = 16
+"""Part of its distance from the limit by which the best level fades with each failed probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +45,30 @@ class _Level:
 
 
 class AdaptiveControl:
-    """Between `floor` and `ceiling`, from `start`. Doubles until that is no improvement, then probes by ones."""
+    """Between `floor` and `ceiling`, from `start`. Doubles until that is no improvement, then probes by ones.
 
-    def __init__(self, start: int, floor: int, ceiling: int) -> None:
+    With `judges_delay` throughput counts, too; otherwise refusals alone.
+    """
+
+    def __init__(self, start: int, floor: int, ceiling: int, *, judges_delay: bool = True) -> None:
         self.limit = min(max(start, floor), ceiling)
-        self._floor, self._ceiling = floor, ceiling
+        self._floor, self._ceiling, self._judges_delay = floor, ceiling, judges_delay
         self._searching, self._step = True, 1
         self._hold, self._next_hold = 0, FIRST_HOLD
         self._levels: list[_Level] = []
-        self._strays = 0
         self._latency = 0.0
+        self._held = self._best = 0
+        self._score = 0.0
+        self._by_chance = 0
+        self._burst_began, self._least = float("-inf"), floor
         self._pressed = self._doubted = False
         self._restart(0.0)
 
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
+        """Note an answer after `seconds`; `pressed`: all slots were taken, or requests waited for one."""
         self._pressed |= pressed
-        self._strays = 0
+        self._score = max(0.0, self._score - PER_ANSWER)
+        self._by_chance = max(0, self._by_chance - 1)
         if now - seconds < self._since:
             return  # sent under another limit, or before this one had its effect
         self._answers += 1
@@ -71,11 +76,25 @@ class AdaptiveControl:
         if self._answers >= (CONFIRMED * self.limit if self._doubted else self.limit):
             self._judge(now)
 
-    def refused(self, now: float, in_flight: int) -> None:
-        if in_flight <= self.limit // 2 and self._strays < STRAYS:
-            self._strays += 1  # a falling capacity refuses near the limit first; this endpoint may count by time
-            return
-        lower = max(self._floor, min(self.limit, in_flight - 1))
+    def refused(self, now: float, seconds: float, in_flight: int) -> None:
+        """Note a 429 after `seconds` while so many were in flight, the refused request included.
+
+        Those of one burst that were sent before the limit fell each show one too many, but are no new evidence: they
+        take it to half at most.
+        """
+        alone, has_held = self._score < 1.0, self.limit <= self._held
+        self._score = min(MOST, self._score + 1.0)
+        if alone and has_held:
+            self._by_chance, self._hold = MEMORY, 0
+        if (self._by_chance or in_flight <= self.limit // 2) and self._score < ENOUGH:
+            return  # a falling capacity refuses near the limit first
+        self._by_chance //= 4  # the more refusals mean load, the sooner one alone is enough again
+        if now - seconds < self._burst_began:
+            lower = self.limit - 1
+        else:
+            self._burst_began, self._least = now, max(self._floor, self.limit // 2)
+            lower = in_flight - 1
+        lower = min(self.limit, max(self._least, lower))
         if lower < self.limit or in_flight <= self.limit:
             self._settle(now, lower)
 
@@ -85,15 +104,17 @@ class AdaptiveControl:
             return self._restart(now)  # the limit is not what holds the work back
         self._latency = self._seconds / self._answers
         level = _Level(self.limit, self.limit / max(self._latency, 1e-9))
-        if not self._worth_it(level):
+        if self._judges_delay and not self._worth_it(level):
             if not self._doubted:
                 self._doubted = True  # one window may be chance: the verdict takes more of the same
                 return None
             levels = (*self._levels, level)
             enough = AS_GOOD * max(known.throughput for known in levels)
-            return self._settle(now, next(known.limit for known in levels if known.throughput >= enough))
+            self._best = next(known.limit for known in levels if known.throughput >= enough)
+            return self._settle(now, self._best)
         if not self._levels or level.limit >= COMPARABLE * self._levels[-1].limit:
             self._levels.append(level)
+        self._held, self._best = self.limit, max(self._best, self.limit)
         return self._grow(now)
 
     def _worth_it(self, level: _Level) -> bool:
@@ -106,22 +127,33 @@ class AdaptiveControl:
     def _grow(self, now: float) -> None:
         if self._hold:
             self._hold -= 1
-            return self._restart(now)
+            return self._restart(self._since if 2 * self.limit <= self._best else now)
         if self._searching:
             self.limit = min(2 * self.limit, self._ceiling)
             return self._restart(now + self._latency if self.limit > EVIDENCE else now)  # its first answers flatter it
         if self._step > 1:
             self._next_hold = FIRST_HOLD  # the probe before this one went well
+            if self.limit < self._best:  # a capacity that returns
+                self.limit = min(2 * self.limit, self._best)
+                return self._restart(now)
         self.limit = min(self.limit + self._step, self._ceiling)
         self._step = min(2 * self._step, max(1, self.limit // 2))
-        return self._restart(now + self._latency)
+        return self._restart(now if self.limit < self._best else now + self._latency)
 
     def _settle(self, now: float, limit: int) -> None:
         """Go back to a limit and hold it for a while."""
-        if limit < self.limit or not self._hold:
+        failed_probe = self.limit > self._held
+        if failed_probe:
+            self._best -= (self._best - limit) // FADE
+        if 2 * limit <= self._best:
+            self._hold = RETURN_HOLD
+        elif failed_probe:
             self._hold = self._next_hold
             self._next_hold = min(2 * self._next_hold, LONGEST_HOLD)
-        self.limit, self._searching, self._step = limit, False, 1
+        else:
+            self._hold = max(self._hold, FIRST_HOLD)
+        self.limit = self._held = limit
+        self._searching, self._step = False, 1
         self._levels.clear()
         self._restart(now)
 
@@ -131,4 +163,8 @@ class AdaptiveControl:
         self._pressed = self._doubted = False
 
 
-Control = FixedControl | AdaptiveControl
+class FixedControl(AdaptiveControl):
+    """At most `limit`: less while the endpoint refuses so many, whatever its latency."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit, 1, limit, judges_delay=False)

@@ -1,6 +1,6 @@
 """Who may send, and when: slots, rates and pauses in one place.
 
-`Slots` are the capacity of one account of a provider: its `Control` sets how many requests may be in flight, its
+`Slots` are the capacity of one account of a provider: its control sets how many requests may be in flight, its
 `Rates` how soon one may follow another. Each run that uses the account has a `Limiter` on them with a queue of its own:
 pauses that the endpoint requests, outages (with one request at a time as a probe) and the end concern that run alone.
 Of all waiting requests that may go, the highest rank goes first. A request that waits between tries holds no slot
@@ -15,12 +15,13 @@ from collections.abc import Callable
 from itertools import count
 from operator import itemgetter
 
-from harness.endpoint.control import Control
+from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.rates import Rates
 from harness.errors import TransportFault
 
-REFUSED = "http_429"
 NEVER = float("inf")
+FIRST_REST, LONGEST_REST = 0.5, 8.0
+"""Seconds: the pause of an endpoint that counts by time and does not say for how long, doubled up to the longest."""
 
 _Waiting = tuple[int, int, float, asyncio.Future[None]]
 """Negative rank, order of arrival, tokens, and the future through which the slot is handed over."""
@@ -29,7 +30,7 @@ _Waiting = tuple[int, int, float, asyncio.Future[None]]
 class Slots:
     """Slots of one account, shared by the limiters on it. `clock` is in seconds, monotonic."""
 
-    def __init__(self, control: Control, clock: Callable[[], float], rates: Rates | None = None) -> None:
+    def __init__(self, control: AdaptiveControl, clock: Callable[[], float], rates: Rates | None = None) -> None:
         self.in_flight = 0
         self.control = control
         self.clock = clock
@@ -98,7 +99,8 @@ class Limiter:
         self.queue: list[_Waiting] = []
         self._closed = False
         self._not_before = float("-inf")
-        self._refused_in_row = 0
+        self._rested_until, self._rest = float("-inf"), FIRST_REST
+        self._refused_in_row = self._slots_then = 0
         slots.limiters.append(self)
 
     @property
@@ -121,7 +123,7 @@ class Limiter:
             return "outage"
         if self.slots.in_flight >= self.slots.limit:
             return "limit"
-        return "pause" if self.slots.clock() < self._not_before else "rate"
+        return "pause" if self.delay() else "rate"
 
     def at_once(self, tokens: float) -> bool:
         """Take a slot if that needs no waiting; return whether it did. `tokens` is what the request may use."""
@@ -157,17 +159,29 @@ class Limiter:
         self._return()
         if fault is None:
             self._refused_in_row = 0
+            self._rested_until, self._rest = float("-inf"), FIRST_REST
             control.answered(now, seconds, pressed)
-        elif fault.kind == REFUSED:
-            control.refused(now, in_flight)
+        elif fault.asks_to_wait and not self.probing:
+            if not self._refused_in_row:
+                self._slots_then = control.limit
             self._refused_in_row += 1
-            if fault.retry_after and self._refused_in_row > control.limit:
-                self.pause(fault.retry_after)  # more refusals than slots: the endpoint counts requests by time
+            if self._refused_in_row > self._slots_then:  # the endpoint counts this run's requests by time
+                self._wait_for_quota(now, fault.retry_after)
+            else:
+                control.refused(now, seconds, in_flight)
         slots.pump()
 
     def pause(self, seconds: float) -> None:
         """Send nothing for so long."""
         self._not_before = max(self._not_before, self.slots.clock() + seconds)
+
+    def _wait_for_quota(self, now: float, seconds: float | None) -> None:
+        """Send nothing for so long; where that is not known, for a while that an answer ends."""
+        if seconds:
+            self.pause(seconds)
+        elif now >= self._rested_until:
+            self._rested_until = now + self._rest
+            self._rest = min(2 * self._rest, LONGEST_REST)
 
     def probe(self, seconds: float) -> None:
         """Send one request at a time, the next one after so many seconds, until `recover`."""
@@ -176,7 +190,7 @@ class Limiter:
 
     def recover(self) -> None:
         self.probing = False
-        self._not_before = float("-inf")
+        self._not_before = self._rested_until = float("-inf")
         self.slots.pump()
 
     def close(self) -> None:
@@ -189,7 +203,8 @@ class Limiter:
         """Return the seconds until this run itself may send; infinite if that depends on an event."""
         if self._closed or (self.probing and self.in_flight):
             return NEVER
-        return 0.0 if self._not_before == float("-inf") else max(0.0, self._not_before - self.slots.clock())
+        until = max(self._not_before, self._rested_until)
+        return 0.0 if until == float("-inf") else max(0.0, until - self.slots.clock())
 
     def first(self) -> _Waiting | None:
         """Return the next in the queue: the highest rank; for a probe who came first, so that one bad request cannot

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.endpoint.limiter import REFUSED
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Received, Transport
-from harness.errors import EndpointStopped, Rejected, TransportFault
+from harness.errors import REFUSED, EndpointStopped, Rejected, TransportFault
 from harness.model import NEVER_ANSWERED
 
 SLACK, SLACK_PART = 2, 8

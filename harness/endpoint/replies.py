@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import codecs
 import json
-import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
@@ -22,13 +20,12 @@ from msgspec import structs
 
 from harness.endpoint import error_phrases as phrases
 from harness.endpoint.error_phrases import error_text, one_line, says
+from harness.endpoint.requested_wait import requested_wait
 from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
 from harness.model import LARGEST_COUNT, Completion
 
 RETRIED = frozenset({402, 408, 409, 425, 429})
 """402 is retried only if it is not an empty account, which is checked first."""
-LONGEST_RETRY_AFTER = 3600.0
-"""Seconds; a longer wait is cut to this, since nobody waits a day for one request."""
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
 TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
@@ -36,10 +33,6 @@ TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
 end: some relays end a stream that broke off behind them like any other (LiteLLM: finish_reason `stop`, [DONE])."""
 REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
-REQUESTS_LEFT, TOKENS_LEFT = "x-ratelimit-remaining-requests", "x-ratelimit-remaining-tokens"
-DURATION_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s|)")
-DURATION = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?(?:ms|h|m|s))+|\d{1,9}(?:\.\d{1,9})?")
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
 HALF_PAIR = re.compile("[\ud800-\udfff]")
 MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",  # before that of UTF-16, with which it begins
@@ -160,7 +153,7 @@ def _without_answer(data: dict[str, Any], error: Any) -> Completion:
             lacks = "no choice of index 0" if data.get("choices") else "no choices"
             raise TransportFault("no_choices", f"the reply has {lacks}" + (f": {words}" if words else ""))
         status = phrases.BASE_RESP.get(code, 500)
-    return _settle(status, words, words, {}, datetime.now(UTC), after=phrases.retry_delay(data))
+    return _settle(status, words, words, {}, datetime.now(UTC), delay=phrases.retry_delay(data))
 
 
 def _finish_reason(reason: Any) -> str | None:
@@ -272,8 +265,8 @@ def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime,
     if status == 403 and HTML.match(body):
         raise Denied(_blocked(status, headers, body))
     shown = words or one_line(body.decode("utf-8", "replace"))
-    after = headers.get("Retry-After") or phrases.retry_delay(data)
-    return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"), after)
+    delay = phrases.retry_delay(data)
+    return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"), delay)
 
 
 def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
@@ -293,7 +286,7 @@ def _settle(
     headers: Mapping[str, str],
     now: datetime,
     request: str = "",
-    after: str | None = None,
+    delay: str | None = None,
 ) -> Completion:
     """Judge an error by its status and the endpoint's own `words`; `shown` is for messages alone."""
     low = phrases.searchable(phrases.without_quotes(words, request))
@@ -319,39 +312,10 @@ def _settle(
         target = one_line(headers.get("Location", "another address"))
         raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
     if status in RETRIED or not 200 <= status < 500:
-        raise TransportFault(kind, shown, retry_after=retry_after(after, now))
+        raise TransportFault(kind, shown, retry_after=requested_wait(status, headers, now, low, delay))
     if status == 404:
         raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)
-
-
-def retry_after(value: str | None, now: datetime) -> float | None:
-    """Return the seconds to wait, of a number or an HTTP date; None if there is no such header or it makes no sense."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            at = parsedate_to_datetime(value)
-        except (ValueError, OverflowError):
-            return None
-        seconds = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None
-
-
-def exhausted(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until the quota of requests or tokens resets (`x-ratelimit-*`); None if some is left.
-
-    Durations are like `6m0s`, `1.5s`, `20ms`, or a bare number of seconds; anything else counts as 0.
-    """
-    waits = []
-    for left in (REQUESTS_LEFT, TOKENS_LEFT):
-        if headers.get(left, "").strip() == "0":
-            text = headers.get(left.replace("remaining", "reset"), "")
-            parts = DURATION_PART.findall(text) if DURATION.fullmatch(text.strip()) else ()
-            waits.append(sum(float(number) * UNITS[unit] for number, unit in parts))
-    return min(max(waits), LONGEST_RETRY_AFTER) if waits else None
 
 
 def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from harness.cost import TOKENS, Cap, Price
 from harness.endpoint.batches import BatchApi
 from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.caller import Caller, Limits
-from harness.endpoint.control import AdaptiveControl, Control, FixedControl
+from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
@@ -90,7 +90,7 @@ class _Account:
     @classmethod
     def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
         tuning = tuning_of(plans)
-        control: Control = (
+        control = (
             AdaptiveControl(tuning.start, tuning.floor, tuning.ceiling)
             if tuning.concurrency is None
             else FixedControl(tuning.concurrency)

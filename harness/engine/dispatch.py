@@ -63,8 +63,9 @@ class Dispatch:
 
 
 def _active(lane: Lane) -> int:
-    """Users in play that wait for no other try."""
-    return lane.in_play - lane.caller.traffic.backing_off
+    """Users in play that wait neither for another try nor for the end of a pause."""
+    limiter = lane.caller.limiter
+    return lane.in_play - lane.caller.traffic.backing_off - (limiter.waiting if limiter.delay() else 0)
 
 
 def _is_open(lane: Lane, limit: int, active: int) -> bool:

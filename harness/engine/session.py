@@ -33,7 +33,7 @@ from harness.cost import shown as shown_cost
 from harness.defaults import LOCAL, Engine
 from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
-from harness.endpoint.control import AdaptiveControl
+from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
 from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
@@ -347,7 +347,7 @@ class Session:
         if lane is not None:
             manifest.times["schedule"] = schedule
             control = lane.caller.limiter.slots.control
-            if isinstance(control, AdaptiveControl):
+            if not isinstance(control, FixedControl):
                 whole = control.limit * part_of(manifest.selection)[1]
                 manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"

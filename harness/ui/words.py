@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.cost import TOKENS, rounded, shown
+from harness.errors import REFUSED
 from harness.model import Money, Snapshot, Warned, Wave
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
@@ -13,6 +14,8 @@ SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 SILENT = 10.0
 """Seconds without a reply that are shown, unless one in twenty replies takes half as long or more."""
 KINDS_SHOWN = 3
+ENOUGH_TRIES = 20
+"""Tries from which a share of refusals is spoken of."""
 
 HELD = {
     "rate": "held by the rate",
@@ -64,6 +67,7 @@ def held_back(s: Snapshot) -> list[str]:
     reasons = [HELD[s.held_by]] if s.held_by in HELD else []
     if is_silent(s):
         reasons.append(f"no answer for {duration(s.silence)}")
+    reasons += mostly_refused(s)
     if s.lag > SLOW_LOOP:
         reasons.append(f"busy loop {1e3 * s.lag:.0f} ms")
     if s.slowest_write > SLOW_DISK:
@@ -77,6 +81,17 @@ def held_back(s: Snapshot) -> list[str]:
     if not s.wave and not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
         return [f"only {plural(left, 'user')} left"]
     return []
+
+
+def mostly_refused(s: Snapshot) -> list[str]:
+    """Return what to do where the endpoint refused (429) more than half of the tries: the rate that it did serve."""
+    ended = s.requests - s.in_flight
+    if ended < ENOUGH_TRIES or 2 * dict(s.faults).get(REFUSED, 0) <= ended:
+        return []
+    served = 60.0 * (ended - sum([number for _, number in s.faults])) / max(s.seconds, 1.0)
+    options = [f"--rpm {served:.0f}"] if served >= 1.0 else []
+    options += ["--concurrency auto"] if s.requested is not None else []
+    return [f"most tries are refused: {' or '.join(options) or '--rpm 1'}"]
 
 
 def is_silent(s: Snapshot) -> bool:

@@ -29,7 +29,8 @@ class Simulation:
     """Chains of requests against an endpoint of `slots(now)` slots, which answers 429 beyond, until all are done.
 
     As many are out as the control allows, the one with most of its chain left first. `slower(n)` stretches the latency
-    of a request that finds itself the nth in service; `way` draws the seconds to the endpoint, and those back.
+    of a request that finds itself the nth in service; `way` draws the seconds to the endpoint, and those back. A
+    refusal is `late` by so many seconds; a share of the tries is refused `by_chance`, whatever the load.
     """
 
     def __init__(
@@ -42,12 +43,16 @@ class Simulation:
         seed: int = 0,
         slower: Callable[[int], float] = lambda n: 1.0,
         way: Callable[[random.Random], float] = lambda rng: 0.001,
+        seconds: float = SECONDS,
+        late: float = 0.0,
+        by_chance: float = 0.0,
     ) -> None:
         self.control = control
         self.now = 0.0
         self.refused = self.served = self.sent = 0
         self.limits: list[tuple[float, int]] = [(0.0, control.limit)]
         self._slots, self._slower, self._way = slots, slower, way
+        self._latency, self._late, self._by_chance = seconds, late, by_chance
         self._rng = random.Random(seed)
         self._events: list[tuple[float, int, Callable[..., None], tuple[float, ...]]] = []
         self._waiting = [-length] * chains  # all of one length: already a heap
@@ -86,10 +91,10 @@ class Simulation:
             self._in(self._way(self._rng), self._arrives, left, self.now)
 
     def _arrives(self, left: int, sent: float) -> None:
-        if self._in_service >= self._slots(self.now):
-            return self._in(self._way(self._rng), self._is_refused, left)
+        if self._in_service >= self._slots(self.now) or (self._by_chance and self._rng.random() < self._by_chance):
+            return self._in(self._late + self._way(self._rng), self._is_refused, left, sent)
         self._in_service += 1
-        latency = SECONDS * math.exp(self._rng.gauss(-(SIGMA**2) / 2, SIGMA))
+        latency = self._latency * math.exp(self._rng.gauss(-(SIGMA**2) / 2, SIGMA))
         self._in(latency * self._slower(self._in_service), self._is_served, left, sent)
 
     def _is_served(self, left: int, sent: float) -> None:
@@ -104,8 +109,8 @@ class Simulation:
         if left > 1:
             heapq.heappush(self._waiting, -(left - 1))
 
-    def _is_refused(self, left: int) -> None:
-        self.control.refused(self.now, self._in_flight)
+    def _is_refused(self, left: int, sent: float) -> None:
+        self.control.refused(self.now, self.now - sent, self._in_flight)
         self._in_flight -= 1
         self.refused += 1
         self._in(self._rng.uniform(0.0, RETRY), self._comes_back, left)
@@ -172,9 +177,9 @@ def test_refusal_sets_the_limit_one_below_what_was_in_flight() -> None:
     """And each of several that come together one lower, down to what stays; a late one from before changes nothing."""
     control = AdaptiveControl(64, 1, 1024)
     for in_flight in range(64, 30, -1):
-        control.refused(1.0, in_flight)
+        control.refused(1.0, 0.0, in_flight)
     assert control.limit == 30
-    control.refused(2.0, 45)
+    control.refused(2.0, 0.0, 45)
     assert control.limit == 30
 
 
@@ -252,14 +257,66 @@ def test_floor_and_ceiling_are_kept_whatever_comes(
             if answered:
                 control.answered(now, seconds, pressed)
             else:
-                control.refused(now, in_flight)
+                control.refused(now, seconds, in_flight)
     assert floor <= control.limit <= ceiling
 
 
-def test_fixed_limit_stays() -> None:
-    """`--concurrency 7` is 7, whatever the endpoint says."""
-    control = FixedControl(7)
-    for _ in range(100):
-        control.answered(1.0, 0.1, True)
-        control.refused(1.0, 3)
-    assert control.limit == 7
+@settings(max_examples=60)
+@given(st.integers(1, 60), st.lists(STEPS, max_size=60))
+def test_fixed_limit_is_the_most_and_only_refusals_lower_it(
+    limit: int, steps: list[tuple[bool, float, float, int, bool, int]]
+) -> None:
+    """`--concurrency 7` is 7 whatever the latency says, never more, and less only after a 429."""
+    control, now = FixedControl(limit), 0.0
+    for answered, passed, seconds, in_flight, pressed, times in steps:
+        now += passed
+        for _ in range(times):
+            if answered:
+                control.answered(now, seconds, pressed)
+            else:
+                control.refused(now, seconds, in_flight)
+        assert 1 <= control.limit <= limit
+    if all(answered for answered, *_ in steps):
+        assert control.limit == limit
+
+
+@pytest.mark.parametrize("make", [lambda: AdaptiveControl(16, 1, 1024), lambda: FixedControl(64)], ids=["auto", "64"])
+@pytest.mark.parametrize("late", [0.0, 0.2, 1.0])
+def test_capacity_that_drops_and_returns_is_soon_used_again(make: Callable[[], AdaptiveControl], late: float) -> None:
+    """64 slots, 8 for ten seconds, and 64 again: 2,400 requests of half a second take 27.5 s at best.
+
+    A 429 may come later than replies do. The limit is never below half of the least capacity of the last ten latencies.
+    """
+
+    def slots(now: float) -> int:
+        return 8 if 5.0 <= now < 15.0 else 64
+
+    runs = [Simulation(make(), slots=slots, chains=600, seed=seed, seconds=0.5, late=late).run() for seed in SEEDS[:5]]
+    assert median(run.now for run in runs) <= 1.2 * 27.5
+    for run in runs:
+        for at, limit in run.limits:
+            least = min(slots(at), slots(max(0.0, at - 10 * 0.5)))
+            assert limit >= least / 2 or at < 10 * 0.5
+        assert min(run.between(20.0, run.now)) >= 32
+
+
+def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
+    """64 requests are sent at once, 8 are served, and the 429s of the others come after these replies."""
+    control = AdaptiveControl(64, 1, 1024)
+    for _ in range(8):
+        control.answered(0.5, 0.5, True)
+    for in_flight in range(56, 0, -1):
+        control.refused(1.0, 1.0, in_flight)
+    assert control.limit == 32
+
+
+@pytest.mark.parametrize("share", [0.05])
+@pytest.mark.parametrize("slots", [8, 16, 64])
+def test_refusals_that_do_not_depend_on_load_cost_no_throughput(share: float, slots: int) -> None:
+    """One try in twenty is refused at any load: the work takes at most a tenth longer than where none is."""
+
+    def run(by_chance: float, seed: int) -> Simulation:
+        control = AdaptiveControl(16, 1, 1024)
+        return Simulation(control, slots=lambda now: slots, chains=25 * slots, seed=seed, by_chance=by_chance).run()
+
+    assert median(run(share, seed).now / run(0.0, seed).now for seed in SEEDS[:3]) <= 1 / 0.9

@@ -319,23 +319,38 @@ def test_more_refusals_in_a_row_than_slots_pause_everybody_for_retry_after(slots
     assert virtual.run(main) == pytest.approx((0.0, 30.0))
 
 
-@pytest.mark.parametrize(("retry_after", "answers"), [(30.0, True), (None, False), (0.0, False)])
-def test_refusals_with_an_answer_between_or_without_retry_after_pause_nobody(
-    retry_after: float | None, answers: bool
-) -> None:
-    """While some are answered, a refusal is about the number in flight; and without a time there is none to wait."""
+@pytest.mark.parametrize("retry_after", [30.0, None, 0.0])
+def test_refusals_with_an_answer_between_pause_nobody(retry_after: float | None) -> None:
+    """While some are answered, a refusal is about the number in flight."""
 
     async def main() -> float:
-        limiter = fixed(3)
+        limiter = Limiter(Slots(Noting(3), virtual.now))
         for _ in range(5):
             await refuse(limiter, 3, retry_after)
-            if answers:
-                await limiter.acquire(1)
-                limiter.release(0.0, None)
+            await limiter.acquire(1)
+            limiter.release(0.0, None)
         await limiter.acquire(1)
         return virtual.now()
 
     assert virtual.run(main) == 0.0
+
+
+@pytest.mark.parametrize("retry_after", [None, 0.0])
+def test_refusals_without_a_time_pause_everybody_longer_and_longer_until_an_answer(retry_after: float | None) -> None:
+    """An endpoint that counts by time need not say so: the pauses double, and an answer ends them."""
+
+    async def main() -> tuple[float, float, float]:
+        limiter = Limiter(Slots(Noting(3), virtual.now))
+        await limiter.acquire(1)
+        await refuse(limiter, 3, retry_after)
+        before = virtual.now()
+        await refuse(limiter, 4, retry_after)
+        during = virtual.now()
+        limiter.release(during, None)
+        await limiter.acquire(1)
+        return before, during, virtual.now()
+
+    assert virtual.run(main) == (0.0, 0.5 + 1.0 + 2.0, 0.5 + 1.0 + 2.0)
 
 
 # Outages, in virtual time
@@ -474,7 +489,7 @@ class Noting:
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
         self.answers.append((now, seconds, pressed))
 
-    def refused(self, now: float, in_flight: int) -> None:
+    def refused(self, now: float, seconds: float, in_flight: int) -> None:
         self.refusals.append((now, in_flight))
 
 

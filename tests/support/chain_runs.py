@@ -16,7 +16,7 @@ import numpy as np
 from harness.benchmarks import tasks
 from harness.endpoint.budget import Meter
 from harness.endpoint.caller import Caller, Limits
-from harness.endpoint.control import Control, FixedControl
+from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.engine.finish import finish
@@ -73,7 +73,7 @@ class Run:
         *,
         crew: Crew | None = None,
         limit: int = 3,
-        control: Control | None = None,
+        control: AdaptiveControl | None = None,
         rates: Rates | None = None,
         power: bool = False,
         max_retries: int = 2,

@@ -474,3 +474,17 @@ def test_warnings_that_repeat_are_counted() -> None:
     for time, text in enumerate(["甲", "乙", "甲", "丙", "丁"]):
         warnings.add(float(time), text)
     assert warnings.recent(10.0) == (Warned("丁", 6.0), Warned("丙", 7.0), Warned("甲", 8.0, 2))
+
+
+@pytest.mark.parametrize(
+    ("requested", "options"), [(64, ["--rpm 30", "--concurrency auto"]), (None, ["--rpm 30"])], ids=["fixed", "auto"]
+)
+def test_run_whose_tries_are_mostly_refused_names_the_rate_that_was_served(
+    requested: int | None, options: list[str]
+) -> None:
+    """50 replies in 100 s are 30 a minute; half of the tries or less refused are no reason to speak."""
+    refused = snapshot(requested=requested, requests=110, in_flight=4, faults=(("http_429", 56),))
+    text = "\n".join(shown((refused,), 120))
+    assert all(option in text for option in options) and text.count("--") == len(options)
+    some = snapshot(requested=requested, requests=110, in_flight=4, faults=(("http_429", 53), ("http_500", 30)))
+    assert "--rpm" not in "\n".join(shown((some,), 120))

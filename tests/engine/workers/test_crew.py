@@ -207,7 +207,7 @@ class Counted(FixedControl):
     def answered(self, now: float, seconds: float, pressed: bool) -> None:
         self.answers += 1
 
-    def refused(self, now: float, in_flight: int) -> None:
+    def refused(self, now: float, seconds: float, in_flight: int) -> None:
         self.refusals += 1
 
 
