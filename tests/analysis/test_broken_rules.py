@@ -59,7 +59,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, script in SCRIPTS.items():
         words = ["--tasks-dir", str(tasks.parent), "--results-dir", str(root / "results"), "--name", name, "--no-html"]
         with serving(script) as server:
-            assert main(["run", "--model", "m", "--platform", "weibo", *words, "--api-url", server.url]) == 0
+            assert (
+                main(["run", "--model", "m", "--platform", "weibo", "--allow-invalid", *words, "--api-url", server.url])
+                == 0
+            )
     return root / "results"
 
 

@@ -310,7 +310,7 @@ def test_endpoint_that_will_not_serve_stops_the_run(
 def test_invalid_answers_are_counted_by_kind_and_scored_as_empty(tasks: Path, tmp_path: Path) -> None:
     """A model that never writes JSON is asked again twice a step, then scores 0 under `no_json`."""
     with serving(lambda request: (200, completion("我不会"))) as server:
-        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="m") == 0
+        assert run(tasks, tmp_path / "out", "--allow-invalid", "--api-url", server.url, model="m") == 0
         found = report(tmp_path / "out", "m")
         steps = found["details"]["scored_steps"]
         assert len(server.bodies) == 3 * steps

@@ -209,7 +209,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(tasks: Path, results: Path) -> list[str]:
     return [
         *("--platform", "weibo", "--tasks-dir", str(tasks), "--results-dir", str(results)),
-        *("--max-retries", "30", "--concurrency", "2"),
+        *("--max-retries", "30", "--concurrency", "2", "--allow-invalid"),
     ]
 
 
@@ -613,7 +613,7 @@ def test_process_list_and_killed_run_show_no_key(
     shown = shown_on(terminal)
     assert list(sound_lines(results / "m" / "run_weibo.log"))
     assert leaks(tmp_path, but=OWN) == {}
-    process, terminal = started(["resume", *how, "--results-dir", str(results)])
+    process, terminal = started(["resume", "--allow-invalid", *how, "--results-dir", str(results)])
     shown += shown_on(terminal)
     assert process.wait() == 0
     assert b"4/4" in shown
