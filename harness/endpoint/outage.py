@@ -57,9 +57,10 @@ class Outage:
         self.undecided_since = self.last_success
 
     def failed(self, now: float, user: str) -> bool:
-        """Note a failed try; return whether there is an outage."""
+        """Note a failed try (without a user, the second one of a request); return whether there is an outage."""
         self._failures += 1
-        self._first_failures.setdefault(user, now)
+        if user:
+            self._first_failures.setdefault(user, now)
         return self.declared(now)
 
     def declared(self, now: float) -> bool:

@@ -101,6 +101,15 @@ def test_failures_of_one_user_between_successes_count() -> None:
     assert decided(outage, 10.0) == "counts"
 
 
+def test_two_tries_of_one_request_are_one_users() -> None:
+    """The second one, which does not wait for the first, has no name."""
+    outage = Outage(0.0)
+    outage.failed(10.0, "0")
+    outage.failed(10.0, "")
+    assert not outage.succeeded(13.0, 12.0)
+    assert decided(outage, 10.0) == "counts"
+
+
 def test_failures_while_a_request_was_on_the_wire_that_succeeded_count() -> None:
     """The endpoint served meanwhile; what had been sent before that request is forgiven."""
     outage = Outage(0.0)
