@@ -20,10 +20,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.outage import Outage
+from harness.endpoint.outage import LONGEST_PROBE, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
-from harness.errors import EndpointStopped, GaveUp, TransportFault, WorkerLost
+from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, TransportFault, WorkerLost
 from harness.model import Completion, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
@@ -47,6 +47,11 @@ LEAST_TO_HEDGE, LOOK_SECONDS = 1.0, 1.0
 """Seconds before which no second try is sent; those between two looks while too few replies say what is usual."""
 ABANDONED = TransportFault("abandoned", "this try was cancelled")
 """For the limiter: neither an answer nor a refusal, and possibly billed."""
+
+QUESTION_SECONDS = 15.0
+"""The longest that an endpoint is asked for a single token, where only that tells an outage from a bad request."""
+SERVED_IN_A_ROW = 2
+"""Questions, before and after a request's last try, that the endpoint has to answer before that user is given up."""
 
 Warn = Callable[[TransportFault, int], None]
 """Called for every failed or `ABANDONED` try of a request, with its number, and for a second try that does not wait for
@@ -92,10 +97,19 @@ class Limits:
     hedge: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The smallest request, for one token, and what sends it: a reply shows that the endpoint serves."""
+
+    transport: Transport[bytes]
+    body: bytes
+
+
 class Caller(Generic[Body]):
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
 
-    `meter` counts requests towards a budget, if there is one.
+    `meter` counts requests towards a budget, if there is one. Without a `question`, a long silence decides that
+    requests are bad where too few users fail for an outage.
     """
 
     def __init__(
@@ -108,38 +122,46 @@ class Caller(Generic[Body]):
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
         meter: Meter | None = None,
+        question: Question | None = None,
     ) -> None:
         self.meter = meter
+        self.question = question
         self._turn = asyncio.Lock()
         self.traffic = Traffic()
         self.latency, self.failed_tries = Latency(), Latency()
         self.limiter = limiter
-        self.outage = Outage(clock(), limits.wait > 0)
+        self.outage = Outage(clock(), limits.wait > 0, min(SILENCE, limits.max_outage))
         self.limits = limits
         self.rng = rng or random.Random()
         self._transport = transport
         self._clock = clock
+        self.started = clock()
         self._sleep = sleep
         self._unreachable_since: float | None = None
         self._denied_at: float | None = None
         self._refused_since = math.inf
-        self._naps: set[anyio.CancelScope] = set()
+        self._naps: dict[anyio.CancelScope, Span] = {}
+        """Pauses that the endpoint did not request, with the failed try before."""
+        self._asking = asyncio.Lock()
+        self._asked, self._served = -math.inf, False
+        """When the endpoint was last asked for a token, and whether it served that."""
         self._resting: Counter[str] = Counter()
         self._in_flight: dict[int, tuple[float, str]] = {}
         """When each request was sent, oldest first, and whose it is; by its number."""
 
-    async def complete(self, body: Body, rank: int, user: str, warn: Warn) -> Reply:
-        """Return the settled reply to one of a user's requests.
+    async def complete(self, body: Body, rank: int, user: str, warn: Warn, failed_before: int = 0) -> Reply:
+        """Return the settled reply to one of a user's requests, which `failed_before` so often in earlier processes.
 
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
+        begun = self._clock()
         try:
             if self.limits.hedge:
-                return await self._hedged(body, rank, user, 1, warn)
-            return await self._try(body, rank, user, 1, warn)
+                return await self._hedged(body, rank, user, failed_before + 1, warn)
+            return await self._try(body, rank, user, failed_before + 1, warn)
         except TransportFault as fault:
-            return await self._retry(body, rank, user, fault, warn)
+            return await self._retry(body, rank, user, fault, warn, _Failures(self, user, failed_before, begun))
 
     async def _try(self, body: Body, rank: int, user: str, number: int, warn: Warn, race: _Race | None = None) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
@@ -184,7 +206,7 @@ class Caller(Generic[Body]):
             assert fault is not None
             raise fault
         self.latency.add(now - start)
-        self._succeeded(received.completion, now)
+        self._succeeded(received.completion, start, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
 
     async def _when_it_fits(self, meter: Meter, rank: int, tokens: float, size: int) -> Reservation:
@@ -245,6 +267,11 @@ class Caller(Generic[Body]):
             return LOOK_SECONDS
         return start + max(LEAST_TO_HEDGE, self.limits.hedge * tail) - self._clock()
 
+    @property
+    def oldest(self) -> float | None:
+        """Return the age of the request that is in flight for longest, in seconds; None without any."""
+        return next((self._clock() - start for start, _ in self._in_flight.values()), None)
+
     def stragglers(self) -> list[tuple[int, str, float]]:
         """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
         now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
@@ -253,24 +280,27 @@ class Caller(Generic[Body]):
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
         return [(place, user, now - start) for place, (start, user) in old if user]
 
-    async def _retry(self, body: Body, rank: int, user: str, first: TransportFault, warn: Warn) -> Reply:
+    async def _retry(
+        self, body: Body, rank: int, user: str, first: TransportFault, warn: Warn, record: _Failures
+    ) -> Reply:
         """Make the tries after a failed first one, which is the first attempt so that the pauses count right."""
-        record, number = _Failures(self, user), 0
+        before = number = len(record.failures)
         tries = AsyncRetrying(retry=RETRY, stop=record.exhausted, wait=record.wait, sleep=record.pause, reraise=True)
 
         async def attempt() -> Reply:
             nonlocal number
             number += 1
             try:
-                if number == 1:
+                if number == before + 1:
                     raise first
                 self.traffic.retries += 1
                 if self.limits.hedge:
                     return await self._hedged(body, rank, user, number, warn)
                 return await self._try(body, rank, user, number, warn)
             except TransportFault as fault:
-                record.note(fault, self._clock())
+                record.failed(fault)
                 warn(fault, number)
+                await self._find_cause(record, fault)
                 raise
 
         try:
@@ -280,53 +310,138 @@ class Caller(Generic[Body]):
         finally:
             tries.iter_state.reset()  # it holds methods of its own, a cycle that only the garbage collector frees
 
-    async def pause(self, seconds: float, *, requested: bool, user: str) -> None:
-        """Sleep between two tries; the end of an outage ends it, unless the endpoint `requested` the pause."""
+    async def _find_cause(self, record: _Failures, fault: TransportFault) -> None:
+        """Ask the endpoint for a token where only tries that fail could tell an outage from a bad request.
+
+        That is in an outage, and in a silence that takes a request to its last tries. Raise `EndpointStopped` after an
+        outage that is longer than allowed.
+        """
+        outage, now = self.outage, self._clock()
+        if (outage.active and not outage.awaited) or (record.needs_question() and not fault.asks_to_wait):
+            served = await self._serves(now, fault)
+            record.served = record.served + 1 if served else 0
+            now = self._clock()
+            if served:
+                if outage.answered(now):
+                    self._go_on()
+            elif served is not None:
+                outage.unanswered = True
+                if outage.declared(now):
+                    self._probe_later(now)
+        lasted = outage.lasted(now) if outage.active else now - self._refused_since
+        if lasted >= self.limits.max_outage and not self.wait_left:
+            duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
+            self._stop(
+                f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
+            )
+
+    async def _serves(self, failed: float, fault: TransportFault) -> bool | None:
+        """Return whether the endpoint serves a request for one token after a failure at that time; None if unknown.
+
+        Failures at the same time share a question.
+        """
+        if self.question is None or fault.asks_to_wait:
+            return None
+        async with self._asking:
+            if self._asked < failed:
+                if (served := False if fault.unreachable else await self._ask(self.question)) is None:
+                    return None
+                self._asked, self._served = failed, served
+            return self._served
+
+    async def _ask(self, question: Question) -> bool | None:
+        """Send the question, before requests that wait; return whether it was served, None if it cannot be sent now."""
+        limiter, rates, size = self.limiter, self.limiter.slots.rates, len(question.body)
+        tokens = rates.estimate(question.body) if rates else 0.0
+        reservation = None
+        if not limiter.ahead(tokens):
+            return None
+        received, served = None, False
+        try:
+            if self.meter is not None and (reservation := self.meter.take(size)) is None:
+                return None
+            self.traffic.requests += 1
+            with anyio.move_on_after(self._patience()):
+                received = await question.transport.send(question.body, "")
+            served = received is not None
+        except Rejected:
+            served = True  # a server has read it
+        except (CallError, EndpointStopped, WorkerLost):
+            served = False
+        finally:
+            if rates:
+                rates.correct(tokens, *_used(received), self._clock())
+            if reservation is not None:
+                reservation.settle(received, ABANDONED)
+            limiter.release(0.0, ABANDONED)
+        return served
+
+    def _patience(self) -> float:
+        """Return the longest that a question may take, in seconds: less where an outage is about to be too long."""
+        left = self.outage.last_success + self.limits.max_outage - self._clock()
+        return min(QUESTION_SECONDS, max(1.0, left))
+
+    async def pause(self, seconds: float, *, requested: bool, user: str, after: Span) -> None:
+        """Sleep between two tries, `after` one that failed; what shows that the endpoint was down ends it.
+
+        A pause that the endpoint `requested` is slept to its end.
+        """
         if self._unreachable_since is not None:
             seconds = min(seconds, WAIT_FOR_AN_ADDRESS)
         self._resting[user] += 1
         self.traffic.backing_off = len(self._resting)
         nap = anyio.CancelScope()
         if not requested:
-            self._naps.add(nap)
+            self._naps[nap] = after
         try:
             with nap:
                 await self._sleep(seconds)
         finally:
-            self._naps.discard(nap)
+            self._naps.pop(nap, None)
             self._resting[user] -= 1
             self._resting += Counter()  # drops users without a pause
             self.traffic.backing_off = len(self._resting)
 
-    def _succeeded(self, completion: Completion, now: float) -> None:
+    def _succeeded(self, completion: Completion, sent: float, now: float) -> None:
         self._unreachable_since = self._denied_at = None
         self._refused_since = math.inf
-        if self.outage.succeeded(now):
-            self.limiter.recover()
-            for nap in self._naps:
-                nap.cancel()  # those pauses were drawn for an endpoint that was down
+        if self.outage.succeeded(now, sent):
+            self._go_on()
         traffic = self.traffic
         traffic.successes += 1
         traffic.prompt_tokens += completion.prompt_tokens or 0
         traffic.completion_tokens += completion.completion_tokens or 0
 
+    def _go_on(self) -> None:
+        """End the probing, and the pauses that were drawn for an endpoint that was down."""
+        if self.limiter.probing:
+            self.limiter.recover()
+        self._wake()
+
+    def _wake(self) -> None:
+        """End the pauses after failures in this silence and in those that were forgiven; in an outage all wait for
+        their turn as a probe."""
+        outage = self.outage
+        for nap, failed in self._naps.items():
+            if outage.undecided(failed) or outage.forgives(failed):
+                nap.cancel()
+
     def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
         """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
-        now, left = self._clock(), self.wait_left
+        now = self._clock()
         self._judge_address(fault, start)
         if fault.asks_to_wait:
             self._refused_since = min(self._refused_since, now)
-        declared = self.outage.failed(now, user)
-        lasted = now - (self.outage.last_success if declared else self._refused_since)
-        if lasted >= self.limits.max_outage and not left:
-            duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
-            self._stop(
-                f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
-            )
-        if declared:
-            probe = self.outage.next_probe(now)
-            self.limiter.probe(min(probe, left) if left else probe)  # one more at the end of --wait
+        if self.outage.failed(now, user):
+            self._probe_later(now)
         return fault
+
+    def _probe_later(self, now: float) -> None:
+        """Send one request at a time from now on; the last one at the end of `--wait` or of `--max-outage`."""
+        left = self.wait_left or self.outage.last_success + self.limits.max_outage - now
+        probe = self.outage.next_probe(now)
+        self.limiter.probe(min(probe, left) if left > 0 else probe)
+        self._wake()
 
     def _denied(self, error: Denied, start: float) -> TransportFault:
         """Take 401, 403 or an empty account after successes as passing, until a try begun later is denied too."""
@@ -367,39 +482,75 @@ class Caller(Generic[Body]):
 
 
 class _Failures:
-    """The failed tries of one request: their `times`, and how many of them count. Being asked to wait is none."""
+    """The failed tries of one request, and how many of them count; the first of this process has `begun` then. Being
+    asked to wait is none.
 
-    def __init__(self, caller: Caller[Any], user: str) -> None:
-        self.times: list[float] = []
+
+    `served` is how many questions after the last failures the endpoint has answered in a row. Failures of earlier
+    processes are undecided at the start of this one.
+    """
+
+    def __init__(self, caller: Caller[Any], user: str, before: int, begun: float) -> None:
+        self.failures: list[Span] = [(caller.started, caller.started)] * before
+        self.served = 0
+        self._begun = begun
         self._user = user
         self._caller = caller
-        self._requested: float | None = None
+        self._last, self._after = ABANDONED, (begun, begun)
         self._refusals = 0
 
-    def note(self, fault: TransportFault, now: float) -> None:
+    def failed(self, fault: TransportFault) -> None:
+        self._last, self._after = fault, (self._begun, self._caller._clock())
         if fault.asks_to_wait:
             self._refusals += 1
         else:
-            self.times.append(now)
+            self.failures.append(self._after)
+
+    def needs_question(self) -> bool:
+        """Return whether the tries may be used up, or the last one is next and nobody succeeded since the last two."""
+        counted, undecided = self._tries()
+        left = self._caller.limits.max_retries - counted - undecided
+        return left < 0 or (left == 0 and undecided > 1)
 
     def exhausted(self, state: RetryCallState) -> bool:
-        """Return whether the tries outside outages are used up, and no outage may be about to be declared."""
-        outage = self._caller.outage
-        used_up = self._counted() > self._caller.limits.max_retries
-        return used_up and (outage.silent or outage.last_success > self.times[0])
+        return self._used_up()
 
     def wait(self, state: RetryCallState) -> float:
-        fault = state.outcome.exception() if state.outcome else None
-        if fault is not None:
-            fault.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
-        self._requested = fault.retry_after if isinstance(fault, TransportFault) else None
-        return full_jitter(self._counted() + self._refusals, self._requested, self._caller.rng)
+        self._last.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
+        caller, outage = self._caller, self._caller.outage
+        counted, undecided = self._tries()
+        failures = counted + self._refusals + (0 if outage.active else undecided)
+        seconds = full_jitter(failures, self._last.retry_after, caller.rng)
+        if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
+            left = outage.last_success + caller.limits.max_outage - caller._clock()
+            seconds = min(seconds, LONGEST_PROBE, left if left > 0 else LONGEST_PROBE)
+        return seconds
 
     async def pause(self, seconds: float) -> None:
-        await self._caller.pause(seconds, requested=bool(self._requested), user=self._user)
+        """Sleep; raise the last fault if it has been decided meanwhile that the tries are used up."""
+        requested = bool(self._last.retry_after) or self._last.asks_to_wait
+        await self._caller.pause(seconds, requested=requested, user=self._user, after=self._after)
+        self._begun = self._caller._clock()
+        if self._used_up():
+            raise self._last
 
-    def _counted(self) -> int:
-        return sum(not self._caller.outage.covers(time) for time in self.times)
+    def _used_up(self) -> bool:
+        """Return whether the tries are used up: all that count, or with the undecided ones if those are the request's
+        fault."""
+        caller, most = self._caller, self._caller.limits.max_retries
+        counted, undecided = self._tries()
+        if caller.question is None:
+            bad = caller.outage.silent or undecided < len(self.failures)
+        else:
+            bad = self.served >= min(undecided, SERVED_IN_A_ROW, max(1, most))
+        return counted + (undecided if bad and not caller.outage.active else 0) > most
+
+    def _tries(self) -> tuple[int, int]:
+        """Return how many failures count, and of how many that is undecided."""
+        outage = self._caller.outage
+        undecided = sum(map(outage.undecided, self.failures))
+        forgiven = sum(not outage.undecided(one) and outage.forgives(one) for one in self.failures)
+        return len(self.failures) - undecided - forgiven, undecided
 
 
 def full_jitter(failures: int, requested: float | None, rng: random.Random) -> float:

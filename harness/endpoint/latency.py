@@ -49,3 +49,9 @@ class Latency:
     def beyond(self) -> float | None:
         """Seconds from which on a request is a straggler; None as for `tail`."""
         return None if (tail := self.tail) is None else max(LEAST_BEYOND, BEYOND * tail)
+
+    def left(self, seconds: float) -> float:
+        """Return the seconds that a request of this age still takes: the mean of the replies that took longer; where
+        none did, as long again."""
+        longer = self.seconds[self.seconds > seconds]
+        return float(longer.mean()) - seconds if len(longer) else seconds

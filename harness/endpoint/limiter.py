@@ -134,6 +134,13 @@ class Limiter:
             self._take(tokens)
         return free
 
+    def ahead(self, tokens: float) -> bool:
+        """Take a slot before those who wait, also in an outage's pause, if one is free; return whether it did."""
+        free = not self._closed and self.slots.delay(tokens) == 0.0
+        if free:
+            self._take(tokens)
+        return free
+
     async def acquire(self, rank: int, tokens: float = 0.0) -> None:
         """Wait for a slot. Of those waiting the highest rank goes first, then who came first."""
         while True:

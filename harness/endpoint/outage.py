@@ -1,54 +1,103 @@
 """When an endpoint is down rather than a request bad (docs/design.md, section 6). Pure: the time is an argument.
 
-An outage is declared after `SILENCE` seconds without any success and `FAILURES` failures over `USERS` users. It
-began with the last success: failures since then were not the requests' fault, and do not count as their tries.
+A moment is *served* if a request succeeds that is on the wire then. A failed try between two served moments counts. A
+*silence* is the time between two successes, and what failed in it is undecided until it ends. Then failures of more
+than one user are the endpoint's, and are forgiven, however short it was; but those at served moments are not.
+
+An outage is declared after `silence` seconds without any success and `FAILURES` failures over `USERS` users, or once
+the endpoint has not answered a request of its own (`unanswered`) either. From then on single probes go out. All that
+failed in it is forgiven.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SILENCE, FAILURES, USERS = 20.0, 10, 3
 FIRST_PROBE, LONGEST_PROBE = 1.0, 15.0
 """Seconds between probes: doubling from the first to the longest."""
+SEVERAL = 2
+"""Users whose requests fail in one silence before it is taken for the endpoint's; one request fails by itself."""
+REMEMBERED = 4096
+"""Silences, and times without a gap in which the endpoint served, that are remembered: far longer than a request is
+tried."""
+
+Span = tuple[float, float]
+"""From when to when."""
 
 
 @dataclass(slots=True)
 class Outage:
-    """`last_success` is the start of the run until there is one; `silent`: a failure came long after it.
+    """`last_success` is the start of the run until there is one; `silent`: a failure came `silence` seconds after it.
 
     `awaited`: there was no success yet, and the endpoint may still be loading, so that the first failure declares it.
+    `undecided_since` is the start of the silence: a later failure may still be forgiven. `ended` are the declared
+    outages, in order.
     """
 
     last_success: float
     awaited: bool = False
+    silence: float = SILENCE
     active: bool = False
     silent: bool = False
-    ended: list[tuple[float, float]] = field(default_factory=list)
+    unanswered: bool = False
+    undecided_since: float = field(init=False)
+    ended: list[Span] = field(default_factory=list)
+    _silences: deque[Span] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _served: deque[Span] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _first_sent: float = float("inf")
     _failures: int = 0
-    _users: set[str] = field(default_factory=set)
+    _first_failures: dict[str, float] = field(default_factory=dict)
     _probe: float = FIRST_PROBE
     _due: float = float("-inf")
 
+    def __post_init__(self) -> None:
+        self.undecided_since = self.last_success
+
     def failed(self, now: float, user: str) -> bool:
-        """Note a failed try; return whether there is an outage."""
+        """Note a failed try (without a user, the second one of a request); return whether there is an outage."""
         self._failures += 1
-        if len(self._users) < USERS:
-            self._users.add(user)
-        self.silent = now - self.last_success >= SILENCE
-        self.active = (
-            self.active or self.awaited or (self.silent and self._failures >= FAILURES and len(self._users) >= USERS)
-        )
+        if user:
+            self._first_failures.setdefault(user, now)
+        return self.declared(now)
+
+    def declared(self, now: float) -> bool:
+        """Return whether there is an outage after a failure, which may declare it."""
+        self.silent = now - self.last_success >= self.silence
+        enough = self._failures >= FAILURES and len(self._first_failures) >= USERS
+        self.active = self.active or self.awaited or (self.silent and (enough or self.unanswered))
         return self.active
 
-    def succeeded(self, now: float) -> bool:
-        """Note a success; return whether it ended an outage."""
-        over = self.active
+    def failed_before(self, user: str) -> None:
+        """Note a user whose failures of an earlier process are undecided."""
+        self._first_failures.setdefault(user, self.undecided_since)
+
+    def succeeded(self, now: float, sent: float | None = None) -> bool:
+        """Note a success of a request `sent` then (now, without it); return whether it forgave earlier failures."""
+        sent = now if sent is None else sent
+        self._first_sent = min(self._first_sent, sent) if self._served else sent
+        start = sent
+        while self._served and self._served[-1][1] >= sent:
+            start = min(start, self._served.pop()[0])
+        self._served.append((start, now))
+        silence, over = (self.undecided_since, now), self.active
         if over:
-            self.ended.append((self.last_success, now))
-        self.last_success, self.active, self.silent, self.awaited = now, False, False, False
+            self.ended.append(silence)
+        failing = [user for user, first in self._first_failures.items() if first <= sent]
+        if several := len(failing) >= SEVERAL:
+            self._silences.append(silence)
+        self.undecided_since, self.awaited = now, False
+        self._first_failures.clear()
+        self.answered(now)
+        return over or several
+
+    def answered(self, now: float) -> bool:
+        """Note that the endpoint answers, whosever requests fail; return whether that ended an outage."""
+        over = self.active
+        self.last_success, self.active, self.silent, self.unanswered = now, False, False, False
         self._failures, self._probe, self._due = 0, FIRST_PROBE, now
-        self._users.clear()
         return over
 
     def next_probe(self, now: float) -> float:
@@ -62,7 +111,24 @@ class Outage:
         """Return the seconds since the last success during an outage, else 0."""
         return now - self.last_success if self.active else 0.0
 
-    def covers(self, time: float) -> bool:
-        """Return whether a failure at that time was during an outage."""
-        current = self.active and time >= self.last_success
-        return current or any(start <= time <= end for start, end in self.ended)
+    def undecided(self, failure: Span) -> bool:
+        """Return whether it is still open if a try from when to when, which failed, counts."""
+        return failure[1] >= self.undecided_since
+
+    def forgives(self, failure: Span) -> bool:
+        """Return whether a failed try does not count."""
+        sent, failed = failure
+        if _within(self.ended, failed):
+            return True
+        served = (sent <= self._first_sent or _within(self._served, sent)) and _within(self._served, failed)
+        return not served and _within(self._silences, failed)
+
+
+def _within(spans: Sequence[Span], time: float) -> bool:
+    """Return whether one of the spans, which are in order, has this time."""
+    for start, end in reversed(spans):
+        if time > end:
+            return False
+        if time >= start:
+            return True
+    return False

@@ -18,7 +18,7 @@ from harness.config.plan import Plan
 from harness.cost import TOKENS, Cap, Price
 from harness.endpoint.batches import BatchApi
 from harness.endpoint.budget import Budget, Meter
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
@@ -207,20 +207,32 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
         addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
         transport, where = await open_transport(one.route, addresses, clients, listener, held)
         api = BatchApi(clients[one.account.number, addresses[0]]) if batch else None
-        lanes.append(_lane(one, findings, limiter, transport, where, play_here, api))
+        question = Question(transport, one.plan.sampling.question())
+        lanes.append(_lane(one, findings, limiter, transport, where, play_here, question, api))
     return lanes
 
 
-def remote_lanes(
-    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Player]
+async def remote_lanes(
+    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Player], held: AsyncExitStack
 ) -> list[Lane]:
-    """Return a lane for each opening, whose users are played elsewhere: by `players` of its place."""
+    """Return a lane for each opening, whose users are played elsewhere: by `players` of its place.
 
-    def opened(place: int, one: Opening) -> Lane:
-        limiter, findings = Limiter(one.account.slots), Findings(one.runs, time.monotonic)
-        return _lane(one, findings, limiter, transport, lambda user: one.plan.endpoint, players(place))
+    Only what an endpoint is asked in a silence is sent from here; `held` closes its connections.
+    """
+    clients, lanes = Clients(), []
+    for place, one in enumerate(openings):
+        limiter, findings, question = Limiter(one.account.slots), Findings(one.runs, time.monotonic), None
+        if addresses := one.route.addresses:
+            listener = Listener(findings.learned, findings.replica, limiter.pause)
+            asking, _ = await open_transport(one.route, addresses, clients, listener, held)
+            question = Question(asking, one.plan.sampling.question())
+        where = functools.partial(_endpoint_of, one.plan)
+        lanes.append(_lane(one, findings, limiter, transport, where, players(place), question))
+    return lanes
 
-    return [opened(place, one) for place, one in enumerate(openings)]
+
+def _endpoint_of(plan: Plan, user: str) -> str:
+    return plan.endpoint
 
 
 def _lane(
@@ -230,12 +242,13 @@ def _lane(
     transport: Transport[Any],
     where: Callable[[str], str],
     player: Player,
+    question: Question | None,
     api: BatchApi | None = None,
 ) -> Lane:
     """Return the lane of an opening, which goes by batches where there is an `api` for them."""
     plan, tuning, route = one.plan, one.plan.tuning, one.route
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
-    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter), None
+    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question), None
     if api is not None:
         batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
     return Lane(

@@ -104,6 +104,9 @@ class Lane:
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
+        for run in self.runs:
+            for user, _ in run.failed_tries:
+                caller.outage.failed_before(user)
 
     async def run(self) -> None:
         """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
@@ -345,12 +348,13 @@ class User:
             assert isinstance(body, bytes)  # users are played in this process
             completion = await lane.batches.settle(self, body, request, nth)
         else:
+            failed_before = self.run.failed_tries.get((self.name, request), 0)
             with self._in_flight(len(body)):
-                warn = partial(self.warn, size=len(body))
+                warn = partial(self.warn, size=len(body), request=request)
                 if self.trace is None:
-                    reply = await lane.caller.complete(body, rank, self.name, warn)
+                    reply = await lane.caller.complete(body, rank, self.name, warn, failed_before)
                 else:
-                    reply = await self.trace.complete(lane.caller, body, rank, self.name, warn)
+                    reply = await self.trace.complete(lane.caller, body, rank, self.name, warn, failed_before)
                 self.keep(request, nth, reply)
             completion = reply.completion
         if lane.commit.power:
@@ -377,8 +381,8 @@ class User:
             return nullcontext()
         return self.run.store.in_flight(size, 2 if self.lane.caller.limits.hedge else 1)
 
-    def warn(self, fault: TransportFault, number: int, size: int = 0) -> None:
-        """Log what became of a try of a request of so many bytes."""
+    def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
+        """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
         run = self.run
         billed: JSON = {}
         if run.is_billed and size and may_be_billed(fault):
@@ -391,7 +395,9 @@ class User:
             tuning = run.manifest.tuning
             tuning["hedged"] = tuning.get("hedged", 0) + 1
             return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
-        run.store.event("retry", **self.about, kind=fault.kind, detail=fault.detail, try_number=number, **billed)
+        which = {"request": request} if request else {}
+        details = {"kind": fault.kind, "detail": fault.detail, "try_number": number, **which, **billed}
+        run.store.event("retry", **self.about, **details)
         self.lane.progress.try_failed(fault.kind, fault.detail)
 
 

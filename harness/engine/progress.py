@@ -259,6 +259,9 @@ class Progress:
         mean, per_step = self._caller.latency.mean, self._replies_per_step
         step_seconds = mean if mean is None or per_step is None else mean * per_step
         eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, self._caller.outage.active)
+        oldest = None if stragglers else self._caller.oldest
+        if eta is not None and oldest is not None and (left := self._caller.latency.left(oldest)) > eta:
+            eta, chain_bound = left, False
         if wave is not None and step_seconds is not None:
             eta, chain_bound = longest * step_seconds, True  # a step of all users takes a wave
         bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -24,7 +24,7 @@ from harness.cost import Bill, Cost, Price, Rate
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.endpoint.request_body import Sampling
 from harness.engine.files import now
-from harness.engine.play import check_measure
+from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, SubsetProgress
@@ -110,6 +110,12 @@ class Run:
     @cached_property
     def _samplings(self) -> dict[int, Sampling]:
         return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
+
+    @cached_property
+    def failed_tries(self) -> Mapping[tuple[str, str], int]:
+        """Return how often requests failed in earlier processes, by their user's name and their digest."""
+        found = self.store.failed_tries(self.index)
+        return {(name_of(key, repeat), request): tries for (key, repeat, request), tries in found.items()}
 
     @property
     def cost(self) -> Cost | None:

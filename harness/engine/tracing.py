@@ -225,12 +225,14 @@ class UserTrace:
     user: Context
     attributes: Attributes
 
-    async def complete(self, caller: Caller[Any], body: Any, rank: int, user: str, warn: Warn) -> Reply:
+    async def complete(
+        self, caller: Caller[Any], body: Any, rank: int, user: str, warn: Warn, failed_before: int
+    ) -> Reply:
         """Return `caller.complete`, in a span of the request with all its tries."""
         name = f"chat {self.attributes['gen_ai.request.model']}"
         span = self.tracer.start_span(name, self.user, SpanKind.CLIENT, self.attributes)
         if not span.is_recording():
-            return await caller.complete(body, rank, user, warn)
+            return await caller.complete(body, rank, user, warn, failed_before)
 
         def noted(fault: TransportFault, number: int) -> None:
             if fault is not ABANDONED:
@@ -239,7 +241,7 @@ class UserTrace:
             warn(fault, number)
 
         try:
-            reply = await caller.complete(body, rank, user, noted)
+            reply = await caller.complete(body, rank, user, noted, failed_before)
             span.set_attributes(_answered(reply))
             return reply
         except GaveUp as error:

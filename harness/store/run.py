@@ -36,6 +36,8 @@ IN_FLIGHT = "in_flight"
 UNANSWERED = frozenset({"retry", "unanswered"})
 """Lines of the log: those that have a member `sent` may have been billed."""
 
+EVENT_SECONDS = 0.001
+"""To which times of events are rounded."""
 RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 
 
@@ -191,6 +193,23 @@ class RunStore:
         found = (index.current(data) for _, data in log.objects(self.files.failures))
         failed[[position for position in found if position is not None]] = True
         return index.users(failed & expected & ~self.done)
+
+    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], int]:
+        """Return how often each request failed, by user, repeat and the request's digest: of users that
+        are not done, since they were last given up."""
+        given_up: dict[int | None, float] = {}
+        for _, data in log.objects(self.files.failures):
+            given_up[index.of(data)] = data["time"] + EVENT_SECONDS
+        found: dict[tuple[str, int, str], int] = {}
+        for _, data in log.objects(self.files.events):
+            self.beat()
+            if data.get("what") != "retry" or "request" not in data or data["kind"] == "http_429":
+                continue
+            position = index.of(data)
+            if position is not None and not self.done[position] and data["time"] > given_up.get(position, 0.0):
+                key = data["user_id"], index.repeat(position), data["request"]
+                found[key] = found.get(key, 0) + 1
+        return found
 
     def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read

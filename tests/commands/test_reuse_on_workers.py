@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -62,8 +62,8 @@ async def open_lanes(openings: Sequence[Opening], engine: Engine, workers: int) 
 
     (worker,) = await start(1)
     crew = Crew([worker], start, 0.001)
-    lanes = remote_lanes(openings, crew.transport, crew.player)
-    async with anyio.create_task_group() as serving_users:
+    async with AsyncExitStack() as held, anyio.create_task_group() as serving_users:
+        lanes = await remote_lanes(openings, crew.transport, crew.player, held)
         serving_users.start_soon(crew.serve, lanes)
         yield lanes
         serving_users.cancel_scope.cancel()

@@ -937,6 +937,28 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
 
 
 @pytest.mark.anyio
+async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(tmp_path: Path) -> None:
+    """It has taken longer than every reply so far, and is no straggler yet: it may take as long again."""
+    together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
+
+    async def slow(user: str, before: int) -> None:
+        if user == "用户5":
+            await released.wait()
+
+    together.add("slow", Endpoint(slow), slots(3))
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if snapshots[0].subsets[0].done == len(USERS) - 1 and not released.is_set():
+            together.ahead += 9.0
+            seen.append(snapshots[0])
+            if len(seen) == 2:
+                released.set()
+
+    await together.play(observe)
+    assert not seen[1].at_most and seen[1].eta is not None and 9.0 <= seen[1].eta < 30.0
+
+
+@pytest.mark.anyio
 async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path: Path) -> None:
     """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its time-out at most."""
     together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()

@@ -457,6 +457,15 @@ def test_latency_is_that_of_the_last_replies() -> None:
     assert latency.mean == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(("age", "left"), [(0.0, 3.0), (1.5, 2.0), (4.5, 0.5), (5.0, 5.0), (41.0, 41.0)])
+def test_request_in_flight_takes_as_long_as_the_replies_that_took_longer(age: float, left: float) -> None:
+    """On average; one that has taken longer than all of them may take as long again."""
+    latency = Latency()
+    for seconds in (1.0, 2.0, 3.0, 4.0, 5.0):
+        latency.add(seconds)
+    assert latency.left(age) == pytest.approx(left)
+
+
 def test_rates_are_those_of_the_last_half_minute() -> None:
     """Of steps, and of tokens in and out; before any time has gone there is none."""
     rates = Rates(0.0, (0, 0, 0))

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -312,8 +312,8 @@ async def open_lanes(openings: Sequence[Opening], engine: Engine, workers: int) 
     cluster = Cluster(parts, contents, sockets(plans))
     slack = BLOCKED_SECONDS if any(plays_code(plan.benchmark) for plan in plans) else 0.0
     crew = Crew(await cluster.start(workers), cluster.start, engine.turn, slack)
-    lanes = remote_lanes(openings, crew.transport, crew.player)
-    async with anyio.create_task_group() as serving:
+    async with AsyncExitStack() as held, anyio.create_task_group() as serving:
+        lanes = await remote_lanes(openings, crew.transport, crew.player, held)
         serving.start_soon(crew.serve, lanes)
         serving.start_soon(crew.watch, head_answers)
         yield lanes

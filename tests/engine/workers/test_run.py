@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -61,8 +61,8 @@ class Cluster(ModuleType):
                 for n, loop in enumerate(loops)
             ]
         crew = Crew(made, _no_other, engine.turn)
-        lanes = remote_lanes(openings, crew.transport, crew.player)
-        async with anyio.create_task_group() as serving:
+        async with AsyncExitStack() as held, anyio.create_task_group() as serving:
+            lanes = await remote_lanes(openings, crew.transport, crew.player, held)
             serving.start_soon(crew.serve, lanes)
             yield lanes
             serving.cancel_scope.cancel()
