@@ -199,15 +199,16 @@ class RunStore:
         are not done, since they were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
-            given_up[index.of(data)] = data["time"] + EVENT_SECONDS
+            given_up[index.of(data)] = _time(data) + EVENT_SECONDS
         found: dict[tuple[str, int, str], int] = {}
         for _, data in log.objects(self.files.events):
             self.beat()
-            if data.get("what") != "retry" or "request" not in data or data["kind"] == "http_429":
+            request = data.get("request")
+            if data.get("what") != "retry" or type(request) is not str or data.get("kind") == "http_429":
                 continue
             position = index.of(data)
-            if position is not None and not self.done[position] and data["time"] > given_up.get(position, 0.0):
-                key = data["user_id"], index.repeat(position), data["request"]
+            if position is not None and not self.done[position] and _time(data) > given_up.get(position, 0.0):
+                key = str(data["user_id"]), index.repeat(position), request
                 found[key] = found.get(key, 0) + 1
         return found
 
@@ -485,6 +486,12 @@ def bill_of(files: RunFiles) -> Bill:
 def in_batches(files: RunFiles) -> Iterator[JSON]:
     """Yield lines, as `unanswered` does, on the requests of batches that the provider may have."""
     return (one.unanswered for one in outstanding(files))
+
+
+def _time(data: JSON) -> float:
+    """Return when a line was written, 0 where it does not say so in a number."""
+    time = data.get("time")
+    return float(time) if isinstance(time, int | float) else 0.0
 
 
 def _count(value: object) -> int:
