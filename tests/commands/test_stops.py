@@ -1,0 +1,120 @@
+"""Signals to runs with many finished users: what job schedulers give is seconds, so nothing is scored at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import harness
+from harness.api import CommandFailed
+from harness.benchmarks import registry
+from harness.benchmarks.derived import Scorer
+from harness.cli import main
+from harness.engine.files import index_file, stamp
+from harness.model import JSON, Record
+from harness.store import log
+from harness.store.files import RunFiles
+from harness.store.lock import held
+from harness.store.manifest import load
+from harness.store.run import RunStore
+from harness.store.tasks import TaskIndex
+
+USERS, LEFT = 1_200, 40
+WEIBO = registry.find("streamprofile").subsets["weibo"]
+
+
+def multiply(results: Path, tasks: Path, left: int) -> None:
+    """Give every user but the last ones the record of a user who has one; their own would take a run."""
+    files, benchmark = RunFiles(results / "run", "weibo"), registry.find("streamprofile")()
+    with closing(index_file(benchmark, "weibo", tasks / WEIBO, results)) as index:
+        with closing(RunStore(files, time.time, stamp())) as store:
+            store.open_logs(index)
+            data = next(store.records()).data
+            for position in (~store.done).nonzero()[0][:-left]:
+                key = orjson.loads(index.read(int(position)))["user_id"]
+                store.save_record({**data, "user_id": key}, index, int(position))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Tasks, and results with a run of nearly all of them."""
+    tasks, results = tmp_path / "tasks", tmp_path / "results"
+    assert not main(["synth", "--out", str(tasks), "--users", str(USERS), "--platform", "weibo", "--steps", "2"])
+    played = ["run", "--model", "baseline/recency", "--platform", "weibo", "--name", "run", "--no-html"]
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    assert not main([*played, *where, "--limit", "3"])
+    manifest = load(RunFiles(results / "run", "weibo").manifest)
+    assert manifest
+    manifest.selection = {"ratio": 1.0, "sample_seed": manifest.selection["sample_seed"]}  # type: ignore[typeddict-item]
+    manifest.state, manifest.results_sha256 = "stopped", None
+    manifest.save(RunFiles(results / "run", "weibo").manifest)
+    multiply(results, tasks, LEFT)
+    return tasks, results
+
+
+@pytest.fixture
+def after(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Send the signal `number`, if one is set, with the first record; count the users scored and the lines of results
+    read from then on."""
+    counts, score, line_at = {"number": 0, "signalled": 0, "scored": 0, "lines": 0}, Scorer.score, log.line_at
+    save_record = RunStore.save_record
+
+    def scored(self: Scorer, records: list[Record]) -> Any:
+        counts["scored"] += len(records) * counts["signalled"]
+        return score(self, records)
+
+    def read(*args: Any) -> bytes:
+        counts["lines"] += counts["signalled"]
+        return line_at(*args)
+
+    def saved(self: RunStore, data: JSON, index: TaskIndex, position: int) -> Record:
+        if counts["number"] and not counts["signalled"]:
+            counts["signalled"] = 1
+            os.kill(os.getpid(), counts["number"])
+        return save_record(self, data, index, position)
+
+    monkeypatch.setattr(Scorer, "score", scored)
+    monkeypatch.setattr(log, "line_at", read)
+    monkeypatch.setattr(RunStore, "save_record", saved)
+    return counts
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
+    folders: tuple[Path, Path], after: dict[str, int], number: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No user is scored and no line read after it, however many there are; `report` and `resume` do that later."""
+    _, results = folders
+    files, after["number"] = RunFiles(results / "run", "weibo"), number
+    with pytest.raises(CommandFailed) as left:
+        harness.resume(results_dir=str(results), name="run", concurrency=1)
+    assert left.value.exit_code == code
+    assert after["signalled"] and after["lines"] == after["scored"] == 0
+    manifest = load(files.manifest)
+    assert manifest and manifest.state == "stopped" and not held(files.lock, time.time)
+    done = manifest.counts["done"]
+    assert USERS - LEFT <= done < USERS and manifest.counts["users"] == USERS and manifest.cost is None
+    assert not any(path.exists() for path in files.reports)
+    said = capsys.readouterr().out
+    assert "resume with: " in said and f"{done} of {USERS}" in said
+    assert main(["stats", "run", "--results-dir", str(results)]) == 2  # nothing is shown of a run without a report
+    assert not main(["report", "--name", "run", "--results-dir", str(results)])
+    report = orjson.loads(files.report("json").read_bytes())
+    assert report["coverage"] == {
+        "expected_users": USERS,
+        "scored_users": done,
+        "failed_users": 0,
+        "complete": False,
+    }
+    assert "INCOMPLETE" in files.report("txt").read_text() and files.report("html").exists()
+    manifest = load(files.manifest)
+    assert manifest and manifest.state == "stopped"
+    assert not main(["resume", "--name", "run", "--results-dir", str(results)])
+    assert orjson.loads(files.report("json").read_bytes())["coverage"]["complete"]
