@@ -374,6 +374,40 @@ def test_worker_lost_while_two_tries_race_saves_nothing_twice(tmp_path: Path, af
     assert len(replies(run)) == len(run.recorded) == len(MANY)
 
 
+# A worker without a way to the endpoint
+
+
+def refuses(sent: list[str]) -> Endpoint:
+    """An address at which nobody listens; `sent` gets the users of requests."""
+
+    async def refused(user: str, before: int) -> None:
+        sent.append(user)
+        await anyio.sleep(TURN)
+        raise TransportFault("connect", "no connection to here", unreachable=True)
+
+    return Endpoint(refused)
+
+
+def test_users_of_a_worker_without_a_way_to_the_endpoint_are_played_by_others(run: Run, local: Run) -> None:
+    """Its name is in the log; no user fails, and the run ends as if it had not been there."""
+    refused: list[str] = []
+    endpoint = Endpoint(slow())
+    assert on_workers(run, endpoint, 2, cut_off=refuses(refused), cut_off_workers=(0,)) is None
+    assert_same(run, local)
+    assert Counter(endpoint.sent) == USERS and refused
+    assert not lines(run.files.failures)
+    [note] = [line["detail"] for line in events(run, "worker")]
+    assert note.startswith("worker 0 ") and "no connection to here" in note
+
+
+def test_endpoint_that_no_worker_reaches_stops_the_run_as_ever(run: Run) -> None:
+    """No worker is blamed for it."""
+    refused: list[str] = []
+    ending = on_workers(run, Endpoint(), 2, cut_off=refuses(refused), cut_off_workers=(0, 1))
+    assert isinstance(ending, EndpointStopped) and refused
+    assert not events(run, "worker")
+
+
 # The end of a lane
 
 
