@@ -320,6 +320,15 @@ class Session:
                     code = error.exit_code
         self.code = max(code, self._ended(ending))
 
+    def undo(self) -> None:
+        """Leave runs as if this session had not begun: it could not, for what this machine or its cluster lacks."""
+        for run in self.unfinished:
+            if run.is_new and is_bare(run.store.files):
+                run.store.drop()
+            else:
+                leave(run)
+                run.manifest.save(run.store.files.manifest)
+
     @property
     def remaining(self) -> int:
         """Return the number of users left."""
@@ -450,6 +459,11 @@ def _play(
             opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], tracer)
             made = partial(_played, sessions, opened, observe, engine, workers, finishing)
             return anyio.run(made, backend_options={"use_uvloop": uvloop})
+    except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
+        for session in sessions:
+            if session.code is None:
+                session.undo()
+        raise
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind

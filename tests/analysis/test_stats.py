@@ -461,7 +461,11 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("runs", "names", "told"),
     [
-        ("b", (), "no reports under {0}, but 2 unfinished runs: resume continues, report --name NAME scores what exists"),
+        (
+            "b",
+            (),
+            "no reports under {0}, but 2 unfinished runs: resume continues, report --name NAME scores what exists",
+        ),
         (
             "b",
             ("b",),

@@ -17,7 +17,9 @@ from harness.api import CommandFailed
 from harness.benchmarks import registry
 from harness.benchmarks.derived import Scorer
 from harness.cli import main
+from harness.engine import session
 from harness.engine.files import index_file, stamp
+from harness.errors import MachineError
 from harness.model import JSON, Record
 from harness.store import log
 from harness.store.files import RunFiles
@@ -33,13 +35,15 @@ WEIBO = registry.find("streamprofile").subsets["weibo"]
 def multiply(results: Path, tasks: Path, left: int) -> None:
     """Give every user but the last ones the record of a user who has one; their own would take a run."""
     files, benchmark = RunFiles(results / "run", "weibo"), registry.find("streamprofile")()
-    with closing(index_file(benchmark, "weibo", tasks / WEIBO, results)) as index:
-        with closing(RunStore(files, time.time, stamp())) as store:
-            store.open_logs(index)
-            data = next(store.records()).data
-            for position in (~store.done).nonzero()[0][:-left]:
-                key = orjson.loads(index.read(int(position)))["user_id"]
-                store.save_record({**data, "user_id": key}, index, int(position))
+    with (
+        closing(index_file(benchmark, "weibo", tasks / WEIBO, results)) as index,
+        closing(RunStore(files, time.time, stamp())) as store,
+    ):
+        store.open_logs(index)
+        data = next(store.records()).data
+        for position in (~store.done).nonzero()[0][:-left]:
+            key = orjson.loads(index.read(int(position)))["user_id"]
+            store.save_record({**data, "user_id": key}, index, int(position))
 
 
 @pytest.fixture
@@ -118,3 +122,31 @@ def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
     assert manifest and manifest.state == "stopped"
     assert not main(["resume", "--name", "run", "--results-dir", str(results)])
     assert orjson.loads(files.report("json").read_bytes())["coverage"]["complete"]
+
+
+@pytest.mark.parametrize("error", [MachineError("2 workers did not start"), KeyboardInterrupt()])
+def test_run_that_is_refused_while_workers_start_was_never_begun(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new one leaves nothing to resume; one with replies is stopped as before, and its report can be made."""
+    words = ["run", "--demo", "--model", "baseline/recency", "--platform", "weibo", "--limit", "3", "--no-html"]
+    words += ["--name", "run", "--results-dir", str(tmp_path)]
+    files = RunFiles(tmp_path / "run", "weibo")
+
+    def refused(*args: object) -> int:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "_connected", refused)
+        assert main(words) == (4 if isinstance(error, MachineError) else 130)
+        assert not files.manifest.exists()
+    assert not main(words)
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "_connected", refused)
+        assert main([*words[:7], "4", *words[8:]]) == (4 if isinstance(error, MachineError) else 130)
+    capsys.readouterr()
+    assert not main(["status", "--json", "--results-dir", str(tmp_path)])
+    [row] = orjson.loads(capsys.readouterr().out)
+    assert (row["state"], row["done"]) == ("stopped", 3)
+    assert not main(["report", "--name", "run", "--results-dir", str(tmp_path)])
+    assert not main([*words[:7], "4", *words[8:]])
