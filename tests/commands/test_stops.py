@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -19,6 +20,8 @@ from harness.benchmarks.derived import Scorer
 from harness.cli import main
 from harness.engine import session
 from harness.engine.files import index_file, stamp
+from harness.engine.finish import ReportScores
+from harness.engine.running_scores import RunningScores
 from harness.errors import MachineError
 from harness.model import JSON, Record
 from harness.store import log
@@ -27,6 +30,7 @@ from harness.store.lock import held
 from harness.store.manifest import load
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
+from tests.support.scripted import baseline, serving
 
 USERS, LEFT = 1_200, 40
 WEIBO = registry.find("streamprofile").subsets["weibo"]
@@ -150,3 +154,44 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
     assert (row["state"], row["done"]) == ("stopped", 3)
     assert not main(["report", "--name", "run", "--results-dir", str(tmp_path)])
     assert not main([*words[:7], "4", *words[8:]])
+
+
+def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are scored while others are played; the rest of that is left to `resume`, too."""
+    tasks, results, answered, ended = tmp_path / "tasks", tmp_path / "results", threading.Event(), threading.Event()
+    assert not main(["synth", "--out", str(tasks), "--users", "6", "--platform", "weibo", "--steps", "2"])
+    scored, add, end = list[str](), ReportScores.add, RunningScores.end
+
+    def reply(request: JSON) -> tuple[int, bytes]:
+        if request["model"] == "second":
+            answered.wait(30)
+        return baseline(request)
+
+    def adding(self: ReportScores, record: Record) -> None:
+        if not scored:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert ended.wait(30)
+            answered.set()
+        scored.append(record.key)
+        add(self, record)
+
+    def ending(self: RunningScores) -> None:
+        end(self)
+        ended.set()
+
+    words = ["run", "--model", "first", "--model", "second", "--platform", "weibo", "--no-html"]
+    with monkeypatch.context() as patched, serving(reply) as server:
+        patched.setattr(ReportScores, "add", adding)
+        patched.setattr(RunningScores, "end", ending)
+        where = ["--api-url", server.url, "--tasks-dir", str(tasks), "--results-dir", str(results)]
+        assert main([*words, *where]) == 143
+        answered.set()
+    assert len(scored) == 1
+    manifest = load(RunFiles(results / "first", "weibo").manifest)
+    assert manifest and (manifest.state, manifest.counts["done"], manifest.results_sha256) == ("stopped", 6, None)
+    with serving(baseline) as server:
+        again = ["resume", "--name", "first", "--results-dir", str(results), "--api-url", server.url]
+        assert not main(again)
+    assert not main(["verify", "--name", "first", "--results-dir", str(results)])
