@@ -34,19 +34,20 @@ DIE_WITH_PARENT = 1
 
 
 class Threat(NamedTuple):
-    """What may end a process: what the process does, and what ends it."""
+    """What may end a process: the beginning of the sentence about it, and what ends it."""
 
-    does: str
+    sentence: str
     by: str
 
 
 def threat(words: Sequence[str], args: argparse.Namespace) -> Threat | None:
     """Return what may end the process of a command, None for nothing but the system."""
     if names := agents(words, args):
-        return Threat(f"played {names}", "code that the agent file runs has ended it")
+        return Threat(f"the process that played {names} ended", "code that the agent file runs has ended it")
     if getattr(args, "engine", defaults.LOCAL) != defaults.LOCAL:
         return Threat(
-            "used Ray", "Ray has ended it, as it does when its own process on this machine (the raylet) is gone"
+            "the process that used Ray ended",
+            "Ray has ended it, as it does when its own process on this machine (the raylet) is gone",
         )
     return None
 
@@ -121,7 +122,7 @@ def _reported(how: Any, threat: Threat) -> int:
             os.kill(os.getpid(), number)
         end = f"by signal {number.value} ({signal.strsignal(number)})"
     streams.tell(
-        f"the process that {threat.does} ended {end}, and not by the harness: {threat.by}, or the system has (memory, "
+        f"{threat.sentence} {end}, and not by the harness: {threat.by}, or the system has (memory, "
         "kill -9); everything saved is intact, and `resume` goes on"
     )
     return MachineError.exit_code

@@ -60,7 +60,7 @@ class RunningScores:
     @property
     def is_behind(self) -> bool:
         """Return whether a whole shard waits, or saved records do."""
-        return self._has_saved or len(self._finished) >= SHARD_USERS
+        return not self._ended and (self._has_saved or len(self._finished) >= SHARD_USERS)
 
     def end(self) -> None:
         """Score no more users: a signal asks the process to end, and a benchmark may take long for those who wait."""

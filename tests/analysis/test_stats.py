@@ -418,7 +418,7 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: To
     unfinished(tmp_path, "b", "douban")
     nobody, why = (
         "Left out: 坏 on weibo (no user is scored).",
-        "(unfinished: no report yet; resume continues, reeval scores",
+        "(unfinished: no report yet; resume continues, report --name",
     )
     shown = beneath(tmp_path, capsys)
     assert nobody in shown and f"Left out: b on douban; one on zhihu {why}" in shown and "| 坏" not in shown
