@@ -50,8 +50,8 @@ more."""
 
 
 CUT_OFF_FAULTS, CUT_OFF_SECONDS = 3, 30.0
-"""Tries in a row that cannot reach an endpoint which others reach, after which a worker gets no users of it; and for
-how long, before one is tried there again."""
+"""Tries in a row that cannot reach an endpoint, after which a worker gets no users of it while others do not fail so;
+and for how long, before one is tried there again."""
 
 
 class WorkerGone(Exception):
@@ -118,20 +118,14 @@ class RemoteTransport:
 
 @dataclass(eq=False)
 class _Way:
-    """How a worker gets to the endpoint of a lane: `last` is when it last reached it, `faults` how many tries in a row
-    did not since, from `since` on. Until `closed` it gets no users of the lane. In seconds of the event loop."""
+    """How a worker gets to the endpoint of a lane: `faults` is how many tries in a row did not. Until `closed`, in
+    seconds of the event loop, it gets no users of the lane."""
 
-    last: float = float("-inf")
     faults: int = 0
-    since: float = 0.0
     closed: float = float("-inf")
 
     def reached(self) -> None:
-        self.last, self.faults, self.closed = _now(), 0, float("-inf")
-
-    def failed(self) -> None:
-        self.since = self.since if self.faults else _now()
-        self.faults += 1
+        self.faults, self.closed = 0, float("-inf")
 
     @property
     def is_closed(self) -> bool:
@@ -291,17 +285,21 @@ class Crew:
     def _is_elsewhere(self, link: _Link, lane: int, fault: TransportFault) -> bool:
         """Note a try that could not reach the endpoint; return whether its user is to be played by another worker.
 
-        It is if another worker has reached the endpoint since this one's first of several such tries: then it is this
-        worker's machine, or its way, and not the endpoint.
+        It is after several in a row, while another worker has none: it may be this worker's machine, or its way. Once
+        none is left, it is the endpoint, and no worker's fault.
         """
         way, others = link.way(lane), [other.way(lane) for other in self._links if other is not link]
-        way.failed()
-        if way.faults < CUT_OFF_FAULTS or not any(one.last > way.since and not one.is_closed for one in others):
+        way.faults += 1
+        if all(one.faults for one in others):
+            for one in others:
+                one.closed = float("-inf")
+            return False
+        if way.faults < CUT_OFF_FAULTS:
             return False
         if not way.is_closed:
             way.closed = _now() + CUT_OFF_SECONDS
-            detail = f"worker {link.worker.name} cannot reach the endpoint ({fault.detail}), and others can"
-            self._lanes[lane].note("worker", f"{detail}: its users are played there")
+            detail = f"worker {link.worker.name} cannot reach the endpoint ({fault.detail})"
+            self._lanes[lane].note("worker", f"{detail}: its users are played by others")
         return True
 
     async def _play(self, link: _Link, lane: int, user: User) -> Ended:

@@ -401,11 +401,11 @@ def test_users_of_a_worker_without_a_way_to_the_endpoint_are_played_by_others(ru
 
 
 def test_endpoint_that_no_worker_reaches_stops_the_run_as_ever(run: Run) -> None:
-    """No worker is blamed for it."""
+    """Users move once, to a worker that has not failed yet."""
     refused: list[str] = []
     ending = on_workers(run, Endpoint(), 2, cut_off=refuses(refused), cut_off_workers=(0, 1))
     assert isinstance(ending, EndpointStopped) and refused
-    assert not events(run, "worker")
+    assert len(events(run, "worker")) <= 1
 
 
 # The end of a lane
