@@ -185,8 +185,8 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
     found = parsed(arguments)
     if may_restart:
         hash_seed.fix(found.words, os.environ)  # an agent of the settings file, too
-        if agents := supervision.agents(found.words, found.args):
-            ended = supervision.supervised(agents)
+        if threat := supervision.threat(found.words, found.args):
+            ended = supervision.supervised(threat)
             if ended is not None:
                 return ended
     code: int = found.command.execute(found.args)

@@ -27,7 +27,7 @@ from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import prices, providers
 from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
-from harness.engine.finish import ReportScores, facts
+from harness.engine.finish import ReportScores, facts, finish
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
@@ -93,6 +93,19 @@ def of_run(run: SavedRun, wish: Wish) -> Rescored:
         if wish.html:
             _write_page(pages.Source(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
+
+
+def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
+    """Make the report of a run that was stopped or killed, of its records as they are, under its lock."""
+    benchmark, path = run.as_it_was(tasks, play=False), run.tasks(tasks)
+    with (
+        closing(index_file(benchmark, run.files.subset, path, results, run.manifest.repeats)) as index,
+        closing(RunStore(run.files, time.time, stamp())) as store,
+    ):
+        job = _opened(benchmark, index, store)
+        report, more = finish(job, run.name, stopped=True)
+        write_report(run.files, report, more)
+        job.manifest.save(run.files.manifest)
 
 
 def _opened(benchmark: Benchmark, index: TaskIndex, store: RunStore) -> Run:

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 from msgspec import UNSET
 
-from harness.benchmark import Metric
+from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import usage
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
@@ -42,6 +42,12 @@ def _next_to(report: Report, metric: Metric) -> Iterator[str]:
         yield f"as published {with_unit(metric, given)}"
     if (chance := report.chance.get(metric.name)) is not None:
         yield f"chance {with_unit(metric, chance)}"
+
+
+def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
+    """Return running figures on one line."""
+    units = {metric.name: metric for metric in (*benchmark.metrics, *benchmark.secondary)}
+    return ", ".join(f"{name} {with_unit(units[name], value)}" for name, value in figures.items())
 
 
 def covered(report: Report, user: str) -> str:

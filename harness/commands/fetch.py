@@ -55,8 +55,8 @@ def fetch(
             f"fetch needs the package {error.name}: pip install 'behavior-harness[data]', or in a checkout "
             ".venv/bin/pip install -r requirements/data.txt (`make fetch` does it)"
         ) from None
-    hub = Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, time.sleep)
     say = partial(screen.print, soft_wrap=True)
+    hub = Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, time.sleep, say=say)
     job.fetch(cls, subsets, folder, hub, revision, say, partial(_progress, screen))
 
 

@@ -13,6 +13,7 @@ from harness.analysis import selection
 from harness.analysis.imported import Imported
 from harness.analysis.leaderboard import page, reports
 from harness.analysis.leaderboard.reports import Scored
+from harness.analysis.rescoring import report_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
@@ -22,7 +23,7 @@ from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.report import pages
 from harness.store.files import RunFiles
-from harness.store.manifest import Manifest, load
+from harness.store.manifest import RUNNING, STOPPED, Manifest, load
 from harness.store.tasks import TaskIndex
 from harness.ui.console import console
 from harness.ui.streams import tell
@@ -49,8 +50,10 @@ def users(text: str) -> int | str:
 def execute(args: argparse.Namespace) -> int:
     if args.out:
         options.outputs(args).check(args.out)
+    named = args.name or args.model or args.platform
+    unmade = _make_missing(args) if named else 0
     found, skipped = _selected(args)
-    if not (args.name or args.model or args.platform):
+    if not named:
         if args.with_posts or args.users is not None:
             raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
         place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
@@ -59,10 +62,26 @@ def execute(args: argparse.Namespace) -> int:
         _print(place)
         return code
     if not found:
+        if unmade:
+            return unmade
         raise selection.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return max(skipped, selection.each(found, lambda files: _write(files, args), _label)[1])
+    return max(skipped, unmade, selection.each(found, lambda files: _write(files, args), _label)[1])
+
+
+def _make_missing(args: argparse.Namespace) -> int:
+    """Make the reports of selected runs that ended without one; return an exit code. A run that was stopped by a signal
+    has none, nor has one that was killed."""
+    stopped = [
+        run
+        for run in selection.find(args)[0]
+        if run.manifest.state in (STOPPED, RUNNING) and not run.files.report("json").exists()
+    ]
+    _, code = selection.each(
+        stopped, lambda run: report_of(run, args.results_dir, args.tasks_dir), lambda run: run.label
+    )
+    return code
 
 
 def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:

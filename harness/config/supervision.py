@@ -1,7 +1,8 @@
-"""Run a command that plays an agent file in a child process, so that its end is reported however it comes about.
+"""Run a command whose process others may end in a child process, so that its end is reported however it comes about.
 
-Code of an agent file can end its process without a word, and with exit code 0 (`ctypes`, a library in C). The process
-that the user has started then only waits. It forwards signals, ends with the child's exit code, and leaves no process
+Code of an agent file can end its process without a word, and with exit code 0 (`ctypes`, a library in C). Ray ends a
+driver with exit code 1 and a line of its own log once the raylet of its machine is gone. The process that the user has
+started then only waits. It forwards signals, ends with the child's exit code, and leaves no process
 behind that the child has started: the child has a session of its own, so that each signal comes once, and through here;
 Ctrl-Z stops both. A child whose parent is killed is killed. On Linux only; elsewhere nothing is supervised.
 """
@@ -18,8 +19,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from harness import defaults
 from harness.config import secrets
 from harness.config.hash_seed import MAY_PLAY_AGENTS
 from harness.errors import EXIT_CODES, MachineError
@@ -29,6 +31,25 @@ KEPT = "agent_"
 """Before the names of agent files in the folder of a run."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
+
+
+class Threat(NamedTuple):
+    """What may end a process: the beginning of the sentence about it, and what ends it."""
+
+    sentence: str
+    by: str
+
+
+def threat(words: Sequence[str], args: argparse.Namespace) -> Threat | None:
+    """Return what may end the process of a command, None for nothing but the system."""
+    if names := agents(words, args):
+        return Threat(f"the process that played {names} ended", "code that the agent file runs has ended it")
+    if getattr(args, "engine", defaults.LOCAL) != defaults.LOCAL:
+        return Threat(
+            "the process that used Ray ended",
+            "Ray has ended it, as it does when its own process on this machine (the raylet) is gone",
+        )
+    return None
 
 
 def agents(words: Sequence[str], args: argparse.Namespace) -> str:
@@ -42,7 +63,7 @@ def agents(words: Sequence[str], args: argparse.Namespace) -> str:
     return ", ".join(sorted({path.name.removeprefix(KEPT) for path in found}))
 
 
-def supervised(agents: str) -> int | None:
+def supervised(threat: Threat) -> int | None:
     """Go on in a child process, and return None there; return here, once it has ended, the exit code."""
     if sys.platform != "linux":
         return None
@@ -72,7 +93,7 @@ def supervised(agents: str) -> int | None:
         os.waitpid(child, 0)
         os.close(ended)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _reported(how, agents)
+    return _reported(how, threat)
 
 
 def _watched(child: int, waited: set[signal.Signals]) -> Any:
@@ -90,7 +111,7 @@ def _watched(child: int, waited: set[signal.Signals]) -> Any:
             os.kill(child, number)
 
 
-def _reported(how: Any, agents: str) -> int:
+def _reported(how: Any, threat: Threat) -> int:
     """Say how the child has ended, if not by a signal that users send; then end by the same."""
     if how.si_code == os.CLD_EXITED:
         end = f"with exit code {how.si_status}"
@@ -101,7 +122,7 @@ def _reported(how: Any, agents: str) -> int:
             os.kill(os.getpid(), number)
         end = f"by signal {number.value} ({signal.strsignal(number)})"
     streams.tell(
-        f"the process that played {agents} ended {end}, and not by the harness: code that the agent file runs has "
-        "ended it, or the system has (memory, kill -9); everything saved is intact, and `resume` goes on"
+        f"{threat.sentence} {end}, and not by the harness: {threat.by}, or the system has (memory, "
+        "kill -9); everything saved is intact, and `resume` goes on"
     )
     return MachineError.exit_code

@@ -10,13 +10,14 @@ read, and none is decompressed.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx2
 import msgspec
@@ -29,7 +30,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from msgspec import Meta
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
 
 from harness import __version__
 from harness.endpoint.address import Address, check
@@ -39,6 +40,8 @@ from harness.errors import BadInput, EndpointStopped, shown
 TRIES = 6
 """Of a request, and of a download in a row without a byte; the waits between them add up to half a minute."""
 LONGEST_WAIT = 20.0
+LONGEST_REQUESTED_WAIT = 3600.0
+"""Of the waits that a hub asks for, in all of a listing or of a file. In seconds, as all of these."""
 TIMEOUT_SECONDS = 30.0
 """For the connection, and between two pieces of a body."""
 PATIENCE = 10
@@ -46,7 +49,12 @@ PATIENCE = 10
 LEAST_BYTES = 300_000
 """A thousand a second, with the time-out above: a data set of 100 MB would take a day."""
 MOST_REDIRECTS = 10
+MOST_PAGES = 1000
+"""Of a listing, a thousand files each."""
 PASSING = frozenset({408, 429, 500, 502, 503, 504})
+
+ASKED_TO_WAIT = {"retry-after": re.compile(r"\s*(\d{1,9})\s*\Z"), "ratelimit": re.compile(r"(?:^|;)\s*t=(\d{1,9})\b")}
+"""Headers of refusals with the seconds until the next request may pass; hubs send the second one."""
 
 Sha1 = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -82,6 +90,35 @@ class _Info(msgspec.Struct, frozen=True):
     siblings: list[RemoteFile]
 
 
+class _Commit(msgspec.Struct, frozen=True):
+    """What a mirror answers that ignores `blobs=true`: names alone, without sizes and digests."""
+
+    sha: Sha1
+    siblings: list[_Named]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    rfilename: str
+
+
+class _TreeLfs(msgspec.Struct, frozen=True):
+    oid: Sha256
+
+
+class _TreeEntry(msgspec.Struct, frozen=True):
+    """An entry of a tree's listing; only files have a size and a blob."""
+
+    type: str
+    path: str
+    oid: Sha1
+    size: Annotated[int, Meta(ge=0)] = 0
+    lfs: _TreeLfs | None = None
+
+    @property
+    def file(self) -> RemoteFile:
+        return RemoteFile(self.path, self.size, self.oid, _Lfs(self.lfs.oid) if self.lfs else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a data set holds at a commit: its files by path."""
@@ -105,6 +142,7 @@ class _Pace:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._received = 0
+        self._waits = 0
         self._too_slow = False
         self._socket: socket.socket | None = None
         self._over = Event()
@@ -122,6 +160,15 @@ class _Pace:
             raise _OutOfBounds(f"sent less than {LEAST_BYTES} bytes within {PATIENCE * self._seconds:g} s")
         self._received += size
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count no time-outs while the block runs, in which this side waits."""
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits += 1
+
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Take the socket of each connection, as httpcore2's extension `trace` reports it."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
@@ -130,22 +177,30 @@ class _Pace:
 
     def _watch(self) -> None:
         while not self._too_slow:
-            before = self._received
+            before, waits = self._received, self._waits
             if any(self._over.wait(self._seconds) for _ in range(PATIENCE)):
                 return
-            self._too_slow = self._received - before < LEAST_BYTES
+            waited = waits % 2 or self._waits != waits
+            self._too_slow = not waited and self._received - before < LEAST_BYTES
         if self._socket is not None:
             with suppress(OSError):  # closed by its own side just now
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would take its state from a reader
 
 
 class Hub:
-    """A hub by its address. `sleep` waits between tries; `timeout` is in seconds.
+    """A hub by its address. `sleep` waits between tries; `timeout` is in seconds. `say` gets a line for each wait that
+    the hub asks for.
 
     Methods raise `BadInput` for a revision that does not exist, and `EndpointStopped` for all else that the hub does.
     """
 
-    def __init__(self, address: str, sleep: Callable[[float], None], timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        sleep: Callable[[float], None],
+        timeout: float = TIMEOUT_SECONDS,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         made = Address(address.rstrip("/"), get_token())
         try:
             check(made)
@@ -158,14 +213,31 @@ class Hub:
         if made.key:
             self._headers["Authorization"] = f"Bearer {made.key}"
         self._sleep = sleep
+        self._say = say
         self._timeout = timeout
 
     def snapshot(self, repository: str, revision: str) -> Snapshot:
         """Return what a data set holds at a branch, tag or commit."""
         url = f"{self._url}/api/datasets/{repository}/revision/{quote(revision, safe='')}?blobs=true"
         with self._reported(repository, revision), _Pace(self._timeout) as pace:
-            found = msgspec.json.decode(self._tries()(self._listing, url, pace), type=_Info)
-        return Snapshot(repository, found.sha, {file.path: file for file in found.siblings})
+            whole, _ = self._tries(pace)(self._listing, url, pace)
+            try:
+                found = msgspec.json.decode(whole, type=_Info)
+                commit, files = found.sha, found.siblings
+            except msgspec.ValidationError:
+                commit = msgspec.json.decode(whole, type=_Commit).sha
+                files = list(self._tree(repository, commit, pace))
+        return Snapshot(repository, commit, {file.path: file for file in files})
+
+    def _tree(self, repository: str, commit: str, pace: _Pace) -> Iterator[RemoteFile]:
+        """Yield the files of a commit by the listing of its tree, page by page."""
+        url, cursor = f"{self._url}/api/datasets/{repository}/tree/{commit}?recursive=true", ""
+        for _ in range(MOST_PAGES):
+            page, cursor = self._tries(pace)(self._listing, f"{url}{cursor and f'&cursor={quote(cursor)}'}", pace)
+            yield from [one.file for one in msgspec.json.decode(page, type=list[_TreeEntry]) if one.type == "file"]
+            if not cursor:
+                return
+        raise _OutOfBounds(f"sent a listing of more than {MOST_PAGES} pages")
 
     def pieces(self, of: Snapshot, file: RemoteFile, start: int) -> Iterator[bytes]:
         """Yield the bytes of a file from `start` on; where the connection breaks, the next one goes on from there.
@@ -176,7 +248,7 @@ class Hub:
             return
         url = f"{self._url}/datasets/{of.repository}/resolve/{of.commit}/{quote(file.path)}"
         with self._reported(of.repository, of.commit), _Pace(self._timeout) as pace:
-            for attempt in self._tries():
+            for attempt in self._tries(pace):
                 with attempt:
                     for piece in self._body(url, pace, start):
                         start += len(piece)
@@ -187,25 +259,38 @@ class Hub:
                     if start < file.size:
                         raise httpx2.ReadError(f"the body ended after {start} of {file.size} bytes")
 
-    def _tries(self) -> Retrying:
+    def _tries(self, pace: _Pace) -> Retrying:
+        def sleep(seconds: float) -> None:
+            with pace.waiting():
+                self._sleep(seconds)
+
         return Retrying(
-            stop=stop_after_attempt(TRIES),
-            wait=wait_exponential(max=LONGEST_WAIT),
+            stop=_is_last,
+            wait=_wait,
             retry=retry_if_exception(_passes),
-            sleep=self._sleep,
+            sleep=sleep,
+            before_sleep=self._say_wait,
             reraise=True,
         )
 
-    def _listing(self, url: str, pace: _Pace) -> bytes:
-        blocks, size = [], 0
-        for block in self._body(url, pace):
-            size += len(block)
-            if size > LARGEST_REPLY:
-                raise _OutOfBounds(f"sent a listing of more than {LARGEST_REPLY >> 20} MB")
-            blocks.append(block)
-        return b"".join(blocks)
+    def _say_wait(self, state: RetryCallState) -> None:
+        if (seconds := _requested_wait(state)) is not None:
+            self._say(f"{self.shown} asks to wait {seconds:.0f} s before the next request; Ctrl-C keeps what is there")
 
-    def _body(self, url: str, pace: _Pace, start: int = 0) -> Iterator[bytes]:
+    def _listing(self, url: str, pace: _Pace) -> tuple[bytes, str]:
+        """Return a listing, and the cursor of its next page, empty for none."""
+        blocks, size = [], 0
+        with self._asked(url, pace, {}) as response:
+            for block in response.iter_raw():
+                pace.note(len(block))
+                size += len(block)
+                if size > LARGEST_REPLY:
+                    raise _OutOfBounds(f"sent a listing of more than {LARGEST_REPLY >> 20} MB")
+                blocks.append(block)
+            following = urlsplit(response.links.get("next", {}).get("url", "")).query
+        return b"".join(blocks), parse_qs(following).get("cursor", [""])[0]
+
+    def _body(self, url: str, pace: _Pace, start: int) -> Iterator[bytes]:
         """Yield what is at an address from a byte on, as it came over the wire."""
         with self._asked(url, pace, {"Range": f"bytes={start}-"} if start else {}) as response:
             skipped = 0 if response.status_code == httpx2.codes.PARTIAL_CONTENT else start
@@ -268,13 +353,36 @@ class Hub:
         if isinstance(error, RepositoryNotFoundError) or status in (401, 403):
             token = "refuses this HF_TOKEN" if "Authorization" in self._headers else "wants a token (HF_TOKEN)"
             return f"no data set {repository} at {self.shown}, or it {token} ({status})"
-        return f"{self.shown} answered {status} for the data set {repository}"
+        later = error.response.headers.get("retry-after") or error.response.headers.get("ratelimit")
+        when = f" (it names the time of the next request as {shown(later)})" if later else ""
+        return f"{self.shown} answered {status} for the data set {repository}{when}"
 
 
 def _raise_for_status(response: httpx2.Response) -> None:
     """Raise as the library does, which would read the body of a refusal for its own words."""
-    headers = {name: value for name, value in response.headers.items() if name.startswith("x-error-")}
+    kept = {name: value for name, value in response.headers.items() if name in ASKED_TO_WAIT}
+    headers = kept | {name: value for name, value in response.headers.items() if name.startswith("x-error-")}
     hf_raise_for_status(httpx2.Response(response.status_code, headers=headers, request=response.request))
+
+
+def _requested_wait(state: RetryCallState) -> float | None:
+    """Return the seconds that a hub asks to wait, None if it does not."""
+    error = state.outcome.exception() if state.outcome else None
+    if not isinstance(error, HfHubHTTPError):
+        return None
+    found = [of.search(error.response.headers.get(name, "")) for name, of in ASKED_TO_WAIT.items()]
+    return max((float(one[1]) for one in found if one), default=None)
+
+
+def _wait(state: RetryCallState) -> float:
+    seconds, own = _requested_wait(state), wait_exponential(max=LONGEST_WAIT)(state)
+    return own if seconds is None else max(own, seconds)
+
+
+def _is_last(state: RetryCallState) -> bool:
+    """Return whether no other try follows: there were enough, or the hub asks for too long a wait."""
+    too_long = (_requested_wait(state) or 0.0) + state.idle_for > LONGEST_REQUESTED_WAIT
+    return state.attempt_number >= TRIES or too_long
 
 
 def _passes(error: BaseException) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 
@@ -67,28 +67,54 @@ class ReportScores:
         return self._merged
 
 
-def finish(run: Run, name: str, stopped: bool) -> tuple[Report, Mapping[str, bytes]]:
+def _go_on() -> None:
+    pass
+
+
+def finish(
+    run: Run, name: str, stopped: bool, check: Callable[[], None] = _go_on
+) -> tuple[Report, Mapping[str, bytes]]:
     """Finish a run's files, and return its report and the benchmark's files that belong to it.
 
     The run's manifest is changed, not saved. `name` is that of its folder. Once every expected user is done, the
     results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
+    `check` is called before each record; what it raises leaves the files as they were.
     """
     manifest, store = run.manifest, run.store
     scores = ReportScores(run.benchmark, run.subset, run.index)
+
+    def add(record: Record) -> None:
+        check()
+        scores.add(record)
+
     if run.users_done == run.users:
-        manifest.results_sha256 = store.finish(scores.add)
+        manifest.results_sha256 = store.finish(add)
         manifest.state = COMPLETE
     else:
         for record in store.records():
-            scores.add(record)
+            add(record)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
+    return scores.report(facts(run, name, _count(run)))
+
+
+def leave(run: Run) -> None:
+    """Close a run that a signal has stopped: a job scheduler gives seconds, so no record is read, however many there
+    are. The manifest is changed, not saved; `resume` finishes the run, and `report` makes a report of it as it is."""
+    run.manifest.results_sha256 = None
+    run.manifest.state = STOPPED
+    _count(run)
+
+
+def _count(run: Run) -> int:
+    """Put into the manifest what the run's files hold; return the number of failed users."""
+    manifest, store = run.manifest, run.store
     if store.reused:
         manifest.provenance["reused"] = dict(store.reused)
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
     manifest.cost = msgspec.to_builtins(counted_cost(manifest, store.whole_bill()))
-    return scores.report(facts(run, name, failed))
+    return failed
 
 
 def facts(run: Run, name: str, failed: int) -> RunFacts:

@@ -24,14 +24,19 @@ SATURATED, SATURATED_SECONDS = 0.9, 60.0
 """The share of its core above which the event loop holds a run up, and the shortest run of which that is said."""
 
 
-async def _nothing(lane: Lane, schedule: JSON) -> None:
+Signalled = Callable[[], RunStopped | None]
+"""Returns the last signal that asked this process to end, None before; from any thread."""
+
+
+async def _nothing(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
     pass
 
 
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
-    `ended` is awaited for each lane that has ended while others still run, with its schedule. `cpu` is the CPU time of
+    `ended` is awaited for each lane that has ended while others still run, with its schedule, and ends early once its
+    last argument returns a signal. `cpu` is the CPU time of
     this thread in seconds; `workers` play the users, 0 for this process. Create it in the thread of the event loop.
     """
 
@@ -42,7 +47,7 @@ class LocalEngine:
         seed: int,
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
-        ended: Callable[[Lane, JSON], Awaitable[None]] = _nothing,
+        ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] = _nothing,
         cpu: Callable[[], float] = time.thread_time,
         workers: int = 0,
     ) -> None:
@@ -53,6 +58,7 @@ class LocalEngine:
         self._since = clock(), cpu()
         self._observe = observe
         self._ended = ended
+        self._signalled: RunStopped | None = None
         shared = dict.fromkeys(lane.caller.limiter.slots for lane in lanes)
         self._dispatches = [
             Dispatch(slots, [lane for lane in lanes if lane.caller.limiter.slots is slots], seed) for slots in shared
@@ -93,7 +99,7 @@ class LocalEngine:
             while run.scores.is_behind and not lane.ending:
                 await lane.guarded(run.scores.advance)
         if any(not other.over for other in self._lanes):
-            await self._ended(lane, self.schedule(lane))
+            await self._ended(lane, self.schedule(lane), lambda: self._signalled)
             self._stop_others(lane)
 
     def _stop_others(self, ended: Lane) -> None:
@@ -113,8 +119,11 @@ class LocalEngine:
                 first = any(lane.ending is None for lane in lanes)
                 if not first and number == signal.SIGHUP:
                     continue  # a closed terminal sends one itself, and so does its shell
+                self._signalled = RunStopped(EXIT_CODES[number])
+                for run in [run for lane in self._lanes for run in lane.runs]:
+                    run.scores.end()
                 for lane in lanes:
-                    lane.stop(RunStopped(EXIT_CODES[number]), GRACE_SECONDS if first else 0.0)
+                    lane.stop(self._signalled, GRACE_SECONDS if first else 0.0)
 
     async def _tick(self) -> None:
         logged = self._clock()

@@ -64,7 +64,8 @@ class Run:
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
-    too. `first` are the positions of users to play alone, None for all (`run --estimate`).
+    too. `first` are the positions of users to play alone, None for all (`run --estimate`). `is_new`: this process has
+    made its manifest.
     """
 
     benchmark: Benchmark
@@ -81,6 +82,7 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     steps_done: int = 0
     first: NDArray[np.int64] | None = None
+    is_new: bool = False
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -252,6 +254,7 @@ def open_run(
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
     run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label, reusable=reusable)
+    run.is_new = old is None
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256

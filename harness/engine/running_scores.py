@@ -52,6 +52,7 @@ class RunningScores:
         self._whole: Array = np.zeros(1)
         self._open: dict[str, _Row] = {}
         self._one_at_a_time = anyio.Lock()
+        self._ended = False
 
     def add(self, record: Record) -> None:
         self._finished.append(record)
@@ -59,12 +60,16 @@ class RunningScores:
     @property
     def is_behind(self) -> bool:
         """Return whether a whole shard waits, or saved records do."""
-        return self._has_saved or len(self._finished) >= SHARD_USERS
+        return not self._ended and (self._has_saved or len(self._finished) >= SHARD_USERS)
+
+    def end(self) -> None:
+        """Score no more users: a signal asks the process to end, and a benchmark may take long for those who wait."""
+        self._ended = True
 
     async def advance(self) -> None:
         """Score the users that have ended in one call of the thread, which may take long, and some of those saved."""
         async with self._one_at_a_time:
-            if self._has_saved or self._finished:
+            if not self._ended and (self._has_saved or self._finished):
                 await anyio.to_thread.run_sync(self._advance)
 
     def _advance(self) -> None:
@@ -73,6 +78,8 @@ class RunningScores:
         while self._finished:
             records.append(self._finished.popleft())
         for start in range(0, len(records), SHARD_USERS):
+            if self._ended:
+                break
             self._add(records[start : start + SHARD_USERS])
         if self.users:
             total = self._whole + self._total(self._open.values())

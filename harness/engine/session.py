@@ -24,7 +24,7 @@ from rich.table import Table
 
 from harness import defaults
 from harness.benchmarks import usage
-from harness.benchmarks.overview import covered, headline
+from harness.benchmarks.overview import covered, headline, running
 from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
@@ -38,9 +38,9 @@ from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
 from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
 from harness.engine.files import index_file, now, stamp, write_report
-from harness.engine.finish import finish
+from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
-from harness.engine.local import LocalEngine
+from harness.engine.local import LocalEngine, Signalled
 from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run, replies_to_reuse
 from harness.errors import (
     BadInput,
@@ -169,7 +169,7 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     console.print(table, highlight=False, markup=False)
-    if left := [session.plan for session in sessions if any(len(run.remaining) for run in session.runs)]:
+    if left := [one.plan for one in sessions if any(run.manifest.state != COMPLETE for run in one.runs)]:
         console.print(f"resume with: {_resume_command(left)}", **PLAIN)
 
 
@@ -290,8 +290,13 @@ class Session:
         ]
         self.unfinished = [run for run in self.runs if len(run.remaining)]
 
-    def finish(self, lane: Lane | None = None, schedule: JSON | None = None) -> None:
-        """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play."""
+    def finish(
+        self, lane: Lane | None = None, schedule: JSON | None = None, signalled: Signalled = lambda: None
+    ) -> None:
+        """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play.
+
+        After a signal, and once `signalled` returns one, no record is read: runs stay as they are, without a report.
+        """
         ending, code = lane.ending if lane else None, COMPLETE_EXIT
         nothing = isinstance(ending, EndpointStopped) and not any(run.store.received for run in self.runs)
         if nothing and isinstance(ending, ConfigurationRefused):
@@ -301,12 +306,28 @@ class Session:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._say(f"{run.label}: complete; report: {run.store.files.report('txt')}")
             elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
+                self._count_time(run, lane, schedule)
                 try:
-                    self._finish(run, lane, schedule, nothing)
+                    if isinstance(ending, RunStopped):
+                        self._leave(run)
+                    else:
+                        self._finish(run, lane, nothing, partial(_check, signalled))
+                except RunStopped as raised:
+                    ending = raised
+                    self._leave(run)
                 except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
                     tell(f"{run.store.files.results}: {error}")
                     code = error.exit_code
         self.code = max(code, self._ended(ending))
+
+    def undo(self) -> None:
+        """Leave runs as if this session had not begun: it could not, for what this machine or its cluster lacks."""
+        for run in self.unfinished:
+            if run.is_new and is_bare(run.store.files):
+                run.store.drop()
+            else:
+                leave(run)
+                run.manifest.save(run.store.files.manifest)
 
     @property
     def remaining(self) -> int:
@@ -339,9 +360,9 @@ class Session:
         )
         return ending.exit_code
 
-    def _finish(self, run: Run, lane: Lane | None, schedule: JSON | None, nothing: bool) -> None:
-        """Write the results, report and manifest of one run; no report if `nothing` was ever received."""
-        manifest, files = run.manifest, run.store.files
+    def _count_time(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
+        """Put into the manifest what this session took, and the limit that it has learned."""
+        manifest = run.manifest
         seconds = schedule["seconds"] if schedule else 0.0
         manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
         if lane is not None:
@@ -350,9 +371,22 @@ class Session:
             if not isinstance(control, FixedControl):
                 whole = control.limit * part_of(manifest.selection)[1]
                 manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
+
+    def _leave(self, run: Run) -> None:
+        """Save where a run is that a signal has stopped, and print it with the figures of the display."""
+        leave(run)
+        run.store.set_aside_report()
+        run.manifest.save(run.store.files.manifest)
+        figures, users = running(run.benchmark, run.scores.figures), plural(run.scores.users, run.benchmark.user)
+        so_far = f"; {figures} (of {users})" if run.scores.users else ""
+        self._say(f"{run.label}: {run.users_done} of {run.users} {run.benchmark.user}s are done (INCOMPLETE){so_far}")
+
+    def _finish(self, run: Run, lane: Lane | None, nothing: bool, check: Callable[[], None]) -> None:
+        """Write the results, report and manifest of one run; no report if `nothing` was ever received."""
+        manifest, files = run.manifest, run.store.files
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, self.plan.name, stopped=lane is not None and lane.ending is not None)
+            report, more = finish(run, self.plan.name, lane is not None and lane.ending is not None, check)
             if not nothing:
                 write_report(files, report, more)
         manifest.save(files.manifest)
@@ -385,7 +419,7 @@ class Session:
                 f"{label}{diverged} users sent different requests after resuming; the new ones were billed "
                 "(asked_otherwise in run_*.log)"
             )
-        if remaining:
+        if remaining or isinstance(ending, RunStopped):
             if self._alone:
                 self._say(f"resume with: {_resume_command([plan])}")
             if not all(run.manifest.provenance.get("origin") for run in runs):
@@ -425,6 +459,11 @@ def _play(
             opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], tracer)
             made = partial(_played, sessions, opened, observe, engine, workers, finishing)
             return anyio.run(made, backend_options={"use_uvloop": uvloop})
+    except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
+        for session in sessions:
+            if session.code is None:
+                session.undo()
+        raise
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
@@ -464,9 +503,10 @@ async def _played(
     async with AsyncExitStack() as held:
         session_of = dict(zip(await _lanes(made, engine, workers, held), sessions, strict=True))
 
-        async def ended(lane: Lane, schedule: JSON) -> None:
+        async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
             if finishing:
-                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, lane, schedule))
+                finish = session_of[lane].finish
+                await lane.guarded(partial(anyio.to_thread.run_sync, finish, lane, schedule, signalled))
 
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         keep = await held.enter_async_context(metrics.served(engine.metrics_port, observe))
@@ -495,6 +535,12 @@ def _write_pages(sources: Sequence[Source], console: Console) -> None:
     ]
     for folder in dict.fromkeys(written):
         console.print(f"pages: {folder}/eval_report_*.html", **PLAIN)
+
+
+def _check(signalled: Signalled) -> None:
+    """Raise the signal that asks this process to end, if there is one."""
+    if stopped := signalled():
+        raise stopped
 
 
 def _keyless(plan: Plan, ending: HarnessError) -> str:

@@ -418,7 +418,7 @@ def test_runs_without_a_row_are_told_under_the_tables(tmp_path: Path, capsys: To
     unfinished(tmp_path, "b", "douban")
     nobody, why = (
         "Left out: 坏 on weibo (no user is scored).",
-        "(unfinished: no report yet; resume continues, reeval scores",
+        "(unfinished: no report yet; resume continues, report --name",
     )
     shown = beneath(tmp_path, capsys)
     assert nobody in shown and f"Left out: b on douban; one on zhihu {why}" in shown and "| 坏" not in shown
@@ -461,7 +461,11 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("runs", "names", "told"),
     [
-        ("b", (), "no reports under {0}, but 2 unfinished runs: resume continues, reeval scores what exists"),
+        (
+            "b",
+            (),
+            "no reports under {0}, but 2 unfinished runs: resume continues, report --name NAME scores what exists",
+        ),
         (
             "b",
             ("b",),

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
+from harness.endpoint import hub as hub_module
 from harness.endpoint.hub import TRIES, Digests, Hub, RemoteFile, Snapshot
 from harness.errors import BadInput, EndpointStopped, HarnessError
 from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
@@ -54,6 +55,44 @@ def test_a_snapshot_has_the_commit_of_a_branch_and_digests_of_its_files(server: 
         digests = Digests(sha256(content).hexdigest(), blob(content))
         assert found.files[path].size == len(content) and found.files[path].has(digests)
         assert not found.files[path].has(Digests("0" * 64, "0" * 40))
+
+
+@pytest.mark.parametrize("page", [1, 2, 1000])
+def test_mirror_that_lists_names_alone_is_asked_for_its_tree(server: HubServer, page: int) -> None:
+    """It ignores `blobs=true`; the files with their digests are then those of the tree, of however many pages."""
+    wanted = Hub(server.url, Waits()).snapshot(REPOSITORY, "main")
+    server.blobs, server.page = False, page
+    hub = Hub(server.url, Waits())
+    assert hub.snapshot(REPOSITORY, "main") == wanted
+    assert body(hub, wanted, SMALL) == FILES[SMALL]
+
+
+@pytest.mark.parametrize("headers", [{"RateLimit": '"api";r=0;t=43'}, {"RateLimit": "t=43"}, {"Retry-After": "43"}])
+def test_a_wait_that_a_hub_asks_for_is_kept_and_said(server: HubServer, headers: dict[str, str]) -> None:
+    """Longer than the harness's own waits are in all; the connection is not closed as too slow meanwhile."""
+    server.faults[SMALL] = [Fault(status=429, headers=headers)]
+    waits, said = Waits(), list[str]()
+    hub = Hub(server.url, waits, say=said.append)
+    assert body(hub, hub.snapshot(REPOSITORY, "main"), SMALL) == FILES[SMALL]
+    assert waits == [43.0] and len(said) == 1 and "43 s" in said[0]
+
+
+def test_hub_that_asks_for_more_than_an_hour_ends_the_command(server: HubServer) -> None:
+    """In one wait, or in several before the same answer."""
+    for asked, kept in (([3601], []), ([1800, 1801], [1800.0])):
+        server.faults[LISTING] = [Fault(status=429, headers={"RateLimit": f'"api";r=0;t={one}'}) for one in asked]
+        waits = Waits()
+        with pytest.raises(EndpointStopped, match="429"):
+            Hub(server.url, waits).snapshot(REPOSITORY, "main")
+        assert waits == kept
+
+
+def test_time_that_a_hub_asks_for_is_not_counted_as_slowness() -> None:
+    """All time-outs of one window go by in the wait."""
+    with hub_module._Pace(0.01) as pace:
+        with pace.waiting():
+            assert not pace._over.wait(0.25)
+        pace.note(1)
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -811,7 +811,8 @@ def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
     shutil.copytree(own / "recency", own / "killed")
     (own / "killed/eval_report_weibo.json").unlink()
     assert again(own) == 0
-    told = "Left out: killed on weibo (unfinished: no report yet; resume continues, reeval scores what exists)."
+    told = "Left out: killed on weibo (unfinished: no report yet; resume continues, report --name NAME scores "
+    told += "what exists)."
     assert told in " ".join(read(own / "index.html").texts)
     (own / "recency/eval_report_weibo.json").unlink()
     assert again(own) == 2

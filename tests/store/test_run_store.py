@@ -17,7 +17,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
-from harness.store.run import RunFiles, RunStore, replace_results, runs, same_identity
+from harness.store.run import RunFiles, RunStore, completion_of, replace_results, runs, same_identity
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.disks import FaultyDisk, QuickDisk
 
@@ -601,3 +601,10 @@ def test_other_configuration_is_refused_field_by_field(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"configuration: sampling\.temperature was"):
         same_identity(MADE, other, frozenset({"model"}), tmp_path)
     same_identity(MADE, other, frozenset({"model", "sampling.temperature"}), tmp_path)
+
+
+@pytest.mark.parametrize(("more", "usable"), [({}, True), ({"cached_tokens": 1}, True), ({"mood": "good"}, False)])
+def test_reply_with_members_that_no_version_writes_is_none_of_ours(more: JSON, usable: bool) -> None:
+    """Its request is sent again: what else was put into the line is unknown, though its checksum is right."""
+    line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop", **more}}
+    assert (completion_of(line) is not None) is usable

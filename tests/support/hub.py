@@ -18,7 +18,7 @@ from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from huggingface_hub import close_session
 
@@ -30,7 +30,7 @@ LISTING = "listing"
 class Fault:
     """What happens to one answer. `cut` breaks the connection after so many bytes of the body, or keeps it open and
     silent there if it `stalls`; `flip` changes this byte; `length` is what is sent of a body, or what it is filled up
-    to; `body` is another one; `status` refuses."""
+    to; `body` is another one; `status` refuses, with these `headers`."""
 
     cut: int | None = None
     stalls: bool = False
@@ -38,6 +38,7 @@ class Fault:
     length: int | None = None
     body: bytes | None = None
     status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def spoilt(self, body: bytes) -> bytes:
         body = body if self.body is None else self.body
@@ -62,7 +63,8 @@ class HubServer:
     """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path or `LISTING`.
 
     `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether
-    parts of files are served.
+    parts of files are served, `blobs` whether the listing of a revision has sizes and digests; a page of
+    a tree's has `page` entries.
     """
 
     repository: str = REPOSITORY
@@ -71,6 +73,8 @@ class HubServer:
     token: str | None = None
     gated: bool = False
     ranges: bool = True
+    blobs: bool = True
+    page: int = 1000
     sizes: dict[str, int] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -97,7 +101,16 @@ class HubServer:
 
     def info(self, commit: str) -> dict[str, Any]:
         files = [self._sibling(path, body) for path, body in self.commits[commit].items()]
+        if not self.blobs:
+            files = [{"rfilename": one["rfilename"]} for one in files]
         return {"id": self.repository, "sha": commit, "private": self.token is not None, "siblings": files}
+
+    def tree(self, commit: str) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = [{"type": "directory", "path": "data", "oid": "0" * 40, "size": 0}]
+        for one in (self._sibling(path, body) for path, body in self.commits[commit].items()):
+            lfs = {"lfs": {"oid": one["lfs"]["sha256"], "size": one["size"]}} if "lfs" in one else {}
+            entries.append({"type": "file", "path": one["rfilename"], "oid": one["blobId"], "size": one["size"], **lfs})
+        return entries
 
     def _sibling(self, path: str, body: bytes) -> dict[str, Any]:
         size = self.sizes.get(path, len(body))
@@ -139,6 +152,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._note(LISTING, token)
             if commit := self._allowed("/".join(words[2:4]), words[5], token):
                 self._send(LISTING, 200, json.dumps(self.hub.info(commit)).encode(), {"X-Repo-Commit": commit})
+        elif words[:2] == ["api", "datasets"] and words[4:5] == ["tree"]:
+            self._note(LISTING, token)
+            if commit := self._allowed("/".join(words[2:4]), words[5], token):
+                self._send_tree(commit)
         elif words[0] == "datasets" and words[3] == "resolve":
             what = "/".join(words[5:])
             self._note(what, token)
@@ -180,6 +197,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_file(what, body, {"ETag": f'"{blob(body)}"', "X-Repo-Commit": commit})
 
+    def _send_tree(self, commit: str) -> None:
+        """Send a page; the address of the next one is at another host, as behind some proxies."""
+        asked = parse_qs(urlsplit(self.path).query)
+        start, entries = int(asked.get("cursor", ["0"])[0]), self.hub.tree(commit)
+        end = start + self.hub.page
+        more = {"Link": f'<http://127.0.0.1:9/next?cursor={end}>; rel="next"'} if end < len(entries) else {}
+        self._send(LISTING, 200, json.dumps(entries[start:end]).encode(), more)
+
     def _send_file(self, what: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         start, whole = self._start(), len(body)
         if not start or not self.hub.ranges:
@@ -197,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, what: str, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         fault = self.hub.faults[what].pop(0) if self.command == "GET" and self.hub.faults.get(what) else Fault()
         if fault.status is not None:
-            status, body, headers = fault.status, b"", {}
+            status, body, headers = fault.status, b"", fault.headers
         body = fault.spoilt(body)
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():

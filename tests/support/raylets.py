@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,14 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """`head` and `raylets` are process ids; `folder` has the logs of all."""
+    """`head` and `raylets` are process ids; `folder` has the logs of all. `add` starts another raylet with so many
+    CPUs."""
 
     address: str
     head: int
     raylets: tuple[int, ...]
     folder: Path
+    add: Callable[[int], None]
 
 
 @contextmanager
@@ -47,7 +49,13 @@ def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
             assert process.stdin and process.stdout
             try:
                 found = orjson.loads(process.stdout.readline())
-                yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder))
+                orders = process.stdin
+
+                def add(cpus: int) -> None:
+                    orders.write(b"%d\n" % cpus)
+                    orders.flush()
+
+                yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder), add)
             finally:
                 process.stdin.close()
 
@@ -73,7 +81,8 @@ def _serve(cpus: list[int]) -> None:
     raylets = [node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]
     head = nodes[0].all_processes[PROCESS_TYPE_GCS_SERVER][0].process.pid
     print(orjson.dumps({"address": own.address, "head": head, "raylets": raylets}).decode(), flush=True)
-    sys.stdin.read()
+    for line in sys.stdin:
+        own.add_node(num_cpus=int(line), object_store_memory=STORE_BYTES)
     for process in descendants(os.getpid()):  # `Cluster.shutdown` would wait minutes for a head that is lost
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -146,13 +146,16 @@ class Fake:
 
 @dataclass(eq=False)
 class Yard:
-    """Starts workers for a run, each with the loss of its number if it has one. `refused` is why no other starts."""
+    """Starts workers for a run, each with the loss of its number if it has one. `refused` is why no other starts;
+    workers of some numbers send to an endpoint that is `cut_off` instead."""
 
     run: Run
     endpoint: Any
     losses: Sequence[Loss | None] = ()
     seed: int | None = None
     refused: HarnessError | None = None
+    cut_off: Any = None
+    cut_off_workers: Sequence[int] = ()
     workers: list[Fake] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -166,7 +169,8 @@ class Yard:
         return [self._started(next(self._numbers)) for _ in range(many)]
 
     def _started(self, number: int) -> Fake:
-        loop, connect = VirtualLoop(), partial(_scripted, self.endpoint)
+        endpoint = self.cut_off if self.cut_off and number in self.cut_off_workers else self.endpoint
+        loop, connect = VirtualLoop(), partial(_scripted, endpoint)
         with another_loop():
             made = Player(self._parts, self._contents, (1, 1), loop, connect, cpu=lambda: 0.0)
         loss = self.losses[number] if number < len(self.losses) else None

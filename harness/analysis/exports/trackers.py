@@ -92,7 +92,7 @@ def entry(run: SavedRun) -> Entry:
     """Return what a tracker gets of a run. Raise `BadInput` if it has no report."""
     report, manifest = run.files.report("json"), run.manifest
     if not report.is_file():
-        raise BadInput(f"no report yet: `reeval --name {run.name}` makes it")
+        raise BadInput(f"no report yet: `report --name {run.name}` makes it")
     named = [run.name, run.files.subset, manifest.times["created"], manifest.identity]
     facts = {
         "state": manifest.state,

@@ -27,7 +27,7 @@ MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
 """Share of the answers in the variance of a user's mean from which more repeats are worth a word."""
-UNFINISHED = "resume continues, reeval scores what exists"
+UNFINISHED = "resume continues, report --name NAME scores what exists"
 
 
 def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[str]:

@@ -44,14 +44,12 @@ from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
 from harness.engine.workers.crew import Crew, WorkerGone
 from harness.engine.workers.messages import Raised, packed, unpacked
-from harness.engine.workers.player import LEASE_SECONDS, LanePart, Lease, Player
+from harness.engine.workers.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
 from harness.engine.workers.shipping import packed as pack
 from harness.errors import BadInput, HarnessError, MachineError
 
 T = TypeVar("T")
 
-START_SECONDS = 60.0
-"""The longest wait for workers to start."""
 BLOCKED_SECONDS = 6.0
 """How long the code of one user may block its worker; an agent's is broken off after 5."""
 STORE_BYTES = 2**27

@@ -29,7 +29,7 @@ from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.workers import messages as m
 from harness.engine.workers.player import LEASE_SECONDS
-from harness.errors import GaveUp, HarnessError, Rejected, WorkerLost, WorkersStopped
+from harness.errors import GaveUp, HarnessError, Rejected, TransportFault, WorkerLost, WorkersStopped
 
 SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
@@ -47,6 +47,11 @@ up to so many seconds: one that has enough work is not kept from it by turns."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
+
+
+CUT_OFF_FAULTS, CUT_OFF_SECONDS = 3, 30.0
+"""Tries in a row that cannot reach an endpoint, after which a worker gets no users of it while others do not fail so;
+and for how long, before one is tried there again."""
 
 
 class WorkerGone(Exception):
@@ -80,6 +85,7 @@ class Ticket:
     """A request whose body a worker has: its length is all that rates need of it."""
 
     link: _Link
+    lane: int
     number: int
     size: int
     in_flight: int = 0
@@ -89,11 +95,41 @@ class Ticket:
 
 
 class RemoteTransport:
-    """Sends each request from the worker that has it."""
+    """Sends each request from the worker that has it. `is_elsewhere` notes a try that could not reach the endpoint, and
+    returns whether its user is to be played by another worker."""
+
+    def __init__(self, is_elsewhere: Callable[[_Link, int, TransportFault], bool]) -> None:
+        self._is_elsewhere = is_elsewhere
 
     async def send(self, body: Ticket, user: str = "") -> Received:
         """Try a request once; raise `WorkerLost` too. A cancelled try has ended once this returns."""
-        return await body.link.send(body, user)
+        way = body.link.way(body.lane)
+        try:
+            received = await body.link.send(body, user)
+        except TransportFault as fault:
+            if not fault.unreachable:
+                way.reached()
+            elif self._is_elsewhere(body.link, body.lane, fault):
+                raise WorkerLost from fault
+            raise
+        way.reached()
+        return received
+
+
+@dataclass(eq=False)
+class _Way:
+    """How a worker gets to the endpoint of a lane: `faults` is how many tries in a row did not. Until `closed`, in
+    seconds of the event loop, it gets no users of the lane."""
+
+    faults: int = 0
+    closed: float = float("-inf")
+
+    def reached(self) -> None:
+        self.faults, self.closed = 0, float("-inf")
+
+    @property
+    def is_closed(self) -> bool:
+        return _now() < self.closed
 
 
 @dataclass(eq=False)
@@ -128,8 +164,13 @@ class _Link:
         self.plays: dict[int, _Play] = {}
         self.attempts: dict[int, asyncio.Future[Received]] = {}
         self.lost = False
+        self._ways: dict[int, _Way] = {}
         self._stretch = 1.0
         self._numbers = count()
+
+    def way(self, lane: int) -> _Way:
+        """Return how this worker gets to the endpoint of a lane."""
+        return self._ways.setdefault(lane, _Way())
 
     def turn_seconds(self, least: float) -> float:
         """Return the length of the next turn: the least, or longer for a busy worker."""
@@ -183,7 +224,7 @@ class Crew:
     """
 
     def __init__(self, workers: Sequence[Worker], start: Start, turn: float | None = None, slack: float = 0.0) -> None:
-        self.transport = RemoteTransport()
+        self.transport = RemoteTransport(self._is_elsewhere)
         self._links = [_Link(worker) for worker in workers]
         self._start = start
         self._turn = turn
@@ -229,16 +270,37 @@ class Crew:
     async def _played(self, lane: int, user: User) -> Ended:
         while True:
             try:
-                return await self._play(await self._least_busy(), lane, user)
+                return await self._play(await self._least_busy(lane), lane, user)
             except WorkerLost:
                 continue
 
-    async def _least_busy(self) -> _Link:
+    async def _least_busy(self, lane: int) -> _Link:
+        """Return the worker with the fewest users, of those that reach the lane's endpoint if any does."""
         while not self._links:
             if self._stopped:
                 raise self._stopped
             await self._changed.wait()
-        return min(self._links, key=lambda link: len(link.plays))
+        return min(self._links, key=lambda link: (link.way(lane).is_closed, len(link.plays)))
+
+    def _is_elsewhere(self, link: _Link, lane: int, fault: TransportFault) -> bool:
+        """Note a try that could not reach the endpoint; return whether its user is to be played by another worker.
+
+        It is after several in a row, while another worker has none: it may be this worker's machine, or its way. Once
+        none is left, it is the endpoint, and no worker's fault.
+        """
+        way, others = link.way(lane), [other.way(lane) for other in self._links if other is not link]
+        way.faults += 1
+        if all(one.faults for one in others):
+            for one in others:
+                one.closed = float("-inf")
+            return False
+        if way.faults < CUT_OFF_FAULTS:
+            return False
+        if not way.is_closed:
+            way.closed = _now() + CUT_OFF_SECONDS
+            detail = f"worker {link.worker.name} cannot reach the endpoint ({fault.detail})"
+            self._lanes[lane].note("worker", f"{detail}: its users are played by others")
+        return True
 
     async def _play(self, link: _Link, lane: int, user: User) -> Ended:
         """Play a user on one worker. Raise `WorkerLost` if that is gone before the end."""
@@ -369,7 +431,7 @@ class Crew:
     def _ask(self, link: _Link, ask: m.Ask) -> None:
         if play := link.plays.get(ask.user):
             play.user.key = ask.key
-            ticket = Ticket(link, ask.request, ask.size)
+            ticket = Ticket(link, play.lane, ask.request, ask.size)
             task = asyncio.create_task(self._settle(link, play, ask, ticket))
             play.settling[task] = ticket
             task.add_done_callback(play.settled)
@@ -381,12 +443,16 @@ class Crew:
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
         except WorkerLost:
-            if link.lost:
+            if link.lost or link.way(play.lane).is_closed:
                 raise
             # else the play no longer waits for this request
         else:
             may_lack_it = self._lanes[play.lane].caller.limits.hedge or play.user.run.reusable
             link.outbox.append(m.Settled(ask.request, completion if may_lack_it else None))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _resolve(outcome: asyncio.Future[Any] | None, result: Any) -> None:

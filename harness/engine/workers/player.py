@@ -32,7 +32,8 @@ from harness.engine.workers.shipping import Shipped, unpacked
 from harness.errors import HarnessError, InvalidReply
 from harness.model import Completion, Where
 
-LEASE_SECONDS = 10.0
+START_SECONDS, LEASE_SECONDS = 60.0, 10.0
+"""How long the driver waits for workers to start, and how long one lives after its last turn."""
 Connect = Callable[
     [Route, tuple[Address, ...], Clients, Listener, AsyncExitStack], Awaitable[tuple[Adapted, Callable[[str], str]]]
 ]
@@ -59,11 +60,15 @@ class _Request:
 
 
 class Lease:
-    """How long a worker lives without a driver, who may be gone: until `LEASE_SECONDS` after its last turn."""
+    """How long a worker lives without a driver, who may be gone: until `LEASE_SECONDS` after its last turn.
+
+    Before the first it waits for workers on other machines, which may take all of `START_SECONDS` and answer then.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since = clock()
+        self._seconds = START_SECONDS + LEASE_SECONDS
         self._busy = False
 
     @contextmanager
@@ -72,11 +77,11 @@ class Lease:
         try:
             yield
         finally:
-            self._since, self._busy = self._clock(), False
+            self._since, self._seconds, self._busy = self._clock(), LEASE_SECONDS, False
 
     @property
     def is_over(self) -> bool:
-        return not self._busy and self._clock() - self._since > LEASE_SECONDS
+        return not self._busy and self._clock() - self._since > self._seconds
 
 
 class Player:

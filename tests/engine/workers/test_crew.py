@@ -374,18 +374,55 @@ def test_worker_lost_while_two_tries_race_saves_nothing_twice(tmp_path: Path, af
     assert len(replies(run)) == len(run.recorded) == len(MANY)
 
 
+# A worker without a way to the endpoint
+
+
+def refuses(sent: list[str]) -> Endpoint:
+    """An address at which nobody listens; `sent` gets the users of requests."""
+
+    async def refused(user: str, before: int) -> None:
+        sent.append(user)
+        await anyio.sleep(TURN)
+        raise TransportFault("connect", "no connection to here", unreachable=True)
+
+    return Endpoint(refused)
+
+
+def test_users_of_a_worker_without_a_way_to_the_endpoint_are_played_by_others(run: Run, local: Run) -> None:
+    """Its name is in the log; no user fails, and the run ends as if it had not been there."""
+    refused: list[str] = []
+    endpoint = Endpoint(slow())
+    assert on_workers(run, endpoint, 2, cut_off=refuses(refused), cut_off_workers=(0,)) is None
+    assert_same(run, local)
+    assert Counter(endpoint.sent) == USERS and refused
+    assert not lines(run.files.failures)
+    [note] = [line["detail"] for line in events(run, "worker")]
+    assert note.startswith("worker 0 ") and "no connection to here" in note
+
+
+def test_endpoint_that_no_worker_reaches_stops_the_run_as_ever(run: Run) -> None:
+    """Users move once, to a worker that has not failed yet."""
+    refused: list[str] = []
+    ending = on_workers(run, Endpoint(), 2, cut_off=refuses(refused), cut_off_workers=(0, 1))
+    assert isinstance(ending, EndpointStopped) and refused
+    assert len(events(run, "worker")) <= 1
+
+
 # The end of a lane
 
 
-def stopping(run: Run, endpoint: Endpoint, *stops: tuple[int, float], **more: Any) -> HarnessError | None:
-    """Play, and stop at these looks, with these graces."""
-    looks = 0
+def stopping(
+    run: Run, endpoint: Endpoint, *stops: tuple[int, float], at: list[float] | None = None, **more: Any
+) -> HarnessError | None:
+    """Play, and stop at these looks, with these graces; `at` gets the moments of the stops."""
+    looks, at = 0, [] if at is None else at
 
     def observe(snapshot: Snapshot) -> None:
         nonlocal looks
         looks += 1
         for look, grace in stops:
             if looks == look:
+                at.append(virtual.now())
                 run.lane.stop(RunStopped(130), grace)
 
     async def main() -> HarnessError | None:
@@ -417,6 +454,23 @@ def test_second_stop_ends_a_lane_at_once(run: Run) -> None:
     endpoint = Endpoint(hangs)
     assert isinstance(stopping(run, endpoint, (9, GRACE_SECONDS), (12, 0.0)), RunStopped)
     assert endpoint.on_the_wire == 0 and not replies(run)
+
+
+@pytest.mark.parametrize("second", [2.0, GRACE_SECONDS])
+def test_second_stop_never_lengthens_the_grace_of_the_first(run: Run, second: float) -> None:
+    """As when the endpoint stops a lane whose signal gave it less time: the reason stays the first one, too."""
+    ended = list[float]()
+
+    async def hangs(user: str, before: int) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(virtual.now())
+
+    endpoint, stopped = Endpoint(hangs), list[float]()
+    ending = stopping(run, endpoint, (9, 1.0), (10, second), at=stopped)
+    assert isinstance(ending, RunStopped) and ended
+    assert max(ended) <= stopped[0] + 1.0 + 3 * TURN
 
 
 def test_endpoint_that_stops_the_run_loses_no_reply(run: Run) -> None:

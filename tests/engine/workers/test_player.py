@@ -17,7 +17,7 @@ from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.transports import Listener, Route
 from harness.engine.workers import messages as m
-from harness.engine.workers.player import LEASE_SECONDS, Lease, Player
+from harness.engine.workers.player import LEASE_SECONDS, START_SECONDS, Lease, Player
 from harness.errors import TransportFault
 from harness.model import JSON, Completion
 from tests.support.chain_runs import Run
@@ -238,12 +238,20 @@ def test_lease_is_over_after_its_seconds_without_a_turn() -> None:
     """From the end of the last turn on, however long that took."""
     clock = Clock()
     lease = Lease(clock)
-    clock.now = LEASE_SECONDS
-    assert not lease.is_over
     with lease.turn():
         clock.now += 5 * LEASE_SECONDS
         assert not lease.is_over
     clock.now += LEASE_SECONDS
+    assert not lease.is_over
+    clock.now += 0.001
+    assert lease.is_over
+
+
+def test_lease_before_the_first_turn_is_as_long_as_the_start_of_all_workers() -> None:
+    """A worker that is ready at once waits for the one that is the last to start, as long as the driver does."""
+    clock = Clock()
+    lease = Lease(clock)
+    clock.now = START_SECONDS + LEASE_SECONDS
     assert not lease.is_over
     clock.now += 0.001
     assert lease.is_over

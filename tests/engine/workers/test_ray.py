@@ -21,6 +21,7 @@ import orjson
 import pytest
 
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
+from harness.engine.workers.player import LEASE_SECONDS
 from harness.store.log import sound_lines
 from tests.support import ROOT
 from tests.support.planted import PROGRAM, ran, write_modules
@@ -123,6 +124,10 @@ def play(tasks: Path, tmp_path: Path) -> Iterator[Commands]:
 
 def on(raylets: Raylets, workers: int = 2) -> tuple[str, ...]:
     return ("--engine", "ray", "--ray-address", raylets.address, "--workers", str(workers))
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line.text) for line in sound_lines(folder / "run_weibo.log")]
 
 
 def prove(kind: Kind, folder: Path, url: str, wanted: bytes, kills: int = 0, limit: int = LIMIT) -> dict[str, Any]:
@@ -292,6 +297,41 @@ def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wante
         os.kill(hit, signal.SIGKILL)
         assert process.wait() == 0
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
+
+
+def test_workers_wait_for_a_late_machine_and_the_driver_s_own_ends_the_run(
+    play: Commands, wanted: Wanted, tmp_path: Path
+) -> None:
+    """The first worker is there after the lease of one that has had turns; then the raylet of the driver is killed, and
+    with it Ray ends the driver: exit code 4, one sentence, and a run that goes on."""
+    with endpoint("--latency", "3") as url, cluster(1) as raylets:
+        process = play(CHAINS, url, *on(raylets), stderr=subprocess.PIPE)
+        wait_for(lambda: actors(*raylets.raylets))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(LEASE_SECONDS + 3)
+        raylets.add(1)
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        assert not [event for event in events(tmp_path / "run") if event["what"] == "worker"]
+        os.kill(raylets.raylets[0], signal.SIGKILL)
+        _, complaint = process.communicate()
+        assert process.returncode == 4
+        assert [line.startswith("harness: ") for line in complaint.splitlines()][-1:] == [True]
+    with endpoint() as url:
+        assert play(CHAINS, url).wait() == 0
+    assert CHAINS.results(tmp_path / "run") == wanted(CHAINS)
+
+
+def test_own_clusters_and_joined_ones_follow_each_other(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
+    """An own cluster leaves no token in a home folder, which a joined one without tokens would be sent; nor does a
+    joined one keep anything from an own one."""
+    home = tmp_path / "home"
+    home.mkdir()
+    fresh = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+    own = ("--engine", "ray", "--workers", "1")
+    with endpoint() as url:
+        for number, options in enumerate((own, on(raylets, 1), own)):
+            assert play(CHAINS, url, *options, "--limit", "2", name=f"run{number}", env=fresh).wait() == 0
+    assert not (home / ".ray").exists()
 
 
 @pytest.mark.parametrize("machine", [False, True])

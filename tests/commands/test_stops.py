@@ -1,0 +1,197 @@
+"""Signals to runs with many finished users: what job schedulers give is seconds, so nothing is scored at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import harness
+from harness.api import CommandFailed
+from harness.benchmarks import registry
+from harness.benchmarks.derived import Scorer
+from harness.cli import main
+from harness.engine import session
+from harness.engine.files import index_file, stamp
+from harness.engine.finish import ReportScores
+from harness.engine.running_scores import RunningScores
+from harness.errors import MachineError
+from harness.model import JSON, Record
+from harness.store import log
+from harness.store.files import RunFiles
+from harness.store.lock import held
+from harness.store.manifest import load
+from harness.store.run import RunStore
+from harness.store.tasks import TaskIndex
+from tests.support.scripted import baseline, serving
+
+USERS, LEFT = 1_200, 40
+WEIBO = registry.find("streamprofile").subsets["weibo"]
+
+
+def multiply(results: Path, tasks: Path, left: int) -> None:
+    """Give every user but the last ones the record of a user who has one; their own would take a run."""
+    files, benchmark = RunFiles(results / "run", "weibo"), registry.find("streamprofile")()
+    with (
+        closing(index_file(benchmark, "weibo", tasks / WEIBO, results)) as index,
+        closing(RunStore(files, time.time, stamp())) as store,
+    ):
+        store.open_logs(index)
+        data = next(store.records()).data
+        for position in (~store.done).nonzero()[0][:-left]:
+            key = orjson.loads(index.read(int(position)))["user_id"]
+            store.save_record({**data, "user_id": key}, index, int(position))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Tasks, and results with a run of nearly all of them."""
+    tasks, results = tmp_path / "tasks", tmp_path / "results"
+    assert not main(["synth", "--out", str(tasks), "--users", str(USERS), "--platform", "weibo", "--steps", "2"])
+    played = ["run", "--model", "baseline/recency", "--platform", "weibo", "--name", "run", "--no-html"]
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    assert not main([*played, *where, "--limit", "3"])
+    manifest = load(RunFiles(results / "run", "weibo").manifest)
+    assert manifest
+    manifest.selection = {"ratio": 1.0, "sample_seed": manifest.selection["sample_seed"]}  # type: ignore[typeddict-item]
+    manifest.state, manifest.results_sha256 = "stopped", None
+    manifest.save(RunFiles(results / "run", "weibo").manifest)
+    multiply(results, tasks, LEFT)
+    return tasks, results
+
+
+@pytest.fixture
+def after(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Send the signal `number`, if one is set, with the first record; count the users scored and the lines of results
+    read from then on."""
+    counts, score, line_at = {"number": 0, "signalled": 0, "scored": 0, "lines": 0}, Scorer.score, log.line_at
+    save_record = RunStore.save_record
+
+    def scored(self: Scorer, records: list[Record]) -> Any:
+        counts["scored"] += len(records) * counts["signalled"]
+        return score(self, records)
+
+    def read(*args: Any) -> bytes:
+        counts["lines"] += counts["signalled"]
+        return line_at(*args)
+
+    def saved(self: RunStore, data: JSON, index: TaskIndex, position: int) -> Record:
+        if counts["number"] and not counts["signalled"]:
+            counts["signalled"] = 1
+            os.kill(os.getpid(), counts["number"])
+        return save_record(self, data, index, position)
+
+    monkeypatch.setattr(Scorer, "score", scored)
+    monkeypatch.setattr(log, "line_at", read)
+    monkeypatch.setattr(RunStore, "save_record", saved)
+    return counts
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
+    folders: tuple[Path, Path], after: dict[str, int], number: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No user is scored and no line read after it, however many there are; `report` and `resume` do that later."""
+    _, results = folders
+    files, after["number"] = RunFiles(results / "run", "weibo"), number
+    with pytest.raises(CommandFailed) as left:
+        harness.resume(results_dir=str(results), name="run", concurrency=1)
+    assert left.value.exit_code == code
+    assert after["signalled"] and after["lines"] == after["scored"] == 0
+    manifest = load(files.manifest)
+    assert manifest and manifest.state == "stopped" and not held(files.lock, time.time)
+    done = manifest.counts["done"]
+    assert USERS - LEFT <= done < USERS and manifest.counts["users"] == USERS and manifest.cost is None
+    assert not any(path.exists() for path in files.reports)
+    said = capsys.readouterr().out
+    assert "resume with: " in said and f"{done} of {USERS}" in said
+    assert main(["stats", "run", "--results-dir", str(results)]) == 2  # nothing is shown of a run without a report
+    assert not main(["report", "--name", "run", "--results-dir", str(results)])
+    report = orjson.loads(files.report("json").read_bytes())
+    assert report["coverage"] == {
+        "expected_users": USERS,
+        "scored_users": done,
+        "failed_users": 0,
+        "complete": False,
+    }
+    assert "INCOMPLETE" in files.report("txt").read_text() and files.report("html").exists()
+    manifest = load(files.manifest)
+    assert manifest and manifest.state == "stopped"
+    assert not main(["resume", "--name", "run", "--results-dir", str(results)])
+    assert orjson.loads(files.report("json").read_bytes())["coverage"]["complete"]
+
+
+@pytest.mark.parametrize("error", [MachineError("2 workers did not start"), KeyboardInterrupt()])
+def test_run_that_is_refused_while_workers_start_was_never_begun(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new one leaves nothing to resume; one with replies is stopped as before, and its report can be made."""
+    words = ["run", "--demo", "--model", "baseline/recency", "--platform", "weibo", "--limit", "3", "--no-html"]
+    words += ["--name", "run", "--results-dir", str(tmp_path)]
+    files = RunFiles(tmp_path / "run", "weibo")
+
+    def refused(*args: object) -> int:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "_connected", refused)
+        assert main(words) == (4 if isinstance(error, MachineError) else 130)
+        assert not files.manifest.exists()
+    assert not main(words)
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "_connected", refused)
+        assert main([*words[:7], "4", *words[8:]]) == (4 if isinstance(error, MachineError) else 130)
+    capsys.readouterr()
+    assert not main(["status", "--json", "--results-dir", str(tmp_path)])
+    [row] = orjson.loads(capsys.readouterr().out)
+    assert (row["state"], row["done"]) == ("stopped", 3)
+    assert not main(["report", "--name", "run", "--results-dir", str(tmp_path)])
+    assert not main([*words[:7], "4", *words[8:]])
+
+
+def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are scored while others are played; the rest of that is left to `resume`, too."""
+    tasks, results, answered, ended = tmp_path / "tasks", tmp_path / "results", threading.Event(), threading.Event()
+    assert not main(["synth", "--out", str(tasks), "--users", "6", "--platform", "weibo", "--steps", "2"])
+    scored, add, end = list[str](), ReportScores.add, RunningScores.end
+
+    def reply(request: JSON) -> tuple[int, bytes]:
+        if request["model"] == "second":
+            answered.wait(30)
+        return baseline(request)
+
+    def adding(self: ReportScores, record: Record) -> None:
+        if not scored:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert ended.wait(30)
+            answered.set()
+        scored.append(record.key)
+        add(self, record)
+
+    def ending(self: RunningScores) -> None:
+        end(self)
+        ended.set()
+
+    words = ["run", "--model", "first", "--model", "second", "--platform", "weibo", "--no-html"]
+    with monkeypatch.context() as patched, serving(reply) as server:
+        patched.setattr(ReportScores, "add", adding)
+        patched.setattr(RunningScores, "end", ending)
+        where = ["--api-url", server.url, "--tasks-dir", str(tasks), "--results-dir", str(results)]
+        assert main([*words, *where]) == 143
+        answered.set()
+    assert len(scored) == 1
+    manifest = load(RunFiles(results / "first", "weibo").manifest)
+    assert manifest and (manifest.state, manifest.counts["done"], manifest.results_sha256) == ("stopped", 6, None)
+    with serving(baseline) as server:
+        again = ["resume", "--name", "first", "--results-dir", str(results), "--api-url", server.url]
+        assert not main(again)
+    assert not main(["verify", "--name", "first", "--results-dir", str(results)])
