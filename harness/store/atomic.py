@@ -52,11 +52,11 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
 
 
 def _check_place(path: Path) -> None:
-    """Raise `OSError` for a device, a pipe or a socket: root could rename a file over `/dev/null`."""
+    """Raise `OSError` for a device: root could rename a file over `/dev/null`."""
     with suppress(FileNotFoundError, NotADirectoryError):
         mode = os.lstat(path).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):  # a folder's own error says more
-            raise OSError(errno.EINVAL, "it is not a regular file")
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise OSError(errno.EINVAL, "it is a device")
 
 
 def _fresh(new: Path, disk: Disk) -> int:

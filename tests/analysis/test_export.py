@@ -304,7 +304,7 @@ def test_excel_sheets_are_read_as_numbers(finished: Path, tmp_path: Path) -> Non
     assert main(["stats", "--results-dir", str(finished), "--out", str(tmp_path)]) == 0
     table = frames.read_excel(tmp_path / "Recall.xlsx")
     report = load_run(finished / "m").report
-    assert table["run"].tolist() == ["m"] and table["weibo"].dtype.kind == "f"
+    assert table["run"].tolist() == ["m", "chance"] and table["weibo"].dtype.kind == "f"
     assert table["weibo"][0] == pytest.approx(100 * (report.metrics["Recall"].value or 0), abs=0.005)
     assert {"note", "sheets"} == {*frames.read_excel(tmp_path / "Recall.xlsx", sheet_name="notes")}
 

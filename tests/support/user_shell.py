@@ -33,7 +33,7 @@ DEAD_END = "http://127.0.0.1:9"
 REVISION = "0123abc"
 ADDRESS = re.compile(r"https://[\w.-]+\.example\b|http://(?:localhost|[a-z]+\d*|127\.0\.0\.1):(?P<port>\d+|PORT)\b")
 LISTENING = re.compile(r"(?<=-port )\d+")
-ANSWER = '{"profile": "likes most places", "stars": 4, "intention": "sleep", "place": "home"}'
+ANSWER = '{"profile": "likes most places", "stars": 4, "intention": "sleep", "place": "home", "predicted_tags": ["猫"]}'
 """To prompts of the benchmarks and agents on the pages."""
 
 
