@@ -243,7 +243,9 @@ def test_interrupt_of_a_terminal_saves_what_is_answered(play: Commands, wanted: 
         environment = {**os.environ, "LLM_API_KEY": KEY, "LLM_API_BASE": url}
         process = play(CHAINS, url, *options, start_new_session=True, env=environment)
         wait_for_responses(CHAINS.responses(folder), 20)
-        below = descendants(process.pid)
+        [driver] = children(process.pid)  # a copy of the process that the user has started, which waits for it
+        below = descendants(driver)
+        assert KEY.encode() not in words_of(process.pid) + words_of(driver)
         assert any(b"ray::Actor" in words_of(one) for one in below)
         assert not [one for one in below if KEY.encode() in words_of(one) + environment_of(one)]
         os.killpg(process.pid, signal.SIGINT)
