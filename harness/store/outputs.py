@@ -5,8 +5,8 @@ refused, unless the user gives `--force`. A symbolic link is no file that the ha
 
 - Pages and workbooks, of any version and machine, have a form of their own: the policy of the page, the layout of the
   sheets. A workbook that a spreadsheet has saved since has another form.
-- Tables, rows and logs have none that their readers would not see. For those a record is kept, with the SHA-256 of what
-  was written, by path, in the user's state folder. There no folder from somebody else can add one.
+- Tables, rows and logs have none that their readers would not see. For those a record is kept, with size and SHA-256 of
+  what was written, by path, in the user's state folder. There no folder from somebody else can add one.
 
 Not covered: a file that another process puts there while the new content is made; a page that was edited by hand below
 its head. Where the state folder cannot be written there is no record, and the next output needs `--force`.
@@ -44,6 +44,8 @@ WORKBOOK = {
     ),
 }
 """What the parts of every workbook contain: the version that only its writer names, and the layout of `report/xlsx`."""
+RECORD_MOST = 2**10
+"""Bytes of a record."""
 PART_MOST = 2**16
 """Bytes of a part that are read."""
 NO_ARCHIVE = (BadZipFile, zlib.error, LZMAError, struct.error, KeyError, ValueError, RuntimeError, EOFError)
@@ -77,7 +79,7 @@ class Outputs:
             with suppress(OSError, MachineError):  # the module's docstring says what follows
                 record = _record(self.records, path)
                 record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                atomic.write(record, _sha256(path), shared=True)
+                atomic.write(record, _size(path) + b" " + _sha256(path), shared=True)
 
     def write(self, path: Path, whole: bytes) -> None:
         with self.opened(path) as file:
@@ -91,7 +93,10 @@ class Outputs:
                 return True  # which cannot be replaced, as the error of writing says
             if _has_form(path):
                 return True
-            return self.records is not None and content(_record(self.records, path)) == _sha256(path)
+            if self.records is None:
+                return False
+            size, _, digest = content(_record(self.records, path), RECORD_MOST).partition(b" ")
+            return size == _size(path) and digest == _sha256(path)  # a file of any size is hashed only if it fits
         except OSError:
             return False
 
@@ -100,6 +105,10 @@ def _record(records: Path, path: Path) -> Path:
     """Return the file with the hash of what was written at a path."""
     name = os.path.join(os.path.realpath(path.parent), path.name)
     return records / hashlib.sha256(os.fsencode(name)).hexdigest()
+
+
+def _size(path: Path) -> bytes:
+    return b"%d" % path.stat().st_size
 
 
 def _sha256(path: Path) -> bytes:
