@@ -125,12 +125,9 @@ class Tuning:
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What plays users: this process (`local`), or `workers` processes of Ray, at the `address` of a cluster or on this
-    machine. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one.
-    `metrics_port` is the port on loopback that serves metrics, None for none; `otel` is whether spans are made."""
+    machine. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one."""
 
     name: str = LOCAL
     address: str | None = None
     workers: int | None = None
     turn: float | None = None
-    metrics_port: int | None = None
-    otel: bool = False

@@ -13,6 +13,7 @@ from harness import defaults
 from harness.benchmarks import registry
 from harness.commands.parser import COMMANDS, Parser, built
 from harness.config import options
+from harness.feature import features
 from harness.ui.streams import show
 
 SHELLS = ("bash", "zsh", "fish")
@@ -83,7 +84,7 @@ RUNS = {
 """How names of runs are completed. A folder may come from somebody else, with a name that a shell would execute, as in
 `$(...)`; here names are data. shtab's `cmd` would evaluate them (`compgen -W`). Names that no run can have, and those
 that would be read as options, are left out."""
-OF_RUNS = frozenset({"name", "names", "parts", "reuse", "runs"})
+OF_RUNS = frozenset({"name", "names", "parts", "runs"})
 """Destinations of arguments that name runs."""
 
 
@@ -123,7 +124,7 @@ def _of_benchmarks(command: str, parser: Parser) -> Iterator[argparse.Action]:
 
 def _completer(action: argparse.Action) -> Any:
     """Return how a value is completed, None where it is neither a run, a folder nor a file."""
-    if action.dest in OF_RUNS:
+    if action.dest in OF_RUNS.union(*[feature.runs for feature in features()]):
         return RUNS
     if action.type is options.folder:
         return shtab.DIRECTORY

@@ -18,11 +18,12 @@ from typing import Any, NoReturn
 from harness.benchmarks import registry
 from harness.config import options, secrets, settings_file, user_files
 from harness.config.settings_file import Place
+from harness.feature import features
 from harness.printable import on_one_line
 
 TRUST = "trust"
 """The command that decides whether a settings file counts: it reads none itself."""
-COMMANDS = {
+COMMANDS: Mapping[str, str] = {
     "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
     "fetch": "download a benchmark's tasks",
     "resume": "continue unfinished runs, each with its own endpoint",
@@ -39,6 +40,7 @@ COMMANDS = {
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},
+    **{name: command.does for feature in features() for name, command in feature.commands.items()},
     TRUST: "allow the settings file and the providers file of this folder, as they are now",
     "config": "show the options that a command would have, and where each value comes from",
     "completion": "print a script that lets a shell complete commands, options and run names",
@@ -77,7 +79,8 @@ def built(name: str, words: Sequence[str]) -> tuple[Any, Parser]:
     if name in registry.COMMANDS:
         command: Any = import_module("harness.commands.extra").Extra(name)
     else:
-        command = import_module(f"harness.commands.{name.replace('-', '_')}")
+        added = {name: one.module for feature in features() for name, one in feature.commands.items()}
+        command = import_module(added.get(name) or f"harness.commands.{name.replace('-', '_')}")
     examples = "".join(f"  {line}\n" for line in getattr(command, "EXAMPLES", ()))
     parser = Parser(
         prog=f"harness {name}",
@@ -87,6 +90,8 @@ def built(name: str, words: Sequence[str]) -> tuple[Any, Parser]:
         allow_abbrev=False,
     )
     command.add_arguments(parser)
+    for feature in features():
+        feature.options(name, parser)
     if add_flags := getattr(command, "add_flags", None):
         add_flags(parser, words)
     if name != TRUST:

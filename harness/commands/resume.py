@@ -21,6 +21,7 @@ from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.engine.session import launch
 from harness.errors import BadInput
+from harness.feature import extensions
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
@@ -56,7 +57,10 @@ def execute(args: argparse.Namespace) -> int:
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     trackers.check(args.track)
-    code = launch(plans, screen, options.engine(args), html=args.html, observe=args.progress) if plans else 0
+    code = 0
+    if plans:
+        engine = options.engine(args)
+        code = launch(plans, screen, engine, extensions(args), html=args.html, observe=args.progress)
     export.track(plans)
     return max(skipped, failed, code)
 
@@ -115,7 +119,6 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
         price=_price(found, manifest.identity["model"], args) or manifest.price,
-        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
         allow_invalid=args.allow_invalid,
     )

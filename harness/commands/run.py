@@ -14,7 +14,6 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.analysis import selection
 from harness.analysis.exports import trackers
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
@@ -29,6 +28,7 @@ from harness.engine import preview
 from harness.engine.estimate import Estimate, in_short
 from harness.engine.session import launch
 from harness.errors import BadInput
+from harness.feature import extensions
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
@@ -125,7 +125,8 @@ def execute(args: argparse.Namespace) -> int:
     engine = options.engine(args)
     trackers.check(args.track)
     plans = _plans(args)
-    code = launch(plans, screen, engine, html=args.html, observe=args.progress, agreed=agreed)
+    switched_on = extensions(args)
+    code = launch(plans, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
     export.track(plans)
     return code
 
@@ -242,7 +243,6 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
         price=model.price,
-        reuse=selection.folder(args.reuse, args.results_dir) if args.reuse else None,
         track=args.track,
         primary=args.primary,
         allow_invalid=args.allow_invalid,

@@ -139,8 +139,6 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
-    words = "use the replies that this run (name or folder) has saved for the same requests, at temperature 0"
-    add(parser, "--reuse RUN", words, type=filled)
     words = "send figures and files of each finished run to this tracker; its own variables say where"
     add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "go on even if almost none of the first answers can be used"
@@ -204,10 +202,6 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"
     add(group, "--ray-address ADDR", words, type=filled)
     add(group, "--workers N", "worker processes (default: one for each free CPU)", type=whole(1, WORKERS_MOST))
-    words = "serve metrics for Prometheus at http://127.0.0.1:N/metrics"
-    add(group, "--metrics-port N", words, type=whole(1, PORT_MOST))
-    words = "send OpenTelemetry spans of users and requests, without their texts, configured by OTEL_* variables"
-    add(group, "--otel", words, action="store_true")
     words = "milliseconds between two exchanges with a worker (default: follows the latency)"
     add(group, "--turn MS", words, type=_number(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000"))
 
@@ -218,11 +212,11 @@ def engine(args: argparse.Namespace) -> defaults.Engine:
     if args.engine == defaults.LOCAL:
         if given:
             raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
-        return defaults.Engine(metrics_port=args.metrics_port, otel=args.otel)
+        return defaults.Engine()
     if find_spec("ray") is None:
         raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
     turn = args.turn and args.turn / 1000.0
-    return defaults.Engine(args.engine, args.ray_address, args.workers, turn, args.metrics_port, args.otel)
+    return defaults.Engine(args.engine, args.ray_address, args.workers, turn)
 
 
 def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:

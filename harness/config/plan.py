@@ -46,9 +46,8 @@ class Plan:
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
-    or the environment did. `price` is None if it is not known; a run that has one keeps it. `reuse` is the folder of
-    the run whose replies are taken for equal requests. `track` is the tracker that gets the runs once they have ended.
-    `primary` is the metric that `compare` is to be about, chosen before the run.
+    or the environment did. `price` is None if it is not known; a run that has one keeps it. `track` is the tracker that
+    gets the runs once they have ended. `primary` is the metric that `compare` is to be about, chosen before the run.
     With `allow_invalid` a run goes on though almost none of its first answers can be used.
     """
 
@@ -69,7 +68,6 @@ class Plan:
     address_from: str | None = None
     ca_file: str | None = None
     price: Price | None = None
-    reuse: Path | None = None
     track: str | None = None
     primary: str | None = None
     allow_invalid: bool = False

@@ -30,6 +30,7 @@ from harness.config import fields, options, secrets
 from harness.config.address import Fallback
 from harness.config.user_files import Document
 from harness.errors import BadInput
+from harness.feature import features
 from harness.model import JSON
 
 FILE = "harness.toml"
@@ -38,9 +39,7 @@ HELP = "your own settings file (default: harness.toml here, or in ~/.config/beha
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
 DECISIONS = frozenset({"allow", "allow-invalid", "force", "help", "restart", "settings", "trust", "yes"})
 """Options that are meant for one call."""
-OF_ONE_COMMAND = frozenset(
-    {"api-key-file", "model", "name", "part", "platform", "provider", "queue", "reuse", "subset"}
-)
+OF_ONE_COMMAND = frozenset({"api-key-file", "model", "name", "part", "platform", "provider", "queue", "subset"})
 """Options that mean something else in another command."""
 RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
@@ -171,7 +170,7 @@ def _action(name: str, place: Place, level: _Level, call: Call) -> argparse.Acti
         raise BadInput(f"{place}: keys do not belong in this file: name a variable in the providers file, with key_env")
     if name in DECISIONS:
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
-    if not level.prefix and name in OF_ONE_COMMAND:
+    if not level.prefix and name in OF_ONE_COMMAND.union(*[feature.per_call for feature in features()]):
         raise BadInput(f"{place}: this means something else in each command: put it into one's table, such as [run]")
     if name in level.actions:
         return level.actions[name]

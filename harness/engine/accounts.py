@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan
@@ -24,7 +24,8 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
 from harness.engine.batches import Batches
-from harness.engine.lane import Lane, Player, play_here
+from harness.engine.extension import Extension
+from harness.engine.lane import Lane, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
@@ -32,9 +33,6 @@ from harness.errors import BadInput, MachineError
 from harness.store.batches import outstanding
 from harness.store.ledger import Ledger, LedgerEntries
 from harness.store.manifest import part_of
-
-if TYPE_CHECKING:
-    from harness.engine.tracing import Tracer  # an extra package
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
@@ -107,7 +105,7 @@ class Opening:
     runs: list[Run]
     account: _Account
     meter: Meter | None = None
-    tracer: Tracer | None = None
+    extensions: Sequence[Extension] = ()
 
     @property
     def route(self) -> Route:
@@ -187,12 +185,14 @@ def _spent(run: Run, cap: Cap) -> Decimal:
     return reserved + (cost.money.most if cost.money else 0)
 
 
-def openings(plans: Sequence[tuple[Plan, list[Run], Meter | None]], tracer: Tracer | None = None) -> list[Opening]:
+def openings(
+    plans: Sequence[tuple[Plan, list[Run], Meter | None]], extensions: Sequence[Extension] = ()
+) -> list[Opening]:
     """Return the openings of plans, their unfinished runs and meters; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
     for number, places in enumerate(group([plan for plan, *_ in plans])):
         accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
-    return [Opening(plan, runs, accounts[place], meter, tracer) for place, (plan, runs, meter) in enumerate(plans)]
+    return [Opening(plan, runs, accounts[place], meter, extensions) for place, (plan, runs, meter) in enumerate(plans)]
 
 
 async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
@@ -213,7 +213,7 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
 
 
 async def remote_lanes(
-    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Player], held: AsyncExitStack
+    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Play], held: AsyncExitStack
 ) -> list[Lane]:
     """Return a lane for each opening, whose users are played elsewhere: by `players` of its place.
 
@@ -241,7 +241,7 @@ def _lane(
     limiter: Limiter,
     transport: Transport[Any],
     where: Callable[[str], str],
-    player: Player,
+    play: Play,
     question: Question | None,
     api: BatchApi | None = None,
 ) -> Lane:
@@ -251,6 +251,8 @@ def _lane(
     caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question), None
     if api is not None:
         batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
+    for extension in one.extensions:
+        play = extension.playing(plan, one.runs, play)
     return Lane(
         plan.name,
         findings,
@@ -260,7 +262,8 @@ def _lane(
         power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
-        player=one.tracer.player(plan.name, plan.found, one.runs, player) if one.tracer else player,
+        play=play,
+        extensions=one.extensions,
         batches=batches,
         allow_invalid=plan.allow_invalid or plan.found is None,
     )

@@ -35,6 +35,7 @@ from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, Caller, full_jitte
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.progress import Findings
+from harness.engine.replay import Asked
 from harness.engine.run import GIVE_UP, Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON, Completion, Reply, Wave
@@ -71,7 +72,7 @@ class Asking(Protocol):
     key: str
     repeat: int
 
-    def keep(self, request: str, nth: int, reply: Reply) -> None: ...
+    def keep(self, asked: Asked, reply: Reply) -> None: ...
     def warn(self, fault: TransportFault, number: int, size: int = 0) -> None: ...
 
 
@@ -84,13 +85,17 @@ class _Request:
     """
 
     user: Asking
-    place: Place
+    of: Asked
     size: int
     tries: int = 0
     reserved: Decimal = Decimal(0)
     body: bytes = b""
     since: float = 0.0
     future: asyncio.Future[Received] | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.user.key, self.user.repeat, self.of.digest, self.of.nth
 
     @property
     def key(self) -> _Key:
@@ -165,16 +170,16 @@ class Batches:
     def users_waiting(self) -> int:
         return len(self._users)
 
-    async def settle(self, user: Asking, body: bytes, request: str, nth: int) -> Completion:
+    async def settle(self, user: Asking, of: Asked) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
-        asked = _Request(user, (user.key, user.repeat, request, nth), len(body))
+        asked = _Request(user, of, len(of.body))
         number = str(next(self._numbers))
         self._asked[number] = self._requests[asked.key] = asked
         try:
             while True:
                 asked.tries += 1
                 try:
-                    return (await self._adapted.send(body, number)).completion
+                    return (await self._adapted.send(of.body, number)).completion
                 except TransportFault as fault:
                     user.warn(fault, asked.tries, asked.size)
                     if asked.tries > self._caller.limits.max_retries:
@@ -474,7 +479,7 @@ class Batches:
         self._take(one, asked, received, None)
         seconds = now - asked.since
         reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
-        asked.user.keep(*asked.place[2:], reply)
+        asked.user.keep(asked.of, reply)
         caller.latency.add(seconds)
         caller.traffic.successes += 1
         caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0

@@ -18,6 +18,7 @@ from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost
 from harness.errors import shown
+from harness.feature import features
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.tasks import TaskIndex
@@ -156,8 +157,8 @@ def _notes(run: Run) -> Iterator[str]:
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
             words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
-    for name, count in manifest.provenance.get("reused", {}).items():
-        yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
+    for feature in features():
+        yield from feature.notes(manifest)
     if hedged := manifest.tuning.get("hedged"):
         yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 

@@ -9,24 +9,25 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import numpy as np
 
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.budget import may_be_billed
-from harness.endpoint.caller import ABANDONED, HEDGED, Caller
+from harness.endpoint.caller import ABANDONED, HEDGED, Caller, Warn
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
+from harness.engine.extension import Extension
 from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
-from harness.engine.replay import Conversation
+from harness.engine.replay import Asked, Conversation
 from harness.engine.run import Run
 from harness.engine.schedule import Schedule
 from harness.errors import (
@@ -48,9 +49,6 @@ from harness.errors import (
 from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
 
-if TYPE_CHECKING:
-    from harness.engine.tracing import UserTrace  # an extra package
-
 REJECTIONS_TO_STOP = 3
 """Refused requests of different users, before any success, that indicate a wrong configuration; likewise users for
 whom the benchmark's code failed."""
@@ -64,8 +62,9 @@ class Lane:
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
-    `player` plays a user, by default in this process. `batches` settle the requests instead of the caller, which then
-    has the counts alone. With `allow_invalid` it goes on, however few answers can be used.
+    `play` plays a user, by default in this process. `extensions` take part in how requests are settled. `batches`
+    settle the requests instead of the caller, which then has the counts alone. With `allow_invalid` it goes on, however
+    few answers can be used.
     """
 
     def __init__(
@@ -79,19 +78,26 @@ class Lane:
         power: bool,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
-        player: Player | None = None,
+        play: Play | None = None,
+        extensions: Sequence[Extension] = (),
         batches: Batches | None = None,
         allow_invalid: bool = False,
     ) -> None:
         self.caller = caller
         self.batches = batches
-        self._player = player or play_here
+        self._player = play or play_here
         self.runs = findings.runs
         self.ending: HarnessError | None = None
         self.in_play = 0
         self.over = False
         self.answers = Answers(allow_invalid)
         self.commit = GroupCommit([run.store for run in self.runs], power)
+        self.settle: Settle = self._settle if batches is None else batches.settle
+        self.send: Send = self._send
+        for extension in extensions:
+            self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
+        if power:
+            self.settle = self._durably(self.settle)
         self._completed = self._rejected = self._broken = 0
         # The schedule numbers the remaining users of all runs, one run after another.
         positions, steps = zip(*[run.start() for run in self.runs], strict=True)
@@ -229,6 +235,28 @@ class Lane:
             self.stop(error, grace=0.0)
         return new
 
+    async def _settle(self, user: User, asked: Asked) -> Completion:
+        """Return the reply to a request that goes by the caller."""
+        with user.in_flight(len(asked.body)):
+            warn = partial(user.warn, size=len(asked.body), request=asked.digest)
+            reply = await self.send(user, asked, warn)
+            user.keep(asked, reply)
+        return reply.completion
+
+    async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
+        failed_before = user.run.failed_tries.get((user.name, asked.digest), 0)
+        return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
+
+    def _durably(self, settle: Settle) -> Settle:
+        """Return what settles a request and waits until its reply is synced."""
+
+        async def synced(user: User, asked: Asked) -> Completion:
+            completion = await settle(user, asked)
+            await self.commit.saved()
+            return completion
+
+        return synced
+
     async def _user(self, number: int) -> None:
         run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
         try:
@@ -314,7 +342,7 @@ class User:
     """A user in play. `number` is its place in the schedule, `position` that in the tasks file, `steps` what it had
     left at the start, `repeat` which of its repeats is played. `key` is known once its task is parsed. `counted` are
     the steps that are counted as done, `settled` the requests that the endpoint answered, and `busy` their seconds in
-    flight. `trace` makes spans of its requests, if there is one.
+    flight.
     """
 
     lane: Lane
@@ -327,7 +355,6 @@ class User:
     counted: int = 0
     settled: int = 0
     busy: float = 0.0
-    trace: UserTrace | None = None
 
     @property
     def name(self) -> str:
@@ -337,46 +364,28 @@ class User:
     def about(self) -> JSON:
         return about(self.key, self.repeat)
 
-    async def settle(self, body: Sized, rank: int, request: str, nth: int) -> Completion:
-        """Return the reply to a new request, once it is as durable as the run requires; arguments as for `Settle`."""
-        lane, reusable = self.lane, self.run.reusable
-        if reply := reusable.reply(request, nth) if reusable else None:
-            lane.progress.replayed += 1
-            self._save(request, nth, reply)
-            completion = reply.completion
-        elif lane.batches is not None:
-            assert isinstance(body, bytes)  # users are played in this process
-            completion = await lane.batches.settle(self, body, request, nth)
-        else:
-            failed_before = self.run.failed_tries.get((self.name, request), 0)
-            with self._in_flight(len(body)):
-                warn = partial(self.warn, size=len(body), request=request)
-                if self.trace is None:
-                    reply = await lane.caller.complete(body, rank, self.name, warn, failed_before)
-                else:
-                    reply = await self.trace.complete(lane.caller, body, rank, self.name, warn, failed_before)
-                self.keep(request, nth, reply)
-            completion = reply.completion
-        if lane.commit.power:
-            await lane.commit.saved()
-        return completion
+    async def settle(self, asked: Asked) -> Completion:
+        """Return the reply to a new request, once it is as durable as the run requires."""
+        return await self.lane.settle(self, asked)
 
-    def keep(self, request: str, nth: int, reply: Reply) -> None:
-        """Save a new reply to a request."""
+    def keep(self, asked: Asked, reply: Reply) -> None:
+        """Save a new reply of the endpoint."""
         self.busy += reply.seconds
         self.settled += 1
         self.lane.progress.replied()
-        self._save(request, nth, reply)
+        self.save(asked, reply)
 
-    def _save(self, request: str, nth: int, reply: Reply) -> None:
-        self.run.store.save_response(self.position, self.key, request, nth, reply, self.repeat)
+    def save(self, asked: Asked, reply: Reply) -> None:
+        """Save a reply to a request."""
+        self.run.store.save_response(self.position, self.key, asked.digest, asked.nth, reply, self.repeat)
         self.lane.step_done(self)
 
     def judge(self, completion: Completion, error: InvalidReply | None) -> None:
         """Count how a new reply was read."""
         self.lane.judge(self.name, judgement(completion, error))
 
-    def _in_flight(self, size: int) -> AbstractContextManager[None]:
+    def in_flight(self, size: int) -> AbstractContextManager[None]:
+        """Log that a request of so many bytes may be billed, while it is in flight."""
         if not self.run.is_billed:
             return nullcontext()
         return self.run.store.in_flight(size, 2 if self.lane.caller.limits.hedge else 1)
@@ -401,8 +410,12 @@ class User:
         self.lane.progress.try_failed(fault.kind, fault.detail)
 
 
-Player = Callable[[User], Awaitable[Ended]]
+Play = Callable[[User], Awaitable[Ended]]
 """Plays a user whose requests are settled by `User.settle`, and sets its key."""
+Settle = Callable[[User, Asked], Awaitable[Completion]]
+"""Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and `EndpointStopped`."""
+Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
+"""Returns the endpoint's reply to a request, after as many tries as it takes. Raises as `Settle` does."""
 
 
 async def play_here(user: User) -> Ended:

@@ -14,7 +14,7 @@ from harness.benchmarks import registry
 from harness.endpoint.quirks import text_of
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import play
-from harness.engine.replay import Conversation
+from harness.engine.replay import Asked, Conversation
 from harness.errors import AgentFailed
 from harness.model import Completion
 
@@ -35,9 +35,9 @@ class Rehearsal:
     replied: int = 0
     whole: bool = True
 
-    async def settle(self, body: bytes, rank: int, digest: str, nth: int) -> Completion:
-        self.bodies.append(body)
-        made = Completion(self.answer(orjson.loads(body)["messages"]))
+    async def settle(self, asked: Asked) -> Completion:
+        self.bodies.append(asked.body)
+        made = Completion(self.answer(orjson.loads(asked.body)["messages"]))
         self.replied += made.size
         return made
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from harness.chat import Judged, unnoticed
 from harness.endpoint.request_body import Sampling, digest
@@ -18,9 +18,22 @@ from harness.model import Completion, Request
 Saved = Mapping[tuple[str, int], Completion]
 """Completions by digest of the request and how often that request was made before in this play."""
 
-Settle = Callable[[bytes, int, str, int], Awaitable[Completion]]
-"""Return the reply to a request body once it is saved; also given the steps that the user has left, the digest of the
-body, and how often it was sent before in this play."""
+
+class Asked(NamedTuple):
+    """A request to which no reply is saved.
+
+    `body` is its JSON, or a stand-in of the same length for one that a worker has. `rank` is how many steps the user
+    has left, `digest` that of the body, and `nth` how often the same was sent before in this play.
+    """
+
+    body: Any
+    rank: int
+    digest: str
+    nth: int
+
+
+Settle = Callable[[Asked], Awaitable[Completion]]
+"""Return the reply to a request once it is saved."""
 
 
 class ReplayMiss(Exception):
@@ -59,7 +72,7 @@ class Conversation:
         if completion is not None:
             self.replayed += 1
         else:
-            completion = await self._settle(body, max(1, self._steps - self.requests), key, nth)
+            completion = await self._settle(Asked(body, max(1, self._steps - self.requests), key, nth))
         self.requests += 1
         self._is_new = new  # of the reply that is returned now: it is read before any other request goes on
         return completion

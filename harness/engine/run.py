@@ -23,15 +23,15 @@ from harness.config.plan import Plan, sampling_again
 from harness.cost import Bill, Cost, Price, Rate
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.endpoint.request_body import Sampling
+from harness.engine.extension import Extension
 from harness.engine.files import now
 from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, SubsetProgress
+from harness.model import SubsetProgress
 from harness.store import fetched
 from harness.store.batches import outstanding
-from harness.store.manifest import RUNNING, Identity, Manifest, Provenance, Tuning, differences, load
-from harness.store.reuse import SavedReplies
+from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
@@ -60,7 +60,7 @@ class Run:
 
     `expected` and `done` are masks over the tasks, or over all users' repeats; those expected and not done remain. A
     user is done once all its expected repeats are. `label` is the run's name in messages. `changed` means that tasks or
-    ground truth differ from those that the files were finished with. `reusable` are the replies of another run.
+    ground truth differ from those that the files were finished with.
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
@@ -78,7 +78,6 @@ class Run:
     changed: bool = False
     failed: int = 0
     diverged: int = 0
-    reusable: SavedReplies | None = None
     warnings: list[str] = field(default_factory=list)
     steps_done: int = 0
     first: NDArray[np.int64] | None = None
@@ -185,41 +184,18 @@ class Run:
         )
 
 
-def replies_to_reuse(plan: Plan, subset: str) -> SavedReplies | None:
-    """Return the replies that `--reuse` names, None without it. Raise `BadInput` if they are not what this run's own
-    requests would get: of another model, of other sampling, or samples."""
-    if plan.reuse is None:
-        return None
-    files, asked, about = RunFiles(plan.reuse, subset), plan.identity(), f"--reuse {plan.reuse}"
-    if plan.folder.exists() and plan.folder.samefile(plan.reuse):
-        raise BadInput(f"{about}: it is this very run, which takes up its own replies without that")
-    made = load(files.manifest)
-    if made is None:
-        raise BadInput(f"{about}: it has no run of {subset}")
-    temperature = {**asked["sampling"], **plan.sampling.extra_body}["temperature"]
-    if temperature != 0:
-        raise BadInput(
-            f"{about}: only at temperature 0 is one reply as good as another, and this run's is {temperature}"
-        )
-    for name, (theirs, ours) in differences(_requested(made.identity), _requested(asked)).items():
-        raise BadInput(f"{about}: {name} is {shown(theirs)} there, and {shown(ours)} in this run")
-    used = {*made.provenance.get("quirks_used", ())}
-    if spoiled := used & {"no_temperature", *_unwanted(plan)}:
-        raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
-    return SavedReplies(files.responses, plan.reuse.resolve().name, used & QUIRKS.keys())
-
-
-def _unwanted(plan: Plan) -> frozenset[str]:
+def unwanted(plan: Plan) -> frozenset[str]:
     """Return the quirks that a run's requests must not have."""
     return WITHOUT_SCHEMA if plan.benchmark.asking.needs_schema else frozenset()
 
 
-def _requested(identity: Identity) -> JSON:
-    return {"model": identity["model"], "sampling": identity["sampling"]}
-
-
 def open_run(
-    plan: Plan, index: TaskIndex, store: RunStore, label: str, console: Console, reusable: SavedReplies | None = None
+    plan: Plan,
+    index: TaskIndex,
+    store: RunStore,
+    label: str,
+    console: Console,
+    extensions: Sequence[Extension] = (),
 ) -> Run:
     """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
     files, old, provenance = store.files, store.manifest(), plan.provenance()
@@ -248,12 +224,12 @@ def open_run(
     manifest = _manifest(plan, files.subset, provenance, index, old)
     before = manifest.price
     store.rate = Rate(manifest.take_price(plan.price), plan.tuning.batch)
-    if reusable is not None:
-        manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *reusable.quirks})
+    for extension in extensions:
+        extension.opened(plan, manifest)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
-    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label, reusable=reusable)
+    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
     run.is_new = old is None
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
@@ -298,7 +274,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
-    known -= _unwanted(plan)
+    known -= unwanted(plan)
     used = old.provenance.get("quirks_used", ()) if old else ()
     truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
     made = Manifest(

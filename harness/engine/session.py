@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -37,11 +36,12 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
 from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
+from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled
-from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run, replies_to_reuse
+from harness.engine.run import PLAIN, Run, check_disk, is_bare, open_run
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -60,13 +60,9 @@ from harness.store.batches import outstanding
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
-from harness.ui import metrics
 from harness.ui.progress import display
 from harness.ui.streams import tell
 from harness.ui.words import plural
-
-if TYPE_CHECKING:
-    from harness.engine.tracing import Tracer  # an extra package
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
@@ -78,6 +74,7 @@ def launch(
     plans: Sequence[Plan],
     console: Console,
     engine: Engine,
+    extensions: Sequence[Extension] = (),
     *,
     html: bool,
     observe: Callable[[Snapshots], None] | None = None,
@@ -90,14 +87,15 @@ def launch(
     """
     if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
         raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
-    if agreed and any(plan.tuning.batch or plan.reuse for plan in plans):
-        raise BadInput("--estimate is for requests that are sent one by one and paid for: not with --batch or --reuse")
+    if agreed and any(plan.tuning.batch for plan in plans):
+        raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
     with ExitStack() as held:
-        tracer = held.enter_context(_tracing(console)) if engine.otel else None
+        for extension in extensions:
+            extension.begin(plans, held, partial(console.print, **PLAIN))
         indexes = open_indexes(plans, held)
-        sessions, code = _open_sessions(plans, indexes, held, console)
+        sessions, code = _open_sessions(plans, indexes, held, console, extensions)
         for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions], held), strict=True):
             session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
@@ -105,8 +103,8 @@ def launch(
         for words in [words for session in unfinished for words in session.waves()]:
             console.print(words, **PLAIN)
         if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, engine, tracer, observe, agreed)
-        played = _play(unfinished, console, engine, tracer, observe) if unfinished else []
+            unfinished = _play_first(unfinished, console, engine, extensions, observe, agreed)
+        played = _play(unfinished, console, engine, extensions, observe) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
@@ -114,7 +112,7 @@ def launch(
             if session.code is None:
                 session.finish()
         if len(plans) > 1:
-            _print_ends(sessions, console)
+            _print_ends(sessions, console, extensions)
         if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
             console.print(held_up, **PLAIN)
         if html:
@@ -126,7 +124,7 @@ def _play_first(
     sessions: Sequence[Session],
     console: Console,
     engine: Engine,
-    tracer: Tracer | None,
+    extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     agreed: Callable[[Sequence[Estimate]], bool],
 ) -> list[Session]:
@@ -137,7 +135,7 @@ def _play_first(
     began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
     for run in runs:
         run.first = choose(run)
-    played = _play(sessions, console, engine, tracer, observe, finishing=False)
+    played = _play(sessions, console, engine, extensions, observe, finishing=False)
     open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
     parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
     for run in runs:
@@ -158,7 +156,7 @@ def _play_first(
     return [session for session in sessions if session.code is None]
 
 
-def _print_ends(sessions: Sequence[Session], console: Console) -> None:
+def _print_ends(sessions: Sequence[Session], console: Console, extensions: Sequence[Extension]) -> None:
     """Print a table of how the runs of several plans ended, and one command that resumes all that can go on."""
     table = Table(box=None, pad_edge=False)
     for name in ENDS:
@@ -170,7 +168,7 @@ def _print_ends(sessions: Sequence[Session], console: Console) -> None:
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     console.print(table, highlight=False, markup=False)
     if left := [one.plan for one in sessions if any(run.manifest.state != COMPLETE for run in one.runs)]:
-        console.print(f"resume with: {_resume_command(left)}", **PLAIN)
+        console.print(f"resume with: {_resume_command(left, extensions)}", **PLAIN)
 
 
 def _money(report: Report) -> str:
@@ -230,15 +228,19 @@ def index_key(plan: Plan, subset: str) -> _IndexKey:
 
 
 def _open_sessions(
-    plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, console: Console
+    plans: Sequence[Plan],
+    indexes: _Indexes,
+    held: ExitStack,
+    console: Console,
+    extensions: Sequence[Extension],
 ) -> tuple[list[Session], int]:
     """Return the sessions that can start, and an exit code. A plan that cannot stops no other; alone, it raises."""
     if len(plans) == 1:
-        return [Session(plans[0], indexes, held, console, alone=True)], 0
+        return [Session(plans[0], indexes, held, console, extensions, alone=True)], 0
     opened, code = [], 0
     for plan in plans:
         try:
-            opened.append(Session(plan, indexes, held, console, alone=False))
+            opened.append(Session(plan, indexes, held, console, extensions, alone=False))
         except HarnessError as error:
             tell(f"{plan.name}: {error}")
             code = max(code, error.exit_code)
@@ -252,7 +254,15 @@ class Session:
     those of the pages of runs with a new report.
     """
 
-    def __init__(self, plan: Plan, indexes: _Indexes, held: ExitStack, console: Console, alone: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        indexes: _Indexes,
+        held: ExitStack,
+        console: Console,
+        extensions: Sequence[Extension],
+        alone: bool,
+    ) -> None:
         """Lock a plan's runs, check that they have its configuration, and open their files."""
         if odd := [name for name in plan.benchmark.all_files if not is_file_name(name)]:
             raise BadInput(
@@ -263,11 +273,9 @@ class Session:
         self.sources: list[Source] = []
         self.meter: Meter | None = None
         self._console = console
+        self._extensions = extensions
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
         stores: dict[str, RunStore] = {}
-        reusable = {subset: replies_to_reuse(plan, subset) for subset in plan.tasks}
-        for replies in filter(None, reusable.values()):
-            held.callback(replies.close)
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
@@ -284,7 +292,7 @@ class Session:
                 store,
                 subset if alone else f"{plan.name}, {subset}",
                 console,
-                reusable[subset],
+                extensions,
             )
             for subset, store in stores.items()
         ]
@@ -421,7 +429,7 @@ class Session:
             )
         if remaining or isinstance(ending, RunStopped):
             if self._alone:
-                self._say(f"resume with: {_resume_command([plan])}")
+                self._say(f"resume with: {_resume_command([plan], self._extensions)}")
             if not all(run.manifest.provenance.get("origin") for run in runs):
                 self._say(f"{label}note: {where_secret_is_missing(os.environ)}")
         if ending is not None:
@@ -440,7 +448,7 @@ def _play(
     sessions: Sequence[Session],
     console: Console,
     engine: Engine,
-    tracer: Tracer | None,
+    extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     finishing: bool = True,
 ) -> Played:
@@ -456,7 +464,7 @@ def _play(
         with ExitStack() as held:
             workers = _connected(engine, console, held)
             observe = observe or held.enter_context(display(console))
-            opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], tracer)
+            opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
             made = partial(_played, sessions, opened, observe, engine, workers, finishing)
             return anyio.run(made, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
@@ -468,17 +476,6 @@ def _play(
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
-
-
-def _tracing(console: Console) -> AbstractContextManager[Tracer]:
-    """Return what sends spans while it is open. Raise `BadInput` if it is not installed, or refuses its variables."""
-    try:
-        from harness.engine.tracing import tracing  # an extra package
-    except ModuleNotFoundError as error:
-        raise BadInput(f'--otel needs the package {error.name}: pip install "behavior-harness[otel]"') from None
-    except ValueError as error:  # limits of spans are read at the first import
-        raise BadInput(f"--otel: the variables OTEL_* cannot be used: {error}") from None
-    return tracing(lambda words: console.print(words, **PLAIN))
 
 
 def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
@@ -509,8 +506,9 @@ async def _played(
                 await lane.guarded(partial(anyio.to_thread.run_sync, finish, lane, schedule, signalled))
 
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
-        keep = await held.enter_async_context(metrics.served(engine.metrics_port, observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=keep, ended=ended, workers=workers)
+        for extension in made[0].extensions:
+            observe = await held.enter_async_context(extension.observing(observe))
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
         await playing.run()
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
 
@@ -550,16 +548,16 @@ def _keyless(plan: Plan, ending: HarnessError) -> str:
     return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
 
 
-def _resume_command(plans: Sequence[Plan]) -> str:
+def _resume_command(plans: Sequence[Plan], extensions: Sequence[Extension]) -> str:
     """Return the command that goes on with a plan; of several, with all unfinished runs of the results folder."""
     plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
-    reuse = ["--reuse", str(plan.reuse)] if plan.reuse else []
+    more = [word for extension in extensions for word in extension.resume_words]
     track = ["--track", plan.track] if plan.track else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *reuse, *track, *headers])
+    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *track, *headers])
 
 
 def _this_program() -> list[str]:

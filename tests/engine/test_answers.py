@@ -12,7 +12,7 @@ from harness.chat import Chat
 from harness.cli import main
 from harness.endpoint.request_body import Sampling
 from harness.engine.answers import FIRST, MOST_UNUSABLE, USABLE, Answers, Judgement, judgement
-from harness.engine.replay import Conversation
+from harness.engine.replay import Asked, Conversation
 from harness.errors import AnswersUnusable, InvalidReply
 from harness.model import JSON, Completion
 from tests.support.scripted import Script, completion, serving
@@ -104,9 +104,9 @@ async def test_only_new_replies_are_judged() -> None:
     found: list[str | None] = []
     saved: dict[tuple[str, int], Completion] = {}
 
-    async def settle(body: bytes, rank: int, key: str, nth: int) -> Completion:
-        saved[key, nth] = Completion("好")
-        return saved[key, nth]
+    async def settle(asked: Asked) -> Completion:
+        made = saved[asked.digest, asked.nth] = Completion("好")
+        return made
 
     for _ in range(2):
         talk = Conversation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.endpoint.request_body import Sampling, digest
-from harness.engine.replay import Conversation, ReplayMiss, Saved, replaying
+from harness.engine.replay import Asked, Conversation, ReplayMiss, Saved, replaying
 from harness.errors import MachineError
 from harness.model import Completion, Message, Request
 
@@ -27,9 +27,9 @@ class Endpoint:
         self.ranks: list[int] = []
         self.saved: list[tuple[str, int, str]] = []
 
-    async def settle(self, body: bytes, rank: int, key: str, nth: int) -> Completion:
-        self.ranks.append(rank)
-        self.saved.append((key, nth, f"reply {len(self.ranks)}"))
+    async def settle(self, asked: Asked) -> Completion:
+        self.ranks.append(asked.rank)
+        self.saved.append((asked.digest, asked.nth, f"reply {len(self.ranks)}"))
         return Completion(f"reply {len(self.ranks)}")
 
     def conversation(self, saved: Saved, steps: int = 3) -> Conversation:

@@ -18,7 +18,7 @@ WORDS = {"model", "errors", "printable", "defaults", "cost"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
-ROOMS = CORE | {"store", "endpoint", "report", "ui", "serve", "config"}
+ROOMS = CORE | {"store", "feature", "endpoint", "report", "ui", "serve", "config"}
 MAY_IMPORT = {
     "model": set(),
     "errors": set(),
@@ -35,14 +35,16 @@ MAY_IMPORT = {
     "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,
+    "feature": WORDS | {"store"},
     "endpoint": CORE,
     "ui": WORDS | {"store"},
     "report": CORE | {"store", "ui"},
     "serve": CORE | {"endpoint"},
-    "config": CORE | {"store", "endpoint", "ui", "serve"},
+    "config": CORE | {"store", "feature", "endpoint", "ui", "serve"},
     "engine": ROOMS,
     "analysis": ROOMS | {"engine"},
     "commands": ROOMS | {"engine", "analysis"},
+    "features": ROOMS | {"engine", "analysis", "commands"},
     "cli": ROOMS | {"engine", "analysis", "commands"},
     "__main__": {"cli"},
     "api": ROOMS | {"engine", "analysis", "commands"},

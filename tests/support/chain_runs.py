@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import numpy as np
 
 from harness.benchmarks import tasks
+from harness.config.plan import Plan
 from harness.endpoint.budget import Meter
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
+from harness.engine.extension import Extension
 from harness.engine.finish import finish
-from harness.engine.lane import Lane, Player, play_here
+from harness.engine.lane import Lane, play_here
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
@@ -81,7 +83,7 @@ class Run:
         meter: Meter | None = None,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
-        traced: Callable[[SubsetRun, Player], Player] = lambda run, player: player,
+        extensions: Sequence[Extension] = (),
     ) -> HarnessError | None:
         def observed(snapshots: tuple[Snapshot, ...]) -> None:
             self.snapshots += snapshots
@@ -100,6 +102,9 @@ class Run:
                 rng=random.Random(0),
                 meter=meter,
             )
+            play = crew.player(0) if crew else play_here
+            for extension in extensions:
+                play = extension.playing(cast(Plan, None), [job], play)
             lane = self.lane = Lane(
                 "run",
                 Findings([job], clock),
@@ -108,7 +113,8 @@ class Run:
                 requested=limit,
                 power=power,
                 clock=clock,
-                player=traced(job, crew.player(0) if crew else play_here),
+                play=play,
+                extensions=extensions,
             )
             async with anyio.create_task_group() as serving:
                 if crew:

@@ -27,9 +27,11 @@ from harness.defaults import GRACE_SECONDS
 from harness.endpoint.transport import Received
 from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
+from harness.engine.replay import Asked
 from harness.engine.workers import messages as m
 from harness.engine.workers.player import LEASE_SECONDS
 from harness.errors import GaveUp, HarnessError, Rejected, TransportFault, WorkerLost, WorkersStopped
+from harness.model import Completion
 
 SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
@@ -82,13 +84,15 @@ Start = Callable[[int], Awaitable[Sequence[Worker]]]
 
 @dataclass(eq=False)
 class Ticket:
-    """A request whose body a worker has: its length is all that rates need of it."""
+    """A request whose body a worker has: its length is all that rates need of it. `last` is the reply that the worker
+    received last."""
 
     link: _Link
     lane: int
     number: int
     size: int
     in_flight: int = 0
+    last: Completion | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -113,6 +117,7 @@ class RemoteTransport:
                 raise WorkerLost from fault
             raise
         way.reached()
+        body.last = received.completion
         return received
 
 
@@ -439,7 +444,7 @@ class Crew:
     async def _settle(self, link: _Link, play: _Play, ask: m.Ask, ticket: Ticket) -> None:
         """Settle a request, and let its play go on."""
         try:
-            completion = await play.user.settle(ticket, ask.rank, ask.digest, ask.nth)
+            completion = await play.user.settle(Asked(ticket, ask.rank, ask.digest, ask.nth))
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
         except WorkerLost:
@@ -447,8 +452,7 @@ class Crew:
                 raise
             # else the play no longer waits for this request
         else:
-            may_lack_it = self._lanes[play.lane].caller.limits.hedge or play.user.run.reusable
-            link.outbox.append(m.Settled(ask.request, completion if may_lack_it else None))
+            link.outbox.append(m.Settled(ask.request, None if completion is ticket.last else completion))
 
 
 def _now() -> float:

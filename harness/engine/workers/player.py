@@ -25,7 +25,7 @@ from harness.endpoint.request_body import Sampling
 from harness.engine.accounts import admit_sockets
 from harness.engine.answers import judgement
 from harness.engine.play import play_user
-from harness.engine.replay import Conversation
+from harness.engine.replay import Asked, Conversation
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.engine.workers import messages as m
 from harness.engine.workers.shipping import Shipped, unpacked
@@ -222,9 +222,10 @@ class Player:
     def _judged(self, user: int, completion: Completion, error: InvalidReply | None) -> None:
         self._out.append(m.Judged(user, judgement(completion, error)))
 
-    async def _settle(self, play: m.Play, key: str, body: bytes, rank: int, digest: str, nth: int) -> Completion:
+    async def _settle(self, play: m.Play, key: str, asked: Asked) -> Completion:
         """Return a reply once the driver has saved it; as `Settle`."""
         number = next(self._numbers)
+        body, rank, digest, nth = asked
         self._requests[number] = request = _Request(play, body, self._loop.create_future())
         self._out.append(m.Ask(play.user, number, key, len(body), rank, digest, nth))
         try:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.features.reuse import saved_replies as reuse
+from harness.features.reuse.saved_replies import SavedReplies
 from harness.model import Completion, Reply
-from harness.store import reuse
 from harness.store.log import seal
-from harness.store.reuse import SavedReplies
 
 
 def line(request: str, nth: Any = 0, text: str = "答", **more: Any) -> bytes:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import errno
 import logging
+from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import NamedTuple
 
+from aiohttp import web
+
+from harness.engine.extension import Extension, Observe
 from harness.errors import MachineError
 from harness.model import Snapshot, Snapshots
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 HOST, PATH = "127.0.0.1", "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -95,6 +96,14 @@ FAMILIES = (
 )
 
 
+class Metrics(Extension):
+    def __init__(self, args: Namespace) -> None:
+        self._port: int = args.metrics_port
+
+    def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:
+        return served(self._port, observe)
+
+
 def text(snapshots: Snapshots) -> str:
     """Return all metrics of all runs."""
     return "".join(line for family in FAMILIES for line in _lines(family, snapshots))
@@ -116,16 +125,9 @@ def _escaped(value: str) -> str:
 
 
 @asynccontextmanager
-async def served(port: int | None, observe: Callable[[Snapshots], None]) -> AsyncIterator[Callable[[Snapshots], None]]:
-    """Serve the snapshots that the yielded function gets and hands on to `observe`; without a port only hand them on.
-
-    Raise `MachineError` if the port cannot be had.
-    """
-    if port is None:
-        yield observe
-        return
-    from aiohttp import web  # a run without this option needs no web server
-
+async def served(port: int, observe: Observe) -> AsyncIterator[Observe]:
+    """Serve the snapshots that the yielded function gets and hands on to `observe`. Raise `MachineError` if the port
+    cannot be had."""
     last = _Last(observe)
     app = web.Application()
     app.router.add_get(PATH, last.answer)
@@ -150,7 +152,7 @@ async def _listen(site: web.TCPSite, port: int) -> None:
 class _Last:
     """The last snapshots, which are handed on to `observe`, and the answer to a request for them."""
 
-    def __init__(self, observe: Callable[[Snapshots], None]) -> None:
+    def __init__(self, observe: Observe) -> None:
         self._observe = observe
         self._snapshots: Snapshots = ()
 
@@ -159,6 +161,4 @@ class _Last:
         self._observe(snapshots)
 
     async def answer(self, _: web.Request) -> web.Response:
-        from aiohttp import web  # loaded: it calls this
-
         return web.Response(body=text(self._snapshots).encode(), headers={"Content-Type": CONTENT_TYPE})

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from harness.cli import main
 from harness.errors import MachineError
+from harness.features.metrics import prometheus as metrics
 from harness.model import Money, Snapshots
-from harness.ui import metrics
 from tests.support import malformed
 from tests.support.scripted import baseline, serving
 from tests.ui.test_dashboard import FULL, SCORED, SUBSET, snapshot
@@ -142,11 +142,3 @@ async def test_port_that_another_program_has_is_one_sentence(port: int) -> None:
         with pytest.raises(MachineError, match=str(port)):
             async with metrics.served(port, lambda snapshots: None):
                 pass
-
-
-@pytest.mark.anyio
-async def test_nothing_is_served_without_a_port() -> None:
-    """The function that observes is handed back itself."""
-    observe = [].append
-    async with metrics.served(None, observe) as same:
-        assert same is observe

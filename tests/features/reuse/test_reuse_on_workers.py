@@ -23,7 +23,7 @@ from harness.engine.workers.crew import Crew
 from harness.engine.workers.player import LanePart, Player
 from harness.engine.workers.shipping import packed
 from tests.commands.test_commands import RESULTS
-from tests.commands.test_reuse import Case
+from tests.features.reuse.test_reuse import Case
 from tests.support.scripted import baseline, serving
 
 

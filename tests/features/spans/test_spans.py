@@ -25,13 +25,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from harness.cli import main
 from harness.config.address import Found
+from harness.config.plan import Plan
 from harness.config.providers import Provider
 from harness.endpoint.address import Address
-from harness.engine import lane, tracing
-from harness.engine.lane import Player
+from harness.engine import lane
+from harness.engine.extension import Extension
+from harness.engine.lane import Play, Send
 from harness.engine.run import Run as SubsetRun
-from harness.engine.tracing import Tracer
 from harness.errors import BadInput, EndpointStopped, Rejected, TransportFault
+from harness.features.spans import tracing
+from harness.features.spans.tracing import Tracer
 from tests.support import ROOT, virtual
 from tests.support.chain_runs import USERS, Run
 from tests.support.chains import Endpoint
@@ -44,7 +47,7 @@ RUN = {"harness.run": "画像", "harness.subset": "weibo", "harness.benchmark": 
 FEW = {"甲": 2, "乙": 1}
 
 
-class Spans:
+class Spans(Extension):
     """The spans of a run, once they have ended."""
 
     def __init__(self, found: Found | None = FOUND) -> None:
@@ -54,11 +57,14 @@ class Spans:
         provider.add_span_processor(SimpleSpanProcessor(self._memory))
         self._tracer = Tracer(provider.get_tracer("test"))
 
-    def traced(self, run: SubsetRun, player: Player) -> Player:
-        return self._tracer.player("画像", self._found, [run], player)
+    def playing(self, plan: Plan, runs: Sequence[SubsetRun], play: Play) -> Play:
+        return self._tracer.player("画像", self._found, runs, play)
+
+    def sending(self, send: Send) -> Send:
+        return self._tracer.sender(send)
 
     async def play(self, run: Run, endpoint: Endpoint, **more: Any) -> Any:
-        ending = await run.play(endpoint, traced=self.traced, **more)
+        ending = await run.play(endpoint, extensions=[self], **more)
         self._tracer.close()
         return ending
 
@@ -491,7 +497,7 @@ def test_variables_that_are_read_at_import_are_refused_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-3")
-    for module in ("harness.engine.tracing", "opentelemetry.sdk.trace"):
+    for module in ("harness.features.spans.tracing", "opentelemetry.sdk.trace"):
         monkeypatch.delitem(sys.modules, module)
     commands = Commands(tmp_path / "results", capsys)
     assert "OTEL_SPAN_" in commands.refused("run", "--demo", "--model", "baseline/recency", "--otel")
@@ -508,7 +514,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2."""
-    monkeypatch.delitem(sys.modules, "harness.engine.tracing")
+    monkeypatch.delitem(sys.modules, "harness.features.spans.tracing")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     commands = Commands(tmp_path / "results", capsys)
     refused = commands.refused("run", "--demo", "--model", "baseline/recency", "--otel")

@@ -30,9 +30,10 @@ from opentelemetry.trace import Tracer as OtelTracer
 
 from harness import __version__
 from harness.config.address import Found
-from harness.endpoint.caller import ABANDONED, HEDGED, Caller, Warn
-from harness.engine.lane import Player, User
+from harness.endpoint.caller import ABANDONED, HEDGED, Warn
+from harness.engine.lane import Play, Send, User
 from harness.engine.play import Ended
+from harness.engine.replay import Asked
 from harness.engine.run import Run
 from harness.errors import BadInput, GaveUp, HarnessError, TransportFault
 from harness.model import Reply
@@ -142,8 +143,9 @@ class Tracer:
     def __init__(self, tracer: OtelTracer) -> None:
         self._tracer = tracer
         self._runs: dict[Run, _RunTrace] = {}
+        self._users: dict[User, _UserTrace] = {}
 
-    def player(self, name: str, found: Found | None, runs: Sequence[Run], play: Player) -> Player:
+    def player(self, name: str, found: Found | None, runs: Sequence[Run], play: Play) -> Play:
         """Return a player of a plan's users that makes their spans; the spans of its runs begin, or go on after an
         estimate. `name` is the plan's, `found` its endpoint, None for the embedded one."""
         for run in runs:
@@ -151,7 +153,15 @@ class Tracer:
                 self._runs[run] = self._run(name, found, run)
 
         async def traced(user: User) -> Ended:
-            return await self._runs[user.run].play(user, play)
+            return await self._runs[user.run].play(user, play, self._users)
+
+        return traced
+
+    def sender(self, send: Send) -> Send:
+        """Return what sends requests, and makes their spans."""
+
+        async def traced(user: User, asked: Asked, warn: Warn) -> Reply:
+            return await self._users[user].send(send, user, asked, warn)
 
         return traced
 
@@ -184,11 +194,11 @@ class _RunTrace:
     failed: int = 0
     last: int = field(default_factory=time.time_ns)
 
-    async def play(self, user: User, play: Player) -> Ended:
+    async def play(self, user: User, play: Play, users: dict[User, _UserTrace]) -> Ended:
         span = self.tracer.start_span(
             self.name, Context(), attributes=self.shared, links=[Link(self.span.get_span_context())]
         )
-        user.trace = UserTrace(self.tracer, set_span_in_context(span, Context()), self._requests(user))
+        users[user] = _UserTrace(self.tracer, set_span_in_context(span, Context()), self._requests(user))
         try:
             ended = await play(user)
             span.set_attribute("harness.saved_replies", ended.replayed)
@@ -201,6 +211,7 @@ class _RunTrace:
             _fail(span, error)
             raise
         finally:
+            del users[user]
             span.set_attributes({"harness.user": user.key, "harness.repeat": user.repeat})
             self.last = time.time_ns()
             span.end(self.last)
@@ -218,21 +229,19 @@ class _RunTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class UserTrace:
+class _UserTrace:
     """Makes the spans of a user's requests, as children of the user's, with these attributes."""
 
     tracer: OtelTracer
     user: Context
     attributes: Attributes
 
-    async def complete(
-        self, caller: Caller[Any], body: Any, rank: int, user: str, warn: Warn, failed_before: int
-    ) -> Reply:
-        """Return `caller.complete`, in a span of the request with all its tries."""
+    async def send(self, send: Send, user: User, asked: Asked, warn: Warn) -> Reply:
+        """Return the reply to a request, in a span with all its tries."""
         name = f"chat {self.attributes['gen_ai.request.model']}"
         span = self.tracer.start_span(name, self.user, SpanKind.CLIENT, self.attributes)
         if not span.is_recording():
-            return await caller.complete(body, rank, user, warn, failed_before)
+            return await send(user, asked, warn)
 
         def noted(fault: TransportFault, number: int) -> None:
             if fault is not ABANDONED:
@@ -241,7 +250,7 @@ class UserTrace:
             warn(fault, number)
 
         try:
-            reply = await caller.complete(body, rank, user, noted, failed_before)
+            reply = await send(user, asked, noted)
             span.set_attributes(_answered(reply))
             return reply
         except GaveUp as error:

@@ -1,0 +1,56 @@
+"""The places at which a feature takes part in a run. Composed once, of what is switched on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING
+
+from harness.config.plan import Plan
+from harness.model import Snapshots
+from harness.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from harness.engine.lane import Play, Send, Settle
+    from harness.engine.run import Run
+
+Observe = Callable[[Snapshots], None]
+Say = Callable[[str], None]
+"""Prints a line."""
+
+
+class Extension:
+    """A feature, switched on by the options of one `run` or `resume`. Each member adds nothing by default.
+
+    Those that take a function return it, or one that does something before, after or instead of it.
+    """
+
+    resume_words: Sequence[str] = ()
+    """Options with which `resume` goes on in the same way."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        pass
+
+    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+        """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
+        cannot work."""
+
+    def opened(self, plan: Plan, manifest: Manifest) -> None:
+        """Note in the manifest of a run what this session adds."""
+
+    def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
+        """Take part in how a plan's users are played."""
+        return play
+
+    def settling(self, settle: Settle) -> Settle:
+        """Take part in how a new request gets its saved reply."""
+        return settle
+
+    def sending(self, send: Send) -> Send:
+        """Take part in how a request is sent until it is answered."""
+        return send
+
+    def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:
+        """Take part in what gets the snapshots."""
+        return nullcontext(observe)

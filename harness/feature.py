@@ -1,0 +1,82 @@
+"""What a feature adds to the harness, and the features there are (docs/architecture.md).
+
+A feature is a capability that not every run needs, whole, in one folder: `harness/features/NAME/`, with its tests in
+`tests/features/NAME/` and its page in `docs/`. Without these folders the harness works, and has neither a command nor
+an option of it: nothing outside a feature's folder imports it.
+
+A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by an entry point of the group
+`harness.features`: `name = "package.module:FEATURE"`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from harness.store.manifest import Manifest
+
+SHIPPED = ("reuse", "metrics", "spans")
+"""Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
+GROUP = "harness.features"
+PLAYING = frozenset({"run", "resume"})
+"""Commands that play."""
+
+
+class Command(NamedTuple):
+    """A command: its module, as described in `harness.commands.parser`, and a sentence for the help."""
+
+    module: str
+    does: str
+
+
+def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _never(args: argparse.Namespace) -> bool:
+    return False
+
+
+def _no_notes(manifest: Manifest) -> Iterable[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A capability. By default each part adds nothing.
+
+    `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
+    returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `notes` yields what a report says of a
+    run by its manifest. `per_call` are destinations of options that mean another thing in each command, so that a
+    settings file has them in a command's table only; `runs` are those that name a run.
+    """
+
+    name: str
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    options: Callable[[str, argparse.ArgumentParser], None] = _no_options
+    is_on: Callable[[argparse.Namespace], bool] = _never
+    extension: str = ""
+    notes: Callable[[Manifest], Iterable[str]] = _no_notes
+    per_call: frozenset[str] = frozenset()
+    runs: frozenset[str] = frozenset()
+
+
+@cache
+def features() -> tuple[Feature, ...]:
+    """Return the features that ship and are there, then those of installed packages."""
+    names = [f"{__package__}.features.{name}" for name in SHIPPED]
+    own = [import_module(name).FEATURE for name in names if find_spec(name)]
+    return (*own, *[point.load() for point in entry_points(group=GROUP)])
+
+
+def extensions(args: argparse.Namespace) -> list[Any]:
+    """Return the extensions that the options of a command switch on."""
+    chosen = [feature.extension.split(":") for feature in features() if feature.is_on(args)]
+    return [getattr(import_module(module), name)(args) for module, name in chosen]

@@ -1,0 +1,1 @@
+"""Capabilities that not every run needs, a folder each; `harness.feature` has the list."""
