@@ -311,6 +311,8 @@ def _settle(
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
+    if status == 429 and says("too_large", low):
+        raise Rejected(kind, shown)
     if status in RETRIED or not 200 <= status < 500:
         raise TransportFault(kind, shown, retry_after=requested_wait(status, headers, now, low, delay))
     if status == 404:

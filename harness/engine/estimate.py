@@ -195,11 +195,12 @@ def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float)
 
 
 def _estimate(samples: Sequence[Sample], seconds: Range, gone: float, seen: float, most: int) -> Estimate:
-    costs = [cost_of(sample.run.store.usage, sample.run.manifest.price) for sample in samples]
+    runs = [sample.run for sample in samples]
+    costs = [run.store.bill.cost(run.manifest.prices, run.sampling.most_completion) for run in runs]
     requests, into, out = (
         float(sum(of)) for of in zip(*[(cost.requests, *cost.tokens) for cost in costs], strict=True)
     )
-    price = samples[0].run.manifest.price
+    price = runs[0].price
     paid = float(sum([cost.amount or 0 for cost in costs])) if price else into + out
     return Estimate(
         users=sum(len(sample.steps) for sample in samples),

@@ -404,7 +404,7 @@ class User:
             tuning = run.manifest.tuning
             tuning["hedged"] = tuning.get("hedged", 0) + 1
             return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
-        which = {"request": request} if request else {}
+        which = {"request": request} if request and not fault.asks_to_wait else {}  # being asked to wait is no failure
         details = {"kind": fault.kind, "detail": fault.detail, "try_number": number, **which, **billed}
         run.store.event("retry", **self.about, **details)
         self.lane.progress.try_failed(fault.kind, fault.detail)

@@ -51,7 +51,7 @@ from harness.store.manifest import (
     part_of,
     shown,
 )
-from harness.store.run import RunFiles, RunStore
+from harness.store.run import RunFiles, RunStore, in_batches
 from harness.store.tasks import TaskIndex
 
 FOLDER = ".merging"
@@ -181,6 +181,8 @@ def merge(
         _copy(parts, index, files, disk)
         manifest = _manifest(parts)
         done = store.open_logs(index)
+        for line in (line for part in parts for line in in_batches(part.files)):  # given up, and perhaps billed
+            store.event("unanswered", **line)
         run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
         report, more = finish(run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts))
         write_report(files, report, more, disk)

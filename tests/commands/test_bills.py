@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -162,6 +163,21 @@ def test_changed_price_is_for_new_replies(bench: Bench) -> None:
     assert bench.exact() == bench.spent()
     lines = (bench.results / "a" / "responses_weibo.jsonl").read_bytes().splitlines()
     assert {orjson.loads(line).get("price") for line in lines} == {None, 1, 2, 3}
+
+
+def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench) -> None:
+    """What is paid is paid: a price that is ten times higher is for those who are left."""
+    assert bench.run(limit=24) == 0
+    bench.account.prices["a"] = ("5", "1", "20")
+    providers(bench.folder, bench.account.url, a="5")
+    text = (bench.folder / "providers.toml").read_text().replace("cached = 0.1\ncompletion = 2\n", "PRICE", 1)
+    (bench.folder / "providers.toml").write_text(text.replace("PRICE", "cached = 1\ncompletion = 20\n"))
+    assert bench.run("--estimate", limit=40) == 5
+    found = re.search(r"cost \S+ \((\S+) to (\S+)\) USD", bench.output)
+    assert found
+    assert bench.run(limit=40) == 0
+    assert bench.exact() == bench.spent()
+    assert Fraction(found[1]) <= bench.spent() <= Fraction(found[2])
 
 
 def test_price_in_another_currency_is_refused(bench: Bench) -> None:

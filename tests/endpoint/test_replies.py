@@ -576,6 +576,7 @@ def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
         (400, vllm("temperature must be at most 2", "BadRequestError", 400)),
         (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"}]}'),
         (405, b"Method Not Allowed"),
+        (429, openai("Request too large for gpt-4o on tokens per min: Limit 30000, Requested 44002", "tokens")),
     ],
 )
 def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body: bytes) -> None:

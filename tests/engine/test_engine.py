@@ -1136,3 +1136,23 @@ async def test_first_signal_leaves_its_grace_to_a_run_that_was_stopping_already(
     await together.play(observe)
     assert together.runs["denied"].saved.total() == 2
     assert together.runs["others"].saved.total() == 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("kind", "wait", "counts"), [("http_429", None, 0), ("http_503", 1.0, 0), ("http_503", None, 1)]
+)
+async def test_being_asked_to_wait_is_no_failed_try_of_a_later_session(
+    tmp_path: Path, kind: str, wait: float | None, counts: int
+) -> None:
+    """A resume counts the failures of earlier processes, and only those."""
+    faults = iter([TransportFault(kind, "later", retry_after=wait)])
+
+    async def busy_once(user: str, before: int) -> None:
+        if fault := next(faults, None):
+            raise fault
+
+    run = Run(tmp_path, {"u": 1})
+    await run.play(Endpoint(busy_once))
+    logged = [line for _, line in log.objects(run.files.events) if line["what"] == "retry"]
+    assert [sum("request" in line for line in logged), len(logged)] == [counts, 1]
