@@ -442,8 +442,8 @@ def completion_of(line: JSON) -> Completion | None:
 
 
 def count_line(usage: RunUsage, line: JSON) -> None:
-    """Add the reply in a response's line, if it is one as the harness writes it, and not another run's (`--reuse`),
-    which was paid for there."""
+    """Add the reply in a response's line, if it is one as the harness writes it. One of another run was paid for
+    there."""
     if "reused" not in line and (completion := completion_of(line)):
         usage.add(completion, _count(line.get("sent")))
 

@@ -134,12 +134,10 @@ def test_refused_tries_cost_nothing(bench: Bench) -> None:
     assert bench.exact() == bench.spent()
 
 
-def test_sessions_parts_and_reused_replies(bench: Bench) -> None:
+def test_sessions_and_parts(bench: Bench) -> None:
     for limit in (2, 5):
         assert bench.run(limit=limit) == 0
     assert bench.exact() == bench.spent()
-    assert bench.run("--name", "reused", "--reuse", "a", limit=5) == 0
-    assert bench.exact() == bench.spent() and bench.exact("reused") == 0
     for number in ("1/2", "2/2"):
         assert bench.run("--model", "p:b", "--part", number) == 0
     assert bench.command("merge", "b", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0

@@ -191,7 +191,7 @@ def test_name_of_a_run_is_inserted_quoted_and_nothing_of_it_runs(name: str, host
         ("fish", "source $argv[1]; complete -C (string join ' ' -- $argv[2..]) --escape"),
     ],
 )
-@pytest.mark.parametrize("command", ["resume --name ", "compare ", "run --reuse ", "merge plain ", "remove "])
+@pytest.mark.parametrize("command", ["resume --name ", "compare ", "merge plain ", "remove "])
 def test_all_names_are_offered_as_one_candidate_each(name: str, ask: str, command: str, hostile: Path) -> None:
     """Each is quoted: split as the shell splits words, it is the name; names that cannot be runs are left out."""
     path = needed(name)

@@ -1,0 +1,131 @@
+"""Features: each can be deleted, none is known outside its folder, and a package can add one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from harness.feature import SHIPPED
+from tests.support import ROOT
+
+FEATURES = ROOT / "harness" / "features"
+RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
+KEPT = ("tests/features", "tests/commands/test_completion.py", "tests/config/test_settings_file.py")
+"""Tests that run without a feature; all others are at least collected."""
+
+PACKAGE = """
+import json
+from pathlib import Path
+from harness.config import options
+from harness.engine.extension import Extension
+from harness.feature import Command, Feature
+
+class Counting(Extension):
+    def __init__(self, args):
+        self._path, self._counts = Path(args.counts), {"requests": 0, "snapshots": 0}
+
+    def sending(self, send):
+        async def counted(user, asked, warn):
+            self._counts["requests"] += 1
+            return await send(user, asked, warn)
+        return counted
+
+    def observing(self, observe):
+        from contextlib import nullcontext
+        def counted(snapshots):
+            self._counts["snapshots"] += 1
+            self._path.write_text(json.dumps(self._counts))
+            observe(snapshots)
+        return nullcontext(counted)
+
+def _options(command, parser):
+    if command == "run":
+        options.add(parser, "--counts FILE", "count requests and snapshots")
+
+def add_arguments(parser):
+    pass
+
+def execute(args):
+    print("counted")
+    return 0
+
+FEATURE = Feature(
+    "counts", commands={"count": Command("counting", "count nothing")}, options=_options,
+    is_on=lambda args: args.counts is not None, extension="counting:Counting",
+)
+"""
+
+
+def called(path: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python with a folder first on its import path."""
+    env = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_every_folder_is_in_the_list() -> None:
+    assert {path.parent.name for path in FEATURES.glob("*/__init__.py")} == set(SHIPPED)
+
+
+def test_no_other_code_names_a_feature() -> None:
+    """Neither its modules nor its flags."""
+    flags = {
+        flag
+        for path in FEATURES.glob("*/__init__.py")
+        for flag in re.findall(r'options\.add\(\w+, "(--[a-z-]+)', path.read_text(encoding="utf-8"))
+    }
+    assert {"--reuse", "--otel", "--metrics-port"} <= flags
+    for path in (ROOT / "harness").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if FEATURES not in path.parents and path.name != "feature.py":
+            assert "harness.features" not in source, path
+            assert not [flag for flag in flags if re.search(rf"{flag}\b(?!-)", source)], path
+
+
+def test_package_adds_a_feature_without_an_edit(tmp_path: Path) -> None:
+    """With a command, an option, and a part in each request, by its entry point."""
+    (tmp_path / "counting.py").write_text(PACKAGE, encoding="utf-8")
+    about = tmp_path / "counting-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[harness.features]\ncounts = counting:FEATURE\n")
+    done = called(tmp_path, "-m", "harness", "count", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "counted\n")
+    done = called(tmp_path, "-m", "harness", *RUN, "--no-html", "--counts", "counts.json", cwd=tmp_path)
+    assert done.returncode == 0
+    replies = (tmp_path / "results/recency/responses_weibo.jsonl").read_bytes().count(b"\n")
+    counts = orjson.loads((tmp_path / "counts.json").read_bytes())
+    assert counts["requests"] == replies and counts["snapshots"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_harness_works_without_a_feature(name: str, tmp_path: Path) -> None:
+    """Its folder and its tests are deleted: the harness runs, resumes, scores again and reports, all other tests are
+    found, and some are run."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for part in ("harness", "tests", "docs", "bench", "examples"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "before", "site"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    for room in ("harness", "tests"):
+        shutil.rmtree(copy / room / "features" / name)
+    where = "import harness.feature as of; print(of.__file__, [one.name for one in of.features()])"
+    found = called(copy, "-c", where, cwd=tmp_path).stdout
+    assert found.startswith(str(copy)) and repr(name) not in found
+    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",), ("verify",)):
+        done = called(copy, "-m", "harness", *words, cwd=tmp_path)
+        assert done.returncode == 0, (words, done.stderr)
+    assert (tmp_path / "results/recency/eval_report_weibo.json").exists()
+    done = called(copy, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", cwd=copy)
+    assert done.returncode == 0, done.stdout[-2000:]
+    done = called(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *KEPT, cwd=copy)
+    assert done.returncode == 0, done.stdout[-2000:]
