@@ -176,10 +176,14 @@ class Disturbed:
         self._sound = True
 
     def play(self) -> None:
-        """Until a process comes to its end and all is complete."""
-        while not self._complete:
+        """Until a process comes to its end and all is complete.
+
+        One that is struck after the last user, at its report, leaves the rest of it to the next one.
+        """
+        struck = True
+        while struck or not self._complete:
             blow = self._campaign.next_blow()
-            self._live(blow)
+            struck = self._live(blow)
             if blow is NONE and not self._complete:
                 self._found("a process that nothing disturbed did not bring the run to its end")
                 break
@@ -195,8 +199,8 @@ class Disturbed:
         self._sound = False
         self._tally.finding(f"{self._label}, process {self._lives}: {words}; files in {self._results}")
 
-    def _live(self, blow: Blow) -> None:
-        """One process, and what became of it."""
+    def _live(self, blow: Blow) -> bool:
+        """One process, and what became of it; return whether it was struck."""
         self._lives += 1
         when = moment(blow, self._rng, START_UP, self._campaign.life)
         said = self._campaign.folder / f"said-{self._number}-{self._lives}.txt"
@@ -211,6 +215,7 @@ class Disturbed:
         else:
             note = f"{blow.name}, struck {life.struck}, {when}, exit code {life.code}: {shlex.join(command)}"
             said.write_text(f"{life.said}\n{note}\n", "utf-8")
+        return life.struck
 
     def _command(self) -> list[str]:
         """`run`; or `resume`, now and then, where that knows of every run."""
