@@ -25,7 +25,7 @@ LEAST = 0.1
 CELLS = 400_000
 """Values that are held at once."""
 STEPS = 12
-FEWEST, FEWEST_UNTIED, SHRINKAGE, TIED = 30, 7, 3, 1e-9
+FEWEST, FEWEST_UNTIED, LEAST_FREEDOM, SHRINKAGE, TIED = 40, 7, 6, 3, 1e-9
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -205,6 +205,7 @@ OWN: Mapping[str, tuple[Rows, Callable[[Array], Array]]] = {
     "own: WAPE, half of the true values 0": (demand, ratio),
     "own: ratio, sizes log-normal (0.5)": (partial(unequal, 0.5), ratio),
     "own: ratio, sizes log-normal (1)": (partial(unequal, 1.0), ratio),
+    "own: ratio, sizes log-normal (1.5)": (partial(unequal, 1.5), ratio),
     "own: RMSE, normal errors": (partial(squares, 1e9), root),
     "own: RMSE, errors of t(5)": (partial(squares, 5.0), root),
     "own: Pearson's r, 0.5": (partial(products, 0.5), pearson),
@@ -264,11 +265,12 @@ def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -
         noise = np.nansum(share**2 * (kurtosis - 1) / count, axis=0)
         linked = np.where(noise > 0, np.minimum(1, cumulant**2 / (squared * noise)), 1.0)
         welch = squared**2 / (share**2 / (count - 1)).sum(axis=0)
-        freedom = np.fmin(welch, squared**2 / (noise * (1 - linked)))
+        freedom = np.fmin(welch, squared**2 / (1.5 * noise * (1 - linked)))
         different = np.array([_untied(values) for values in strata])
         untied = different.sum(axis=0) / count.sum(axis=0) * (1 / count).sum(axis=0) ** 2 / (1 / count**3).sum(axis=0)
         a = cumulant / error**3 * np.minimum(1, 2 * linked) ** 2 * untied / (untied + SHRINKAGE)
         enough = (count.sum(axis=0) >= FEWEST) & (untied >= FEWEST_UNTIED - TIED) & (count.min(axis=0) > 1)
+        enough &= freedom >= LEAST_FREEDOM
         middle = np.mean(mean if figures is None else figures, axis=0)
         ends = []
         for tail in (0.975, 0.025):

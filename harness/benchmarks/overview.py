@@ -365,8 +365,8 @@ def _footing(report: Report) -> Iterator[Block]:
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
             f"choice of {report.user}s and of their answers, not what all answers of a run have in common. Too few: "
-            f"fewer than {FEWEST} {report.user}s, or fewer than {FEWEST_UNTIED} whose value is not the most common "
-            "one, so no interval would hold."
+            f"fewer than {FEWEST} {report.user}s, fewer than {FEWEST_UNTIED} whose value is not the most common one, "
+            "or a few outliers that decide, so no interval would hold."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

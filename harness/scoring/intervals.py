@@ -3,8 +3,8 @@
 A figure is made of sums over users. A user's *part* in it is the jackknife's pseudo-value: of a mean the user's own
 value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation. Degrees of
 freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the variance
-uncertain. It needs no random numbers, and the order of users changes nothing. With few users, or few that have a part
-of their own (nearly all are tied), nothing holds, and there is no interval.
+uncertain. It needs no random numbers, and the order of users changes nothing. With few users, few that have a part of
+their own (nearly all are tied), or few that decide (their parts are huge), nothing holds, and there is no interval.
 Sources: Tukey 1958 (pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947; Satterthwaite 1946. How often
 the intervals hold the true figure: docs/statistics.md, Simulations.
 """
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.libraries import special
 
-FEWEST, FEWEST_UNTIED = 30, 7
-"""Users, and users that differ from the most common part, below whom there is no interval."""
+FEWEST, FEWEST_UNTIED, LEAST_FREEDOM = 40, 7, 6
+"""Users, users that differ from the most common part, and degrees of freedom, below which there is no interval."""
 SHRINKAGE = 3
 """Such users with whom half of the sample's skewness is believed."""
 ROUNDING = 1e-9
@@ -98,7 +98,7 @@ def interval(
 ) -> Interval | None:
     """Return the interval of a figure, or of the mean of one figure over strata that weigh the same; 95 % by default.
 
-    It is cut to the bounds of the figure. None if the figure is undefined, or if too few users differ.
+    It is cut to the bounds of the figure. None if the figure is undefined, if too few users differ, or if few decide.
     """
     if figure is None or math.isnan(figure) or not strata or min(of.users for of in strata) < 2:
         return None
@@ -106,6 +106,8 @@ def interval(
     if users < FEWEST or untied < FEWEST_UNTIED or error < ROUNDING * max(1.0, abs(figure)):
         return None
     freedom, skewness = _shape(strata)
+    if freedom < LEAST_FREEDOM:
+        return None
     reach = student(freedom) if level == LEVEL else float(special().stdtrit(freedom, (1 + level) / 2))
     believed = skewness * float(untied / (untied + SHRINKAGE))
     ends = (figure - error * _unskewed(reach, believed), figure - error * _unskewed(-reach, believed))
@@ -156,15 +158,15 @@ def _shape(strata: Sequence[Moments]) -> tuple[float, float]:
 
     The variance of the mean is itself estimated. `noise` is the variance of that estimate; `linked` the share of it
     that goes with the error of the mean: 1 for two values, 0 for symmetric ones. Hall's transformation takes that share
-    out, and the rest costs degrees of freedom: twice as many as Satterthwaite's, since samples with long tails rarely
-    show all of them. Where little is linked, the skewness is mostly chance.
+    out, and the rest costs degrees of freedom: three times as many as by Satterthwaite's formula, since samples with
+    long tails rarely show all of them. Where little is linked, the skewness is mostly chance.
     """
     shares = [(of.variance / of.users, of) for of in strata]
     variance, third = sum(share for share, _ in shares), sum(of.third / of.users**2 for of in strata)
     welch = variance**2 / sum(share**2 / (of.users - 1) for share, of in shares)
     noise = sum(share**2 * (of.kurtosis - 1) / of.users for share, of in shares)
     linked = min(1.0, third**2 / (variance * noise)) if noise > 0 else 1.0
-    free = noise * (1 - linked)
+    free = 1.5 * noise * (1 - linked)
     freedom = welch if free * welch <= variance**2 else variance**2 / free
     return freedom, third / variance**1.5 * min(1.0, 2 * linked) ** 2
 

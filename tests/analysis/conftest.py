@@ -13,7 +13,7 @@ from harness.cli import main
 from tests.support.scripted import Script, answer, completion, serving
 
 PLATFORMS = ("weibo", "zhihu")
-USERS = 40
+USERS = 48
 
 
 def seeded(seed: int) -> Script:
@@ -53,7 +53,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of DailyMobility: `commuter`, `day-1`, `day-2`, over forty residents."""
+    """The same of DailyMobility: `commuter`, `day-1`, `day-2`, over 48 residents."""
     root = tmp_path_factory.mktemp("lived")
     for name, content in files(USERS, 5).items():
         path = root / "tasks" / "dailymobility" / name

@@ -51,11 +51,11 @@ SCRIPTS: dict[str, Script] = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results of every script on the same thirty users."""
+    """The results of every script on the same forty users."""
     root = tmp_path_factory.mktemp("broken")
     tasks = root / "tasks" / "weibo_inference_tasks.jsonl"
     tasks.parent.mkdir()
-    tasks.write_bytes(b"".join(generate("weibo", 30, 5, 3.0)))
+    tasks.write_bytes(b"".join(generate("weibo", 40, 5, 3.0)))
     for name, script in SCRIPTS.items():
         words = ["--tasks-dir", str(tasks.parent), "--results-dir", str(root / "results"), "--name", name, "--no-html"]
         with serving(script) as server:

@@ -250,16 +250,16 @@ def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
 
 
 def test_synthetic_tasks_and_shares_are_told_before_the_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
-    """Two runs of 0.2 of forty users each: "8 of 8" alone would pass for all of them."""
+    """Two runs of an eighth of 48 users each: "6 of 6" alone would pass for all of them."""
     root = Path(shutil.copytree(played / "tasks", tmp_path / "tasks")).parent
     for name, script in (("some", None), ("few", seeded(1))):
-        play(root, name, script, "--platform", "weibo", "--ratio", "0.2")
+        play(root, name, script, "--platform", "weibo", "--ratio", "0.125")
     capsys.readouterr()
     pair = told(root, capsys, "some", "few")["pairs"][0]
-    assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [8, 0.2, USERS]
+    assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [6, 0.125, USERS]
     assert call(root, "some", "few") == 0
     said = " ".join(capsys.readouterr().out.split())
-    shares = [f"{run} was run on a share of its tasks: weibo 8 of 40 users (share 0.2)" for run in ("some", "few")]
+    shares = [f"{run} was run on a share of its tasks: weibo 6 of 48 users (share 0.125)" for run in ("some", "few")]
     for words in (*shares, "Both runs: The tasks are synthetic"):
         assert said.index(words) < said.index("A minus B")
 
@@ -285,11 +285,11 @@ def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told)
     data = told(own, capsys, "recency", "random-1")
     pair = data["pairs"][0]
     on_common = pair["coverage"][0]["b"]["answers_on_common"]
-    assert on_common["content_filter"] == 3 and pair["coverage"][0]["a"]["answers_on_common"].keys() == {"valid"}
+    assert on_common["content_filter"] == 4 and pair["coverage"][0]["a"]["answers_on_common"].keys() == {"valid"}
     answers = sum(on_common.values())
     words = (
         f"weibo, invalid answers of users that both have, scored as empty: of recency none of {answers}; of random-1 "
-        f"3 of {answers} answers are invalid (content_filter 3)."
+        f"4 of {answers} answers are invalid (content_filter 4)."
     )
     assert words in pair["warnings"] and not any("zhihu, invalid" in other for other in pair["warnings"])
 
@@ -303,7 +303,7 @@ def test_invalid_days_are_told(lived: Path, tmp_path: Path, capsys: Told) -> Non
 
     edit(root / "results/day-1/inference_results_beijing.jsonl", refused_day)
     found = told(root, capsys, "commuter", "day-1")["pairs"][0]["warnings"]
-    assert any("of commuter none of 40; of day-1 1 of 40 answers is invalid (refusal 1)." in words for words in found)
+    assert any("of commuter none of 48; of day-1 1 of 48 answers is invalid (refusal 1)." in words for words in found)
 
 
 def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, capsys: Told) -> None:
@@ -515,7 +515,7 @@ def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told)
     (own / "results/random-1/run_weibo.json").unlink()
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
     assert any("no manifest" in words for words in pair["warnings"])
-    assert pair["coverage"][0]["b"]["expected"] == 40, "as its report says"
+    assert pair["coverage"][0]["b"]["expected"] == USERS, "as its report says"
 
 
 # Formats

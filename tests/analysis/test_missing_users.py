@@ -144,7 +144,7 @@ def test_users_outside_of_a_runs_share_are_not_missing(own: Path, capsys: Told) 
     manifest["counts"]["users"] = 8
     path.write_bytes(orjson.dumps(manifest))
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
-    assert pair["coverage"][0]["only_a"]["users"] == 32
+    assert pair["coverage"][0]["only_a"]["users"] == 40
     assert entry(pair, "Recall", "weibo")["missing"] is None
 
 
@@ -170,6 +170,6 @@ def test_a_figure_that_is_no_mean_has_no_bounds_and_says_so(lived: Path, tmp_pat
     pair = told(root, capsys, "commuter", "day-1")["pairs"][0]
     score = entry(pair, "Score", "beijing")
     assert score["missing_users"] == "unknown" and score["missing"]["bounds"] is None
-    assert pair["verdicts"][0].startswith("On the 36 users that both have, commuter is better")
+    assert pair["verdicts"][0].startswith("On the 44 users that both have, commuter is better")
     assert "is not known: Score is not a mean over users" in pair["verdicts"][0]
     assert call(root, "commuter", "day-1") == 0

@@ -27,7 +27,7 @@ from harness.store.log import unseal
 from tests.analysis.test_stats import Page
 
 PLATFORMS = tuple(StreamProfile.subsets)
-USERS = 32
+USERS = 48
 PROMPT = "[user]\nPosts: ${posts}\nPool: ${pool}\nName ${asked} of them.\n"
 RUNS = {
     "recency": ("baseline/recency", ()),

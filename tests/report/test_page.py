@@ -94,7 +94,7 @@ def keys(path: Path) -> list[str]:
 def test_bands_are_the_intervals_of_the_users_values() -> None:
     """As of the values themselves, over those that are defined at each step."""
     rng = np.random.default_rng(1)
-    values = [float(value) for value in rng.random(35)]
+    values = [float(value) for value in rng.random(45)]
     users = [
         user(a_step(1, Precision=value), *([a_step(2, 0.5, Precision=value)] * (i < 2)))
         for i, value in enumerate(values)
@@ -116,7 +116,7 @@ def test_step_where_all_users_are_alike_has_no_band(value: float) -> None:
 
 def test_bands_stay_within_what_a_share_can_be() -> None:
     """Users near 0 have an interval that ends there."""
-    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 14, 0.002, *[0.003] * 14, 0.9)]
+    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 21, 0.002, *[0.003] * 21, 0.9)]
     low, high = report(users).details["learning_curve"][0]["ci95"]["Precision"]
     assert low == 0.0 and 0.05 < high <= 1.0
 
