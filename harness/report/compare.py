@@ -60,9 +60,9 @@ def method(data: JSON) -> Iterator[str]:
     yield (
         "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out; too few: fewer "
         f"than {FEWEST} users, fewer than {FEWEST_UNTIED} that differ, or a few outliers that decide. p: both sides "
-        f"of users swapped at random, {data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. The "
-        "primary figures of all pairs of runs are one family of tests: p (adjusted) and the simultaneous intervals, which the verdicts have "
-        "too, hold for all of them. "
+        f"of users swapped at random, {data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. "
+        "The primary figures of all pairs of runs are one family of tests: p (adjusted) and the simultaneous "
+        "intervals, which the verdicts have too, hold for all of them. "
         "Everything else is exploratory: its p is not corrected, and shows nothing by itself. All this covers the "
         "choice of users and of their answers, not what all answers of a run have in common."
     )
