@@ -60,7 +60,8 @@ def execute(args: argparse.Namespace) -> int:
     code = 0
     if plans:
         engine = options.engine(args)
-        code = launch(plans, screen, engine, extensions(args), html=args.html, observe=args.progress)
+        switched_on = extensions(args, [run.manifest for run in unfinished])
+        code = launch(plans, screen, engine, switched_on, html=args.html, observe=args.progress)
     export.track(plans)
     return max(skipped, failed, code)
 
