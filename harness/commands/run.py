@@ -14,11 +14,10 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.analysis.exports import trackers
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
-from harness.commands import export, reeval
+from harness.commands import reeval
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
@@ -109,7 +108,7 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers(args)]
+    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
     if len(others) > 1:
         raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
     if not args.reeval:
@@ -120,12 +119,9 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
     engine = options.engine(args)
-    trackers.check(args.track)
     switched_on = extensions(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    code = launch(chosen, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
-    export.track(chosen)
-    return code
+    return launch(chosen, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
@@ -233,7 +229,6 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
         price=model.price,
-        track=args.track,
         primary=args.primary,
         allow_invalid=args.allow_invalid,
     )

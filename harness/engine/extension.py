@@ -44,6 +44,9 @@ class Extension:
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         """Note in the manifest of a run what this session adds; `old` is that of the session before."""
 
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Act on the runs of plans that have been played and finished."""
+
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""
         return play
