@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.commands.completion import SHELLS
-from harness.commands.parser import COMMANDS, parsed
+from harness.commands.parser import COMMANDS, built, parsed
 from tests.support.keyboard import shell
 
 WITH_EXAMPLES = ("run", "resume", "compare", "stats", "merge", "fetch", "config", "completion")
