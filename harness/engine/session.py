@@ -482,7 +482,7 @@ def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
     """Connect to the workers' cluster, if there is one, for as long as `held`; return the number of workers."""
     if engine.name == LOCAL:
         return 0
-    from harness.engine.workers import cluster  # an extra package
+    from harness.features.ray import cluster  # an extra package
 
     where = f"to the Ray cluster at {engine.address}" if engine.address else "Ray on this machine"
     console.print(f"{'connecting' if engine.address else 'starting'} {where} ...", **PLAIN)
@@ -518,7 +518,7 @@ async def _lanes(made: Sequence[Opening], engine: Engine, workers: int, held: As
     if engine.name == LOCAL:
         admit_sockets(*sockets([one.plan for one in made]))
         return await open_lanes(made, held)
-    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
+    from harness.features.ray.cluster import open_lanes as on_workers  # an extra package
 
     return await held.enter_async_context(on_workers(made, engine, workers))
 

@@ -26,8 +26,8 @@ from harness.engine.lane import Lane, play_here
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
-from harness.engine.workers.crew import Crew
 from harness.errors import HarnessError, MachineError
+from harness.features.ray.crew import Crew
 from harness.model import Snapshot, Where
 from harness.store import log
 from harness.store.manifest import RUNNING, Manifest

@@ -35,12 +35,12 @@ from harness.engine.run import Run as SubsetRun
 from harness.errors import BadInput, EndpointStopped, Rejected, TransportFault
 from harness.features.spans import tracing
 from harness.features.spans.tracing import Tracer
+from tests.features.ray.workers import Shared, crew_of, importable
 from tests.support import ROOT, virtual
 from tests.support.chain_runs import USERS, Run
 from tests.support.chains import Endpoint
 from tests.support.plugins import Commands
 from tests.support.scripted import PromptHandler, baseline, listening, serving
-from tests.support.workers import Shared, crew_of, importable
 
 FOUND = Found((Address("http://user:password@there:8000/v1?token=secret", key="sk-secret"),), None)
 RUN = {"harness.run": "画像", "harness.subset": "weibo", "harness.benchmark": "chains"}

@@ -42,11 +42,11 @@ from harness.config.secrets import VARIABLE
 from harness.defaults import GC_THRESHOLD, Engine
 from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
-from harness.engine.workers.crew import Crew, WorkerGone
-from harness.engine.workers.messages import Raised, packed, unpacked
-from harness.engine.workers.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
-from harness.engine.workers.shipping import packed as pack
 from harness.errors import BadInput, HarnessError, MachineError
+from harness.features.ray.crew import Crew, WorkerGone
+from harness.features.ray.messages import Raised, packed, unpacked
+from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
+from harness.features.ray.shipping import packed as pack
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ from harness.config import options
 from harness.defaults import Engine
 from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
-from harness.engine.workers.crew import Crew
-from harness.engine.workers.player import LanePart, Player
-from harness.engine.workers.shipping import packed
+from harness.features.ray.crew import Crew
+from harness.features.ray.player import LanePart, Player
+from harness.features.ray.shipping import packed
+from tests.features.ray.workers import another_loop
 from tests.support.plugins import Commands
-from tests.support.workers import another_loop
 
 
 @dataclass
@@ -81,9 +81,9 @@ def test_results_of_both_benchmarks_are_those_of_this_process(
     benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the byte, over the embedded endpoint of each worker."""
-    name = "harness.engine.workers.cluster"
+    name = "harness.features.ray.cluster"
     monkeypatch.setitem(sys.modules, name, Cluster(name))
-    monkeypatch.setattr(sys.modules["harness.engine.workers"], "cluster", sys.modules[name], raising=False)
+    monkeypatch.setattr(sys.modules["harness.features.ray"], "cluster", sys.modules[name], raising=False)
     monkeypatch.setattr(options, "find_spec", lambda package: package)
     folders = [tmp_path / "local", tmp_path / "workers"]
     model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"

@@ -16,12 +16,12 @@ import anyio
 import pytest
 
 from harness.defaults import Engine
-from harness.engine import workers as package
 from harness.engine.accounts import Opening, remote_lanes, sockets
 from harness.engine.lane import Lane
-from harness.engine.workers.crew import Crew
-from harness.engine.workers.player import LanePart, Player
-from harness.engine.workers.shipping import packed
+from harness.features import ray as package
+from harness.features.ray.crew import Crew
+from harness.features.ray.player import LanePart, Player
+from harness.features.ray.shipping import packed
 from tests.commands.test_commands import RESULTS
 from tests.features.reuse.test_reuse import Case
 from tests.support.scripted import baseline, serving
@@ -77,7 +77,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(found).update(connected=connected, open_lanes=open_lanes)
     ray.__spec__ = ModuleSpec("ray", None)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "harness.engine.workers.cluster", found)
+    monkeypatch.setitem(sys.modules, "harness.features.ray.cluster", found)
     monkeypatch.setattr(package, "cluster", found, raising=False)
 
 

@@ -28,9 +28,9 @@ from harness.endpoint.transport import Received
 from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
-from harness.engine.workers import messages as m
-from harness.engine.workers.player import LEASE_SECONDS
 from harness.errors import GaveUp, HarnessError, Rejected, TransportFault, WorkerLost, WorkersStopped
+from harness.features.ray import messages as m
+from harness.features.ray.player import LEASE_SECONDS
 from harness.model import Completion
 
 SILENT_SECONDS = 60.0
