@@ -25,7 +25,6 @@ TRUST = "trust"
 """The command that decides whether a settings file counts: it reads none itself."""
 COMMANDS: Mapping[str, str] = {
     "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
-    "fetch": "download a benchmark's tasks",
     "resume": "continue unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any request",
     "stats": "show a table of all runs, and write an Excel file per metric",
@@ -35,7 +34,6 @@ COMMANDS: Mapping[str, str] = {
     "sample": "write a nested share of a tasks file",
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
-    "verify": "check that a run's folder is complete and unchanged",
     "merge": "combine the parts that `run --part` played into one run",
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",

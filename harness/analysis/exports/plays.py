@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.checksums import Replies
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.verification.checksums import Replies
 from harness.benchmark import Benchmark
 from harness.benchmarks.tasks import parse
 from harness.config.plan import sampling_again

@@ -16,7 +16,7 @@ import pytest
 
 from harness.benchmarks import registry
 from harness.cli import main
-from harness.commands import fetch
+from harness.features.fetch import command as fetch
 from harness.ui.console import SharedConsole
 from tests.support import ROOT, Terminal
 from tests.support import hub as hubs

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
+from harness.analysis.checksums import kept
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.verification.checksums import kept
 from harness.benchmark import Benchmark
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import play, recorded

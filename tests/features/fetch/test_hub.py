@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
-from harness.endpoint import hub as hub_module
-from harness.endpoint.hub import TRIES, Digests, Hub, RemoteFile, Snapshot
 from harness.errors import BadInput, EndpointStopped, HarnessError
+from harness.features.fetch import hub as hub_module
+from harness.features.fetch.hub import TRIES, Digests, Hub, RemoteFile, Snapshot
 from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
 
 LARGE, SMALL = "data/部分.jsonl", "notes/读我.md"

@@ -48,8 +48,8 @@ def fetch(
     try:  # here, since the extra `data` may be missing
         from huggingface_hub import constants
 
-        from harness.endpoint.hub import Hub
-        from harness.engine import fetch as job
+        from harness.features.fetch import download as job
+        from harness.features.fetch.hub import Hub
     except ModuleNotFoundError as error:
         raise BadInput(
             f"fetch needs the package {error.name}: pip install 'behavior-harness[data]', or in a checkout "

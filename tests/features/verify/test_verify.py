@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.analysis import selection
+from harness.analysis.checksums import LinesCheck
+from harness.analysis.replayed import Player
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.verification.checksums import LinesCheck
-from harness.analysis.verification.proof import Check
-from harness.analysis.verification.replayed import Player
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
+from harness.features.verify.proof import Check
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.manifest import RUNNING, load

@@ -1,4 +1,4 @@
-"""`verify`: check runs' folders and report what is wrong in each. The checks are in `analysis/verification/`."""
+"""`verify`: check runs' folders and report what is wrong in each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.verification import proving
 from harness.config import options
 from harness.errors import BadInput, InUse
+from harness.features.verify import proving
 from harness.model import JSON
 from harness.store.manifest import RUNNING
 from harness.ui import streams

@@ -6,6 +6,7 @@ counts and sizes beyond users and steps are approximate; a benchmark without a b
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -16,14 +17,19 @@ import orjson
 from numpy.typing import NDArray
 from rich.console import Console
 
+from harness import defaults
 from harness.benchmarks import tasks
+from harness.commands.run import plans as plans_of
 from harness.config.plan import Plan
 from harness.cost import BYTES_PER_TOKEN, rounded
 from harness.endpoint.quirks import text_of
 from harness.engine.rehearsal import Rehearsal, rehearsed
 from harness.engine.run import PLAIN
 from harness.engine.session import index_key, open_indexes
+from harness.errors import BadInput
+from harness.feature import extensions
 from harness.store.tasks import TaskIndex
+from harness.ui.console import console as console_of
 from harness.ui.words import count, plural
 
 SAMPLED, SHOWN = 50, 3
@@ -44,6 +50,18 @@ class Preview:
     replied: int
     whole: bool
     first: tuple[tuple[str, int, bytes], ...]
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Show what `run` would send with these options, where nothing names an endpoint, too."""
+    if not (args.api_key or args.api_key_file):
+        args.api_key = "none"  # nothing is sent
+    screen = console_of(no_color=args.no_color)
+    try:
+        return show(plans_of(args, extensions(args), sends=False), screen, addressed=True)
+    except BadInput:
+        args.api_url = args.api_url or [defaults.OPENAI_URL]
+        return show(plans_of(args, extensions(args), sends=False), screen, addressed=False)
 
 
 def show(plans: Sequence[Plan], console: Console, *, addressed: bool) -> int:

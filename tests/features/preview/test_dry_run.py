@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli import main
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "star_rating"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "star_rating"
 
 
 @pytest.fixture(autouse=True)

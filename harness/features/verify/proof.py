@@ -20,9 +20,9 @@ import orjson
 from msgspec import structs
 from numpy.typing import NDArray
 
+from harness.analysis.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
+from harness.analysis.replayed import MISSHAPEN, Player, counted, unlike
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.verification.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
-from harness.analysis.verification.replayed import MISSHAPEN, Player, counted, unlike
 from harness.benchmark import Benchmark
 from harness.benchmarks import reports
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular

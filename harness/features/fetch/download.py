@@ -21,12 +21,12 @@ from rich.filesize import decimal
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import BLOCK, open_regular
-from harness.endpoint.hub import Digests, Hub, RemoteFile, Snapshot
 from harness.errors import BadInput, EndpointStopped, MachineError
-from harness.store import fetched
+from harness.features.fetch import fetched
+from harness.features.fetch.fetched import Fetched, Source
+from harness.features.fetch.hub import Digests, Hub, RemoteFile, Snapshot
 from harness.store.atomic import make_folder, sync_folder
 from harness.store.disk import APPEND, DISK, Content, Disk, write_whole
-from harness.store.fetched import Fetched, Source
 from harness.store.lock import RunLock
 
 MAIN = "main"

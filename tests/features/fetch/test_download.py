@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark
-from harness.endpoint.hub import Hub, RemoteFile, Snapshot
-from harness.engine.fetch import LOCK, fetch
 from harness.errors import BadInput, EndpointStopped, InUse, MachineError
+from harness.features.fetch.download import LOCK, fetch
+from harness.features.fetch.fetched import NAME, load
+from harness.features.fetch.hub import Hub, RemoteFile, Snapshot
 from harness.store.disk import DISK, Disk
-from harness.store.fetched import NAME, load
 from harness.store.lock import RunLock
 from tests.support.disks import DEATHS, Death, FaultyDisk
 from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, blob, serving_hub
