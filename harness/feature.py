@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark
 from harness.store.manifest import Manifest
 
-SHIPPED = ("preview", "fetch", "reuse", "metrics", "spans", "verify")
+SHIPPED = ("preview", "fetch", "reuse", "metrics", "spans", "verify", "ray")
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})
@@ -34,6 +34,13 @@ class Command(NamedTuple):
 
     module: str
     does: str
+
+
+class Threat(NamedTuple):
+    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
+
+    sentence: str
+    by: str
 
 
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -62,7 +69,8 @@ class Feature:
     `package.module:function`, that executes `run` in another way where the feature is on. `notes` yields what a report
     says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause;
     empty if the feature knows no way. `per_call` are destinations of options that mean another thing in each command,
-    so that a settings file has them in a command's table only; `runs` are those that name a run.
+    so that a settings file has them in a command's table only; `runs` are those that name a run. `threat` is what may
+    end the process of a command that plays with the feature on, so that another process reports it.
     """
 
     name: str
@@ -75,6 +83,7 @@ class Feature:
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    threat: Threat | None = None
 
 
 @cache

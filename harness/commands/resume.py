@@ -59,8 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     trackers.check(args.track)
     code = 0
     if plans:
-        engine = options.engine(args)
-        code = launch(plans, screen, engine, extensions(args), html=args.html, observe=args.progress)
+        code = launch(plans, screen, extensions(args), html=args.html, observe=args.progress)
     export.track(plans)
     return max(skipped, failed, code)
 

@@ -119,11 +119,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.yes and not args.estimate:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
-    engine = options.engine(args)
     trackers.check(args.track)
     switched_on = extensions(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    code = launch(chosen, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
+    code = launch(chosen, screen, switched_on, html=args.html, observe=args.progress, agreed=agreed)
     export.track(chosen)
     return code
 

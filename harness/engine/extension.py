@@ -14,6 +14,7 @@ from harness.model import Snapshots
 from harness.store.manifest import Manifest
 
 if TYPE_CHECKING:
+    from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Play, Send, Settle
     from harness.engine.run import Run
 
@@ -43,6 +44,11 @@ class Extension:
 
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         """Note in the manifest of a run what this session adds; `old` is that of the session before."""
+
+    def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+        """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
+        `held`."""
+        return open_lanes
 
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""

@@ -310,15 +310,13 @@ def test_bound_of_runs_that_shared_an_account_says_so() -> None:
     assert used.session(None, "user") is None and used.session({**took, "ratio": None}, "user") is None
 
 
-@pytest.mark.parametrize(("workers", "remedies"), [(0, ["--engine ray", "--part"]), (4, ["--part"])])
-def test_run_held_up_by_its_event_loop_names_the_remedy(workers: int, remedies: list[str]) -> None:
-    """More cores or parts for one process, parts for a driver of workers; reports of before have neither."""
+def test_run_held_up_by_its_event_loop_names_the_remedy() -> None:
+    """In the sentence on the session, too; reports of before have neither."""
     took = {"seconds": 90.0, "slots": 4.0, "lower_bound_seconds": 60.0, "ratio": 1.5}
     assert used.bottleneck(took) is None
-    words = used.bottleneck(took | {"event_loop": 0.97, "workers": workers}) or ""
-    assert "97%" in words.replace(" ", "")
-    assert re.findall(r"--\w+(?: ray)?", words) == remedies
-    assert words in (used.session(took | {"event_loop": 0.97, "workers": workers}, "user") or "")
+    words = used.bottleneck(took | {"event_loop": 0.97}) or ""
+    assert "97%" in words.replace(" ", "") and "--part" in words
+    assert words in (used.session(took | {"event_loop": 0.97}, "user") or "")
 
 
 @pytest.mark.parametrize(

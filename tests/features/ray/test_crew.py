@@ -41,10 +41,10 @@ from harness.errors import (
     Rejected,
     RunStopped,
     TransportFault,
-    WorkersStopped,
 )
 from harness.features.ray import crew as crew_module
 from harness.features.ray import messages as m
+from harness.features.ray.crew import WorkersStopped
 from harness.features.ray.player import LEASE_SECONDS
 from harness.model import JSON, Completion, Snapshot
 from harness.store import log

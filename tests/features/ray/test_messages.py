@@ -16,9 +16,9 @@ from harness.errors import (
     MachineError,
     Rejected,
     TransportFault,
-    WorkersStopped,
 )
 from harness.features.ray import messages as m
+from harness.features.ray.crew import WorkersStopped
 from harness.model import Completion
 
 WHOLE = Completion("答案😀", "length", 3, 2, "模型", "不能", "想了想")

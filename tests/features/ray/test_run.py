@@ -1,96 +1,75 @@
-"""The command `run` with both benchmarks that ship, on workers in this process that serve baselines themselves."""
+"""The command `run` on workers in this process, with both benchmarks that ship and with other features."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import anyio
 import pytest
 
-from harness.config import options
-from harness.defaults import Engine
-from harness.engine.accounts import Opening, remote_lanes, sockets
-from harness.engine.lane import Lane
-from harness.features.ray.crew import Crew
-from harness.features.ray.player import LanePart, Player
-from harness.features.ray.shipping import packed
-from tests.features.ray.workers import another_loop
+from harness.errors import TransportFault
+from tests.commands.test_commands import RESULTS
+from tests.features.ray.conftest import Place
+from tests.features.ray.workers import Shared, crew_of, importable
+from tests.support import virtual
+from tests.support.chain_runs import Run
+from tests.support.chains import Endpoint
 from tests.support.plugins import Commands
-
-
-@dataclass
-class Near:
-    """A worker in real time, see `Worker`."""
-
-    name: str
-    player: Player
-
-    async def turn(self, sent: bytes, seconds: float) -> bytes:
-        await anyio.lowlevel.checkpoint()
-        with another_loop():
-            return self.player.turn(sent, seconds)
-
-    def kill(self) -> None:
-        raise AssertionError("no worker is lost")
-
-
-class Cluster(ModuleType):
-    """In place of the module of this name."""
-
-    @staticmethod
-    @contextmanager
-    def connected(address: str | None, workers: int | None) -> Iterator[int]:
-        yield workers or 1
-
-    @staticmethod
-    @asynccontextmanager
-    async def open_lanes(openings: Sequence[Opening], engine: Engine, workers: int) -> AsyncIterator[list[Lane]]:
-        contents: dict[str, bytes] = {}
-        plans = [one.plan for one in openings]
-        parts = [LanePart(packed(one.plan.benchmark, contents), one.plan.sampling, one.route) for one in openings]
-        loops = [asyncio.new_event_loop() for _ in range(workers)]
-        with another_loop():
-            made = [
-                Near(str(n), Player(parts, contents, sockets(plans), loop, cpu=lambda: 0.0))
-                for n, loop in enumerate(loops)
-            ]
-        crew = Crew(made, _no_other, engine.turn)
-        async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-            lanes = await remote_lanes(openings, crew.transport, crew.player, held)
-            serving.start_soon(crew.serve, lanes)
-            yield lanes
-            serving.cancel_scope.cancel()
-        with another_loop():
-            for worker, loop in zip(made, loops, strict=True):
-                worker.player.close()
-                loop.close()
-
-
-async def _no_other(count: int) -> list[Near]:
-    raise AssertionError("no worker is lost")
+from tests.support.scripted import baseline, serving
 
 
 @pytest.mark.parametrize("benchmark", ["streamprofile", "dailymobility"])
 def test_results_of_both_benchmarks_are_those_of_this_process(
-    benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
     """To the byte, over the embedded endpoint of each worker."""
-    name = "harness.features.ray.cluster"
-    monkeypatch.setitem(sys.modules, name, Cluster(name))
-    monkeypatch.setattr(sys.modules["harness.features.ray"], "cluster", sys.modules[name], raising=False)
-    monkeypatch.setattr(options, "find_spec", lambda package: package)
     folders = [tmp_path / "local", tmp_path / "workers"]
     model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"
     words = ["run", benchmark, "--demo", "--model", model, "--limit", "3", "--no-html", "--name", "r"]
     for folder, more in zip(folders, ([], ["--engine", "ray", "--workers", "2", "--turn", "1"]), strict=True):
         Commands(folder, capsys)(*words, *more)
+    assert len(cluster.workers) == 2
     written = [sorted(path.name for path in folder.glob("r/inference_results_*")) for folder in folders]
     assert written[0] == written[1] != []
     for file in written[0]:
         assert (folders[0] / "r" / file).read_bytes() == (folders[1] / "r" / file).read_bytes() != b""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_workers_go_on_with_replies_of_another_run_that_they_did_not_receive(tmp_path: Path) -> None:
+    """And with those to their own requests; the results are those of a run without the other one."""
+    reuse = pytest.importorskip("tests.features.reuse.test_reuse")
+    with serving(baseline) as server:
+        case = reuse.Case(tmp_path, server)
+        case.run("first", "--limit", "1")
+        saved = len(server.bodies)
+        case.run("whole", "--limit", "2")
+        whole = len(server.bodies)
+        on_workers = ("--engine", "ray", "--turn", "1")
+        assert case.run("second", "--limit", "2", "--reuse", "first", *on_workers) == 0
+    assert len(server.bodies) == whole - saved
+    assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "whole" / RESULTS).read_bytes()
+
+
+def test_spans_are_the_same_on_workers(tmp_path: Path) -> None:
+    """The process that settles requests makes them, whoever sends."""
+    of = pytest.importorskip("tests.features.spans.test_spans")
+
+    async def on_workers(spans: Any, run: Run, endpoint: Endpoint) -> None:
+        async with crew_of(run, endpoint) as (crew, _):
+            with anyio.fail_after(3600):
+                await spans.play(run, endpoint, crew=crew, sleep=anyio.sleep)
+
+    def found(name: str, play: Callable[..., Any]) -> Counter[str]:
+        (tmp_path / name).mkdir()
+        spans, run = of.Spans(), Run(tmp_path / name, of.FEW, benchmark=importable(Shared))
+        virtual.run(lambda: play(spans, run, of.failing(TransportFault("http_503", "later"))))
+        return Counter(
+            str((span.name, of.values(span) | {"harness.reply_seconds": 0}, [event.name for event in span.events]))
+            for span in spans.all
+        )
+
+    assert found("here", of.Spans.play) == found("workers", on_workers)
