@@ -65,18 +65,18 @@ class Workers(Extension):
             start = cluster.Cluster(parts, contents, sockets(plans)).start
             slack = BLOCKED_SECONDS if any(_plays_code(plan.benchmark) for plan in plans) else 0.0
             crew = Crew(await start(workers), start, self.turn, slack)
-            return await held.enter_async_context(_played_by(crew, workers, openings, cluster.head_answers))
+            return await held.enter_async_context(_served(crew, workers, openings, cluster.head_answers))
 
         return on_workers
 
 
 @asynccontextmanager
-async def _played_by(
+async def _served(
     crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
 ) -> AsyncIterator[list[Lane]]:
     """A lane for each opening, whose users a crew of so many workers plays."""
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        lanes = await remote_lanes(openings, crew.transport, crew.player, held)
+        lanes = await _lanes(openings, crew.transport, crew.player, held)
         for lane in lanes:
             lane.elsewhere = {WORKERS: workers}
         serving.start_soon(crew.serve, lanes)
@@ -85,7 +85,7 @@ async def _played_by(
         serving.cancel_scope.cancel()
 
 
-async def remote_lanes(
+async def _lanes(
     openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Play], held: AsyncExitStack
 ) -> list[Lane]:
     """Return a lane for each opening, whose users are played by `players` of its place.
