@@ -22,7 +22,19 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark
 from harness.store.manifest import Manifest
 
-SHIPPED = ("preview", "fetch", "parts", "reuse", "metrics", "spans", "exports", "compare", "leaderboard", "verify")
+SHIPPED = (
+    "preview",
+    "fetch",
+    "parts",
+    "reuse",
+    "metrics",
+    "spans",
+    "exports",
+    "compare",
+    "leaderboard",
+    "verify",
+    "ray",
+)
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})
@@ -42,6 +54,13 @@ class Instead(NamedTuple):
     command: str
     when: Callable[[argparse.Namespace], bool]
     function: str
+
+
+class Threat(NamedTuple):
+    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
+
+    sentence: str
+    by: str
 
 
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -66,11 +85,12 @@ class Feature:
 
     `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` executes commands
-    of the core in another way. `notes` yields what a report
-    says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause;
-    empty if the feature knows no way. `per_call` are destinations of options that mean another thing in each command,
-    so that a settings file has them in a command's table only; `runs` are those that name a run.
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`.
+    `instead` executes commands of the core in another way. `notes` yields what a report says of a run by its
+    manifest. `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause; empty if the
+    feature knows no way. `per_call` are destinations of options that mean another thing in each command, so that a
+    settings file has them in a command's table only; `runs` are those that name a run. `threat` is what may end the
+    process of a command that plays with the feature on, so that another process reports it.
     """
 
     name: str
@@ -83,6 +103,7 @@ class Feature:
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    threat: Threat | None = None
 
 
 @cache

@@ -56,8 +56,7 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     code = 0
     if plans:
-        engine = options.engine(args)
-        code = launch(plans, screen, engine, extensions(args), html=args.html, observe=args.progress)
+        code = launch(plans, screen, extensions(args), html=args.html, observe=args.progress)
     return max(skipped, failed, code)
 
 

@@ -115,9 +115,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.yes and not args.estimate:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
-    engine = options.engine(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
+    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress, agreed=agreed)
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:

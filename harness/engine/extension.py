@@ -14,6 +14,7 @@ from harness.model import Snapshots
 from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
+    from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Play, Send, Settle
     from harness.engine.run import Run
 
@@ -50,6 +51,11 @@ class Extension:
 
     def ended(self, plans: Sequence[Plan]) -> None:
         """Act on the runs of plans that have been played and finished."""
+
+    def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+        """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
+        `held`."""
+        return open_lanes
 
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""

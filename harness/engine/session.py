@@ -29,12 +29,11 @@ from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
 from harness.cost import shown as shown_cost
-from harness.defaults import LOCAL, Engine
 from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
-from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
+from harness.engine.accounts import Opening, OpenLanes, check_budget, meters, open_lanes, openings
 from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp, write_report
@@ -73,7 +72,6 @@ WARNINGS_SHOWN = 5
 def launch(
     plans: Sequence[Plan],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension] = (),
     *,
     html: bool,
@@ -85,8 +83,6 @@ def launch(
     `observe` gets snapshots instead of the display. With `agreed` a few users are played first, and it decides by what
     the whole will take whether the rest follows.
     """
-    if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
-        raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
     if agreed and any(plan.tuning.batch for plan in plans):
         raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
@@ -103,8 +99,8 @@ def launch(
         for words in [words for session in unfinished for words in session.waves()]:
             console.print(words, **PLAIN)
         if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, engine, extensions, observe, agreed)
-        played = _play(unfinished, console, engine, extensions, observe) if unfinished else []
+            unfinished = _play_first(unfinished, console, extensions, observe, agreed)
+        played = _play(unfinished, console, extensions, observe) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
@@ -125,7 +121,6 @@ def launch(
 def _play_first(
     sessions: Sequence[Session],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     agreed: Callable[[Sequence[Estimate]], bool],
@@ -137,7 +132,7 @@ def _play_first(
     began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
     for run in runs:
         run.first = choose(run)
-    played = _play(sessions, console, engine, extensions, observe, finishing=False)
+    played = _play(sessions, console, extensions, observe, finishing=False)
     open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
     parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
     for run in runs:
@@ -449,7 +444,6 @@ Played = list[tuple["Session", Lane, JSON]]
 def _play(
     sessions: Sequence[Session],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     finishing: bool = True,
@@ -464,11 +458,13 @@ def _play(
     gc.freeze()
     try:
         with ExitStack() as held:
-            workers = _connected(engine, console, held)
+            opening: OpenLanes = open_lanes
+            for extension in extensions:
+                opening = extension.opening(opening, held, partial(console.print, **PLAIN))
             observe = observe or held.enter_context(display(console))
-            opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
-            made = partial(_played, sessions, opened, observe, engine, workers, finishing)
-            return anyio.run(made, backend_options={"use_uvloop": uvloop})
+            made = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
+            playing = partial(_played, sessions, made, opening, observe, finishing)
+            return anyio.run(playing, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
@@ -480,27 +476,15 @@ def _play(
         gc.unfreeze()
 
 
-def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
-    """Connect to the workers' cluster, if there is one, for as long as `held`; return the number of workers."""
-    if engine.name == LOCAL:
-        return 0
-    from harness.engine.workers import cluster  # an extra package
-
-    where = f"to the Ray cluster at {engine.address}" if engine.address else "Ray on this machine"
-    console.print(f"{'connecting' if engine.address else 'starting'} {where} ...", **PLAIN)
-    return held.enter_context(cluster.connected(engine.address, engine.workers))
-
-
 async def _played(
     sessions: Sequence[Session],
     made: Sequence[Opening],
+    opening: OpenLanes,
     observe: Callable[[Snapshots], None],
-    engine: Engine,
-    workers: int,
     finishing: bool,
 ) -> Played:
     async with AsyncExitStack() as held:
-        session_of = dict(zip(await _lanes(made, engine, workers, held), sessions, strict=True))
+        session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
             if finishing:
@@ -510,19 +494,9 @@ async def _played(
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
         await playing.run()
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
-
-
-async def _lanes(made: Sequence[Opening], engine: Engine, workers: int, held: AsyncExitStack) -> Sequence[Lane]:
-    """Open the lanes, in this process or on workers, for as long as `held`."""
-    if engine.name == LOCAL:
-        admit_sockets(*sockets([one.plan for one in made]))
-        return await open_lanes(made, held)
-    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
-
-    return await held.enter_async_context(on_workers(made, engine, workers))
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:

@@ -21,12 +21,12 @@ import orjson
 import pytest
 
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
-from harness.engine.workers.player import LEASE_SECONDS
+from harness.features.ray.player import LEASE_SECONDS
 from harness.store.log import sound_lines
+from tests.features.ray.raylets import Raylets, cluster, jobs
 from tests.support import ROOT
 from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import children, descendants, environment_of, wait_for, wait_for_responses, words_of
-from tests.support.raylets import Raylets, cluster, jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")]
 
@@ -35,7 +35,7 @@ SLOW = ("--latency", "0.3", "--jitter", "0.3")
 AGENT = ROOT / "examples" / "commuting_agent.py"
 KEY = "sk-kept-from-the-cluster"
 TOKEN = "0123456789abcdef" * 4
-HURRIED = (sys.executable, "-m", "tests.support.hurried")
+HURRIED = (sys.executable, "-m", "tests.features.ray.hurried")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,15 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-import anyio
 import orjson
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
@@ -37,21 +36,15 @@ from ray._private import ray_constants, worker
 from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError, RayError
 
 from harness import __version__
-from harness.benchmark import Benchmark
 from harness.config.secrets import VARIABLE
-from harness.defaults import GC_THRESHOLD, Engine
-from harness.engine.accounts import Opening, remote_lanes, sockets
-from harness.engine.lane import Lane
-from harness.engine.workers.crew import Crew, WorkerGone
-from harness.engine.workers.messages import Raised, packed, unpacked
-from harness.engine.workers.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
-from harness.engine.workers.shipping import packed as pack
+from harness.defaults import GC_THRESHOLD
 from harness.errors import BadInput, HarnessError, MachineError
+from harness.features.ray.crew import WorkerGone
+from harness.features.ray.messages import Raised, packed, unpacked
+from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
 
 T = TypeVar("T")
 
-BLOCKED_SECONDS = 6.0
-"""How long the code of one user may block its worker; an agent's is broken off after 5."""
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
@@ -298,29 +291,6 @@ def _for_processes_of_ray() -> Iterator[None]:
 
 def _is_secret(variable: str) -> bool:
     return VARIABLE.search(variable) is not None and not variable.startswith("RAY_")
-
-
-@asynccontextmanager
-async def open_lanes(openings: Sequence[Opening], engine: Engine, workers: int) -> AsyncIterator[list[Lane]]:
-    """Start workers, and return a lane for each opening, whose users they play."""
-    contents: dict[str, bytes] = {}
-    plans = [one.plan for one in openings]
-    shipped = [pack(plan.benchmark, contents) for plan in plans]
-    parts = [LanePart(of, one.plan.sampling, one.route) for of, one in zip(shipped, openings, strict=True)]
-    cluster = Cluster(parts, contents, sockets(plans))
-    slack = BLOCKED_SECONDS if any(plays_code(plan.benchmark) for plan in plans) else 0.0
-    crew = Crew(await cluster.start(workers), cluster.start, engine.turn, slack)
-    async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        lanes = await remote_lanes(openings, crew.transport, crew.player, held)
-        serving.start_soon(crew.serve, lanes)
-        serving.start_soon(crew.watch, head_answers)
-        yield lanes
-        serving.cancel_scope.cancel()
-
-
-def plays_code(benchmark: Benchmark) -> bool:
-    """Return whether playing runs code that does not ship with the harness, and so may block."""
-    return benchmark.origin is not None or benchmark.runs_code(benchmark.identity())
 
 
 def head_answers() -> bool:

@@ -1,11 +1,11 @@
-"""The command with other constants than its own: `python -m tests.support.hurried crew.SILENT_SECONDS=5 -- run ...`."""
+"""The command with other constants: `python -m tests.features.ray.hurried crew.SILENT_SECONDS=5 -- run ...`."""
 
 from __future__ import annotations
 
 import sys
 
 from harness.cli import main
-from harness.engine.workers import cluster, crew
+from harness.features.ray import cluster, crew
 
 OF = {"cluster": cluster, "crew": crew}
 

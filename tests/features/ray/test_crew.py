@@ -28,9 +28,6 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
 from harness.engine.answers import FIRST
-from harness.engine.workers import crew as crew_module
-from harness.engine.workers import messages as m
-from harness.engine.workers.player import LEASE_SECONDS
 from harness.errors import (
     AgentFailed,
     AnswersUnusable,
@@ -44,15 +41,18 @@ from harness.errors import (
     Rejected,
     RunStopped,
     TransportFault,
-    WorkersStopped,
 )
+from harness.features.ray import crew as crew_module
+from harness.features.ray import messages as m
+from harness.features.ray.crew import WorkersStopped
+from harness.features.ray.player import LEASE_SECONDS
 from harness.model import JSON, Completion, Snapshot
 from harness.store import log
 from harness.store.run import RunStore
+from tests.features.ray.workers import TURN, Fake, Loss, Shared, crew_of, importable, played
 from tests.support import virtual
 from tests.support.chain_runs import Run
 from tests.support.chains import Chains, Endpoint
-from tests.support.workers import TURN, Fake, Loss, Shared, crew_of, importable, played
 
 USERS = {f"用户{n}": 1 + n % 3 for n in range(4)}
 STEPS = sum(USERS.values())

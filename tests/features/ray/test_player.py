@@ -16,14 +16,14 @@ from harness.chat import Chat
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.transports import Listener, Route
-from harness.engine.workers import messages as m
-from harness.engine.workers.player import LEASE_SECONDS, START_SECONDS, Lease, Player
 from harness.errors import TransportFault
+from harness.features.ray import messages as m
+from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, Lease, Player
 from harness.model import JSON, Completion
+from tests.features.ray.workers import TURN, Shared, importable, parts_of
 from tests.support.chain_runs import Run
 from tests.support.chains import Endpoint
 from tests.support.virtual import VirtualLoop
-from tests.support.workers import TURN, Shared, importable, parts_of
 
 LINE = orjson.dumps({"user_id": "一", "steps": 2})
 

@@ -16,9 +16,9 @@ from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.chat import Asking
-from harness.engine.workers.shipping import packed, unpacked
+from harness.features.ray.shipping import packed, unpacked
+from tests.features.ray.workers import Shared
 from tests.support.plugins import STARS, VISITS, write_visits
-from tests.support.workers import Shared
 
 AGENT = """
 from agentsociety_benchmark.benchmarks import DailyMobilityAgent

@@ -126,7 +126,7 @@ def _tokens(cluster: Path) -> dict[str, dict[str, str]]:
 
 def test_environment_of_rays_processes_names_no_relative_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty or relative entry of PYTHONPATH is the current folder, or below it; the driver's own stays as it is."""
-    from harness.engine.workers import cluster
+    from harness.features.ray import cluster
 
     given = os.pathsep.join(["", "modules", "/opt/modules", "."])
     monkeypatch.setenv("PYTHONPATH", given)
@@ -139,7 +139,7 @@ def test_own_tokens_end_with_their_cluster(tmp_path: Path, monkeypatch: pytest.M
     """What Ray keeps for the whole process is read again, so another cluster in it gets its own."""
     from ray._raylet import AuthenticationTokenLoader
 
-    from harness.engine.workers import cluster
+    from harness.features.ray import cluster
 
     def token() -> str:
         return str(AuthenticationTokenLoader.instance().get_raw_token())

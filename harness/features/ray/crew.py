@@ -28,9 +28,9 @@ from harness.endpoint.transport import Received
 from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
-from harness.engine.workers import messages as m
-from harness.engine.workers.player import LEASE_SECONDS
-from harness.errors import GaveUp, HarnessError, Rejected, TransportFault, WorkerLost, WorkersStopped
+from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
+from harness.features.ray import messages as m
+from harness.features.ray.player import LEASE_SECONDS
 from harness.model import Completion
 
 SILENT_SECONDS = 60.0
@@ -54,6 +54,12 @@ more."""
 CUT_OFF_FAULTS, CUT_OFF_SECONDS = 3, 30.0
 """Tries in a row that cannot reach an endpoint, after which a worker gets no users of it while others do not fail so;
 and for how long, before one is tried there again."""
+
+
+class WorkersStopped(HarnessError):
+    """No worker process is left, or nobody who could start another."""
+
+    exit_code = MachineError.exit_code
 
 
 class WorkerGone(Exception):
@@ -106,7 +112,7 @@ class RemoteTransport:
         self._is_elsewhere = is_elsewhere
 
     async def send(self, body: Ticket, user: str = "") -> Received:
-        """Try a request once; raise `WorkerLost` too. A cancelled try has ended once this returns."""
+        """Try a request once; raise `SenderLost` too. A cancelled try has ended once this returns."""
         way = body.link.way(body.lane)
         try:
             received = await body.link.send(body, user)
@@ -114,7 +120,7 @@ class RemoteTransport:
             if not fault.unreachable:
                 way.reached()
             elif self._is_elsewhere(body.link, body.lane, fault):
-                raise WorkerLost from fault
+                raise SenderLost from fault
             raise
         way.reached()
         body.last = received.completion
@@ -191,7 +197,7 @@ class _Link:
 
     async def send(self, ticket: Ticket, user: str) -> Received:
         if self.lost:
-            raise WorkerLost
+            raise SenderLost
         attempt = next(self._numbers)
         self.attempts[attempt] = outcome = asyncio.get_running_loop().create_future()
         self.outbox.append(m.Send(attempt, ticket.number, user))
@@ -212,13 +218,13 @@ class _Link:
         self.lost = True
         for play in self.plays.values():
             play.drop(in_flight=False)
-            play.stop(WorkerLost())
+            play.stop(SenderLost())
 
     def release(self) -> None:
         """End the tries that were in flight."""
         for outcome in self.attempts.values():
             if not outcome.done():
-                outcome.set_exception(WorkerLost())
+                outcome.set_exception(SenderLost())
 
 
 class Crew:
@@ -276,7 +282,7 @@ class Crew:
         while True:
             try:
                 return await self._play(await self._least_busy(lane), lane, user)
-            except WorkerLost:
+            except SenderLost:
                 continue
 
     async def _least_busy(self, lane: int) -> _Link:
@@ -308,7 +314,7 @@ class Crew:
         return True
 
     async def _play(self, link: _Link, lane: int, user: User) -> Ended:
-        """Play a user on one worker. Raise `WorkerLost` if that is gone before the end."""
+        """Play a user on one worker. Raise `SenderLost` if that is gone before the end."""
         run, number = user.run, next(self._numbers)
         saved = [(*key, completion) for key, completion in run.store.responses_of(user.position).items()]
         where, line = run.index.where(user.position), run.index.read(user.position)
@@ -400,7 +406,7 @@ class Crew:
             case m.Failed(attempt, error):
                 _resolve(link.attempts.get(attempt), m.unpacked(error))
             case m.Dropped(attempt):
-                _resolve(link.attempts.get(attempt), WorkerLost())
+                _resolve(link.attempts.get(attempt), SenderLost())
             case m.PlayEnded():
                 if play := link.plays.get(message.user):
                     play.user.key = message.key
@@ -447,7 +453,7 @@ class Crew:
             completion = await play.user.settle(Asked(ticket, ask.rank, ask.digest, ask.nth))
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
-        except WorkerLost:
+        except SenderLost:
             if link.lost or link.way(play.lane).is_closed:
                 raise
             # else the play no longer waits for this request

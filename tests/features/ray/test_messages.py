@@ -8,7 +8,6 @@ import pytest
 
 from harness.endpoint.replies import Denied
 from harness.engine.answers import USABLE, Judgement
-from harness.engine.workers import messages as m
 from harness.errors import (
     AgentFailed,
     GaveUp,
@@ -17,8 +16,9 @@ from harness.errors import (
     MachineError,
     Rejected,
     TransportFault,
-    WorkersStopped,
 )
+from harness.features.ray import messages as m
+from harness.features.ray.crew import WorkersStopped
 from harness.model import Completion
 
 WHOLE = Completion("答案😀", "length", 3, 2, "模型", "不能", "想了想")

@@ -21,11 +21,11 @@ from harness.config.plan import sampling_again
 from harness.endpoint.address import Address
 from harness.endpoint.quirks import Adapted
 from harness.engine.transports import Listener, Route
-from harness.engine.workers import messages as m
-from harness.engine.workers.crew import Crew, WorkerGone
-from harness.engine.workers.player import LEASE_SECONDS, LanePart, Player
-from harness.engine.workers.shipping import packed
 from harness.errors import HarnessError
+from harness.features.ray import messages as m
+from harness.features.ray.crew import Crew, WorkerGone
+from harness.features.ray.player import LEASE_SECONDS, LanePart, Player
+from harness.features.ray.shipping import packed
 from tests.support import virtual
 from tests.support.chain_runs import Run
 from tests.support.chains import Chains, Endpoint

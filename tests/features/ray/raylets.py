@@ -42,7 +42,7 @@ class Raylets:
 def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
     """Start a raylet for each number of CPUs; the first is with the head. `settings` are environment variables."""
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
-        command = [sys.executable, "-m", "tests.support.raylets", *map(str, cpus)]
+        command = [sys.executable, "-m", "tests.features.ray.raylets", *map(str, cpus)]
         settings |= {"RAY_TMPDIR": folder}  # also for the file with the address of the last cluster
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command, env={**os.environ, **QUIET, **settings}, **pipes) as process:

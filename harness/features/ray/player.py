@@ -27,9 +27,9 @@ from harness.engine.answers import judgement
 from harness.engine.play import play_user
 from harness.engine.replay import Asked, Conversation
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
-from harness.engine.workers import messages as m
-from harness.engine.workers.shipping import Shipped, unpacked
 from harness.errors import HarnessError, InvalidReply
+from harness.features.ray import messages as m
+from harness.features.ray.shipping import Shipped, unpacked
 from harness.model import Completion, Where
 
 START_SECONDS, LEASE_SECONDS = 60.0, 10.0
