@@ -45,9 +45,6 @@ BYTES_PER_STEP = 6 * 1024
 """Approximate disk space of a step: responses and results together."""
 
 BASELINE_PREFIX = "baseline/"
-LOCAL, RAY = "local", "ray"
-"""Engines."""
-TRACKERS = ("wandb", "mlflow")
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
 
@@ -117,14 +114,3 @@ class Tuning:
             both = getattr(self, limit), getattr(other, limit)
             least[limit] = min((number for number in both if number is not None), default=None)
         return replace(self, **least)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What plays users: this process (`local`), or `workers` processes of Ray, at the `address` of a cluster or on this
-    machine. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one."""
-
-    name: str = LOCAL
-    address: str | None = None
-    workers: int | None = None
-    turn: float | None = None

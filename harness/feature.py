@@ -26,7 +26,20 @@ from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
-SHIPPED = ("preview", "fetch", "batches", "reuse", "metrics", "spans", "verify")
+SHIPPED = (
+    "preview",
+    "fetch",
+    "parts",
+    "batches",
+    "reuse",
+    "metrics",
+    "spans",
+    "exports",
+    "compare",
+    "leaderboard",
+    "verify",
+    "ray",
+)
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})
@@ -46,6 +59,21 @@ class Column(NamedTuple):
     name: str
     of: Callable[[RunFiles, Manifest], JSON | None]
     words: Callable[[JSON], str]
+
+
+class Instead(NamedTuple):
+    """A function, in `package.module:function`, that executes a command where `when` is true of its options."""
+
+    command: str
+    when: Callable[[argparse.Namespace], bool]
+    function: str
+
+
+class Threat(NamedTuple):
+    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
+
+    sentence: str
+    by: str
 
 
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -84,13 +112,13 @@ class Feature:
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
     subclass of `harness.engine.extension.Extension` in `package.module:Class`. `again` returns whether `resume` goes on
     with the feature by a run's manifest, without an option. `check` raises `BadInput` where a run that has users left
-    cannot go on as its manifest now is, whether the feature is on or not; it gets the names of `--allow`.
+    cannot go on as its manifest now is, whether the feature is on or not; it gets the names of `--allow`. `threat` is
+    what may end the process of a command that plays with the feature on, so that another process reports it.
 
-    `instead` is a function, as `package.module:function`, that executes `run` in another way where the feature is on.
-    `notes` yields what a report says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a
-    benchmark, as a main clause; empty if the feature knows no way. `logs` are the names of its own files with a run
-    (`RunFiles.log`), and `pending` yields requests of a run that a provider may still answer. `column` is what `status`
-    shows of it.
+    `instead` executes commands of the core in another way. `notes` yields what a report says of a run by its manifest.
+    `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause; empty if the feature knows no
+    way. `logs` are the names of its own files with a run (`RunFiles.log`), and `pending` yields requests of a run that
+    a provider may still answer. `column` is what `status` shows of it.
 
     `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
     a command's table only; `runs` are those that name a run.
@@ -103,7 +131,7 @@ class Feature:
     extension: str = ""
     again: Callable[[Manifest], bool] = _not_again
     check: Callable[[RunFiles, Manifest, Collection[str]], None] = _no_objection
-    instead: str = ""
+    instead: Sequence[Instead] = ()
     notes: Callable[[Manifest], Iterable[str]] = _no_notes
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
     logs: Sequence[str] = ()
@@ -111,6 +139,7 @@ class Feature:
     column: Column | None = None
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    threat: Threat | None = None
 
 
 @cache
@@ -145,9 +174,10 @@ def pending(files: RunFiles) -> list[Pending]:
     return [one for feature in features() for one in feature.pending(files)]
 
 
-def takeovers(args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
-    """Return what the options of `run` switch on in place of playing."""
-    return [_named(feature.instead) for feature in features() if feature.instead and feature.is_on(args)]
+def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
+    """Return what executes a command of the core in another way, with these options."""
+    every = [one for feature in features() for one in feature.instead]
+    return [_named(one.function) for one in every if one.command == command and one.when(args)]
 
 
 def _named(path: str) -> Any:

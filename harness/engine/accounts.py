@@ -6,7 +6,7 @@ import functools
 import operator
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
@@ -128,6 +128,10 @@ class Opening:
         )
 
 
+OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lane]]]
+"""Opens a lane for each opening, for as long as the stack is open."""
+
+
 def check_budget(plan: Plan, price: Price | None) -> Cap | None:
     """Return a plan's budget, None if it has none or costs nothing. Raise `BadInput` if its price does not fit."""
     if (words := plan.tuning.budget) is None:
@@ -201,7 +205,9 @@ def openings(
 
 
 async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
-    """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open."""
+    """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open. Raise
+    `MachineError` if there can be too few connections."""
+    admit_sockets(*sockets([one.plan for one in openings]))
     endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
     clients, lanes = Clients(), []
     for one in openings:
@@ -211,34 +217,11 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
         addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
         transport, where = await open_transport(one.route, addresses, clients, listener, held)
         question = Question(transport, one.plan.sampling.question())
-        lanes.append(_lane(one, findings, limiter, transport, where, play_here, question))
+        lanes.append(lane_of(one, findings, limiter, transport, where, play_here, question))
     return lanes
 
 
-async def remote_lanes(
-    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Play], held: AsyncExitStack
-) -> list[Lane]:
-    """Return a lane for each opening, whose users are played elsewhere: by `players` of its place.
-
-    Only what an endpoint is asked in a silence is sent from here; `held` closes its connections.
-    """
-    clients, lanes = Clients(), []
-    for place, one in enumerate(openings):
-        limiter, findings, question = Limiter(one.account.slots), Findings(one.runs, time.monotonic), None
-        if addresses := one.route.addresses:
-            listener = Listener(findings.learned, findings.replica, limiter.pause)
-            asking, _ = await open_transport(one.route, addresses, clients, listener, held)
-            question = Question(asking, one.plan.sampling.question())
-        where = functools.partial(_endpoint_of, one.plan)
-        lanes.append(_lane(one, findings, limiter, transport, where, players(place), question))
-    return lanes
-
-
-def _endpoint_of(plan: Plan, user: str) -> str:
-    return plan.endpoint
-
-
-def _lane(
+def lane_of(
     one: Opening,
     findings: Findings,
     limiter: Limiter,

@@ -13,9 +13,10 @@ from harness.config.plan import Plan
 from harness.cost import Rate
 from harness.endpoint.limiter import Slots
 from harness.model import Load, Snapshots
-from harness.store.manifest import Manifest
+from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
+    from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Lane, Play, Send, Settle
     from harness.engine.run import Run
 
@@ -56,6 +57,10 @@ class Extension:
     def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
         """Get the tasks files of these subsets that a folder lacks."""
 
+    def choosing(self, name: str, selection: Selection) -> tuple[str, Selection]:
+        """Take part in the name of a new run's folder, and in which users it takes."""
+        return name, selection
+
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
         cannot work."""
@@ -79,6 +84,14 @@ class Extension:
         """Return what works next to the users of a lane."""
         return None
 
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Act on the runs of plans that have been played and finished."""
+
+    def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+        """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
+        `held`."""
+        return open_lanes
+
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""
         return play
@@ -95,6 +108,6 @@ class Extension:
         """Take part in what gets the snapshots."""
         return nullcontext(observe)
 
-    def ended(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
-        """Yield what to know of runs that have stopped early."""
+    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+        """Yield what to know of the runs of a plan that has stopped early."""
         return ()

@@ -32,18 +32,14 @@ from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
     AnswersUnusable,
-    BadInput,
     BenchmarkError,
-    BudgetReached,
     ConfigurationRefused,
-    EndpointStopped,
     GaveUp,
     HarnessError,
     InvalidReply,
     MachineError,
     Rejected,
     TransportFault,
-    WorkersStopped,
 )
 from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
@@ -59,7 +55,8 @@ BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkErro
 class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
-    `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
+    `elsewhere` is what a schedule says of other processes that play its users. `ending` is why it stopped early, else
+    None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
     `play` plays a user, by default in this process. `extensions` take part in how requests are settled. With
     `allow_invalid` it goes on, however few answers can be used.
@@ -83,6 +80,7 @@ class Lane:
         self.caller = caller
         self._player = play or play_here
         self.runs = findings.runs
+        self.elsewhere: JSON = {}
         self.ending: HarnessError | None = None
         self.in_play = 0
         self.over = False
@@ -205,10 +203,8 @@ class Lane:
         """Do some work; an error after which no user can go on ends the lane, or all lanes."""
         try:
             await work()
-        except MachineError as error:
-            self.stop(error, grace=0.0)
-        except (BadInput, BenchmarkError, BudgetReached, EndpointStopped, WorkersStopped) as error:
-            self.stop(error, grace=GRACE_SECONDS)
+        except HarnessError as error:
+            self.stop(error, grace=0.0 if isinstance(error, MachineError) else GRACE_SECONDS)
 
     def note(self, what: str, detail: str) -> None:
         """Show a finding, and log it."""
@@ -218,7 +214,7 @@ class Lane:
             self.stop(error, grace=0.0)
 
     def learned(self, quirk: str, words: str) -> bool:
-        """Save a quirk that a worker has learned; return whether it is new."""
+        """Save a quirk that another process has learned; return whether it is new."""
         new = any(quirk not in run.manifest.provenance["quirks"] for run in self.runs)
         try:
             if new:

@@ -29,12 +29,11 @@ from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
 from harness.cost import shown as shown_cost
-from harness.defaults import LOCAL, Engine
 from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
-from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
+from harness.engine.accounts import Opening, OpenLanes, check_budget, meters, open_lanes, openings
 from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp, write_report
@@ -73,7 +72,6 @@ WARNINGS_SHOWN = 5
 def launch(
     plans: Sequence[Plan],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension] = (),
     *,
     html: bool,
@@ -99,8 +97,8 @@ def launch(
         for words in [words for session in unfinished for words in session.expected()]:
             console.print(words, **PLAIN)
         if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, engine, extensions, observe, agreed)
-        played = _play(unfinished, console, engine, extensions, observe) if unfinished else []
+            unfinished = _play_first(unfinished, console, extensions, observe, agreed)
+        played = _play(unfinished, console, extensions, observe) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
@@ -113,13 +111,14 @@ def launch(
             console.print(held_up, **PLAIN)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
-        return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
+    for extension in extensions:
+        extension.ended(plans)
+    return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
 
 
 def _play_first(
     sessions: Sequence[Session],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     agreed: Callable[[Sequence[Estimate]], bool],
@@ -131,7 +130,7 @@ def _play_first(
     began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
     for run in runs:
         run.first = choose(run)
-    played = _play(sessions, console, engine, extensions, observe, finishing=False)
+    played = _play(sessions, console, extensions, observe, finishing=False)
     open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
     parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
     for run in runs:
@@ -411,7 +410,7 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
-            for words in [words for extension in self._extensions for words in extension.ended(plan, runs)]:
+            for words in [words for extension in self._extensions for words in extension.stopped(plan, runs)]:
                 self._say(f"{label}{words}")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
@@ -442,7 +441,6 @@ Played = list[tuple["Session", Lane, JSON]]
 def _play(
     sessions: Sequence[Session],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     finishing: bool = True,
@@ -457,11 +455,13 @@ def _play(
     gc.freeze()
     try:
         with ExitStack() as held:
-            workers = _connected(engine, console, held)
+            opening: OpenLanes = open_lanes
+            for extension in extensions:
+                opening = extension.opening(opening, held, partial(console.print, **PLAIN))
             observe = observe or held.enter_context(display(console))
-            opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
-            made = partial(_played, sessions, opened, observe, engine, workers, finishing)
-            return anyio.run(made, backend_options={"use_uvloop": uvloop})
+            made = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
+            playing = partial(_played, sessions, made, opening, observe, finishing)
+            return anyio.run(playing, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
@@ -473,27 +473,15 @@ def _play(
         gc.unfreeze()
 
 
-def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
-    """Connect to the workers' cluster, if there is one, for as long as `held`; return the number of workers."""
-    if engine.name == LOCAL:
-        return 0
-    from harness.engine.workers import cluster  # an extra package
-
-    where = f"to the Ray cluster at {engine.address}" if engine.address else "Ray on this machine"
-    console.print(f"{'connecting' if engine.address else 'starting'} {where} ...", **PLAIN)
-    return held.enter_context(cluster.connected(engine.address, engine.workers))
-
-
 async def _played(
     sessions: Sequence[Session],
     made: Sequence[Opening],
+    opening: OpenLanes,
     observe: Callable[[Snapshots], None],
-    engine: Engine,
-    workers: int,
     finishing: bool,
 ) -> Played:
     async with AsyncExitStack() as held:
-        session_of = dict(zip(await _lanes(made, engine, workers, held), sessions, strict=True))
+        session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
             if finishing:
@@ -503,19 +491,9 @@ async def _played(
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
         await playing.run()
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
-
-
-async def _lanes(made: Sequence[Opening], engine: Engine, workers: int, held: AsyncExitStack) -> Sequence[Lane]:
-    """Open the lanes, in this process or on workers, for as long as `held`."""
-    if engine.name == LOCAL:
-        admit_sockets(*sockets([one.plan for one in made]))
-        return await open_lanes(made, held)
-    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
-
-    return await held.enter_async_context(on_workers(made, engine, workers))
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:
@@ -549,10 +527,9 @@ def _resume_command(plans: Sequence[Plan], extensions: Sequence[Extension]) -> s
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
     more = [word for extension in extensions for word in extension.resume_words]
-    track = ["--track", plan.track] if plan.track else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *track, *headers])
+    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *headers])
 
 
 def _this_program() -> list[str]:

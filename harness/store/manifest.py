@@ -243,7 +243,6 @@ class _Schedule(msgspec.Struct):
     ratio: Number | None
     runs: int = 1
     event_loop: Number | None = None
-    workers: int = 0
 
 
 UNKNOWN = "not a parameter of this version of the harness"

@@ -10,7 +10,6 @@ from typing import cast
 
 from harness.config.plan import Plan
 from harness.cost import Rate
-from harness.defaults import LOCAL
 from harness.endpoint.client import Client
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Slots
@@ -33,7 +32,7 @@ from harness.ui.words import plural
 class Batches(Extension):
     def __init__(self, args: argparse.Namespace) -> None:
         self._wanted: bool | None = args.batch
-        self._local = getattr(args, "engine", LOCAL) == LOCAL
+        self._local = getattr(args, "engine", "local") == "local"
         self._estimating = bool(getattr(args, "estimate", False))
         self._waves: dict[Lane, Waves] = {}
 
@@ -44,7 +43,7 @@ class Batches(Extension):
 
     def _check(self, plan: Plan) -> None:
         if not self._local:
-            raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
+            raise BadInput("--batch needs the engine local: a batch is submitted by one process")
         if self._estimating:
             raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
         if plan.found is not None and len(plan.found.addresses) > 1:
@@ -93,6 +92,6 @@ class Batches(Extension):
 
         return settled
 
-    def ended(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
         if left := sum([len(outstanding(run.store.files)) for run in runs if by_batches(run.manifest)]):
             yield f"{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies"
