@@ -28,6 +28,7 @@ from harness.store.manifest import Manifest
 
 SHIPPED = (
     "preview",
+    "estimate",
     "fetch",
     "parts",
     "batches",
@@ -121,7 +122,8 @@ class Feature:
     a provider may still answer. `column` is what `status` shows of it.
 
     `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
-    a command's table only; `runs` are those that name a run.
+    a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
+    settings file has.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Feature:
     column: Column | None = None
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    decisions: frozenset[str] = frozenset()
     threat: Threat | None = None
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Lane, Play, Send, Settle
     from harness.engine.run import Run
+    from harness.engine.session import PlayAlone, Session
 
 Observe = Callable[[Snapshots], None]
 Say = Callable[[str], None]
@@ -83,6 +84,10 @@ class Extension:
     def joining(self, lane: Lane) -> Companion | None:
         """Return what works next to the users of a lane."""
         return None
+
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        """Act before unfinished sessions are played; return those that are still to be played."""
+        return sessions
 
     def ended(self, plans: Sequence[Plan]) -> None:
         """Act on the runs of plans that have been played and finished."""
