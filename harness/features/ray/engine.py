@@ -47,10 +47,6 @@ class Workers(Extension):
         self.workers: int | None = args.workers
         self.turn: float | None = args.turn and args.turn / 1000.0
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
-        if any(plan.tuning.batch for plan in plans):
-            raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
-
     def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         from harness.features.ray import cluster  # an extra package
 
