@@ -13,11 +13,11 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.commands.launch import launch
 from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
-from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.model import JSON

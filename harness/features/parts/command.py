@@ -16,14 +16,13 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.overview import covered, headline
 from harness.config import options
 from harness.engine.files import index_file
-from harness.engine.run import PLAIN
 from harness.errors import BadInput
 from harness.features.parts import merge
 from harness.features.parts.merge import Part
 from harness.report import pages
 from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
