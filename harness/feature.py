@@ -38,6 +38,7 @@ SHIPPED = (
     "exports",
     "compare",
     "leaderboard",
+    "show",
     "verify",
     "ray",
 )
