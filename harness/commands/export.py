@@ -29,8 +29,7 @@ FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "names of runs (default: all)"
-    parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
+    options.add_runs(parser, "names of runs (default: all)", options.filled)
     words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and "
     words += "mlflow send the runs there"
     options.add(parser, "--format", words, choices=(*ENDINGS, *TRACKERS))
@@ -44,9 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    found, code = _selected(args)
-    if not found:
-        return code
+    args.model = None
+    found, code = selection.find(args)
+    args.runs = [name for name in args.runs if name not in {run.name for run in found}]
+    if not code and (args.runs or not found):
+        raise selection.nothing_found(args)
     out = Path(args.out) if args.out else None
     ending = FORMATS.get(out.suffix.lower()) if out else None
     form = args.format or ending or "csv"
@@ -95,18 +96,6 @@ def _ended(plan: Plan) -> Iterator[SavedRun]:
 
 def _send(run: SavedRun, tracker: str) -> None:
     tell(f"{run.label}: {tracker}: {trackers.send(run, tracker)}")
-
-
-def _selected(args: argparse.Namespace) -> tuple[list[SavedRun], int]:
-    """Return the runs that are named, all without names, and an exit code. Raise `BadInput` for a name of none."""
-    found, worst = list[SavedRun](), 0
-    for name in dict.fromkeys(args.runs) or [None]:
-        one = argparse.Namespace(**{**vars(args), "name": name, "model": None})
-        runs, code = selection.find(one)
-        if not runs and not code:
-            raise selection.nothing_found(one)
-        found, worst = [*found, *runs], max(worst, code)
-    return found, worst
 
 
 def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import ExitStack
-from glob import escape
 from pathlib import Path
 
 from harness import defaults
@@ -50,7 +49,7 @@ def users(text: str) -> int | str:
 def execute(args: argparse.Namespace) -> int:
     if args.out:
         options.outputs(args).check(args.out)
-    named = args.name or args.model or args.platform
+    named = args.runs or args.model or args.platform
     unmade = _make_missing(args) if named else 0
     found, skipped = _selected(args)
     if not named:
@@ -91,9 +90,9 @@ def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     """
     platforms, code = {name.lower() for name in args.platform or ()}, 0
     found = []
-    for path in sorted(args.results_dir.glob(f"{escape(args.name or '') or '*'}/eval_report_*.json")):
+    for path in sorted(args.results_dir.glob("*/eval_report_*.json")):
         files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))
-        if platforms and files.subset not in platforms:
+        if (args.runs and path.parent.name not in args.runs) or (platforms and files.subset not in platforms):
             continue
         try:
             if not args.model or args.model in (_read(files)[0].model, files.folder.name):

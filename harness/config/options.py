@@ -8,7 +8,7 @@ import operator
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,9 +60,25 @@ def add_earlier(parser: argparse.ArgumentParser) -> None:
     add(parser, "--benchmark FILE.py", words, type=filled)
 
 
+def add_runs(
+    parser: argparse.ArgumentParser, words: str, kind: Callable[[str], str] | None = None, metavar: str = "RUN"
+) -> None:
+    """Add the names of runs, each by position or with `--name`; both are in `args.runs`."""
+    details: dict[str, Any] = {"type": kind or folder_name, "action": "extend", "default": [], "metavar": metavar}
+    parser.add_argument("runs", nargs="*", help=words, **details)
+    parser.add_argument("--name", nargs=1, dest="runs", help=f"the same as {metavar}; may be repeated", **details)
+
+
+def runs(args: argparse.Namespace) -> list[str]:
+    """Return the named runs. Raise `BadInput` if there are none."""
+    if not args.runs:
+        raise BadInput("name a run: `harness status` lists them")
+    return list(args.runs)
+
+
 def add_which(parser: argparse.ArgumentParser) -> None:
     """Add the options that select runs; without them, all."""
-    add(parser, "--name", "name of the run (its folder under the results)", type=folder_name)
+    add_runs(parser, "names of runs, their folders under the results (default: all)")
     add(parser, "--model", "the run of this model", type=filled)
     add_platform(parser, "one subset; may be repeated")
 
@@ -87,24 +103,30 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
 
 
 def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """Return the benchmark among a command's words, before its own flags are defined: the first word that is neither an
-    option nor its value. An undefined option may take the next word, unless that is a benchmark."""
+    """Return the benchmark among a command's words, before its own flags are defined."""
+    return next(_positions(parser, words), defaults.BENCHMARK)
+
+
+def _positions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """Yield the words that are neither options nor their values. An undefined option may take the next word, unless
+    that is a benchmark."""
     known, left = parser._option_string_actions, deque(words)
     while left:
         option, _, value = left.popleft().partition("=")
         if not option.startswith("-"):
-            return option
+            yield option
+            continue
         action = known.get(option)
         takes_one = action.nargs != 0 if action else not (left and registry.is_name(left[0]))
         if takes_one and not value and left and not left[0].startswith("-"):
             left.popleft()
-    return defaults.BENCHMARK
 
 
 def destinations(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
-    """Return the destinations of the options that are among a command's words."""
-    known = (parser._option_string_actions.get(word.partition("=")[0]) for word in words)
-    return {action.dest for action in known if action}
+    """Return the destinations that a command's words set, by options or by position."""
+    by_option = (parser._option_string_actions.get(word.partition("=")[0]) for word in words)
+    by_position = parser._get_positional_actions() if any(_positions(parser, words)) else []
+    return {action.dest for action in (*by_option, *by_position) if action}
 
 
 def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:

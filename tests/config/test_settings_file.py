@@ -92,6 +92,15 @@ def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
     assert found == [["c"], 3, 1.0, None, "auto", None]
 
 
+def test_run_by_position_replaces_names_of_the_file_as_an_option_does() -> None:
+    """A file's list of names is that of `--name`; what stands in the file is not the user's own word."""
+    write('[resume]\nname = ["a", "b"]\n')
+    assert given("resume", "runs") == [["a", "b"]]
+    assert given("resume c", "runs") == given("resume --name c", "runs") == [["c"]]
+    assert "runs" in parsed(["resume", "--rpm", "3", "c"]).args.typed
+    assert "runs" not in parsed(["resume", "--rpm", "3"]).args.typed
+
+
 def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flag, environment, file, default: of the concurrency and of the endpoint's address."""
     write(f'concurrency = 64\napi-url = "{URL}"\n')
