@@ -47,7 +47,6 @@ BYTES_PER_STEP = 6 * 1024
 BASELINE_PREFIX = "baseline/"
 LOCAL, RAY = "local", "ray"
 """Engines."""
-TRACKERS = ("wandb", "mlflow")
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
 

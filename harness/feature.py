@@ -11,7 +11,7 @@ A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -19,9 +19,10 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from harness.benchmark import Benchmark
 from harness.store.manifest import Manifest
 
-SHIPPED = ("reuse", "metrics", "spans")
+SHIPPED = ("preview", "fetch", "reuse", "metrics", "spans", "exports", "compare", "leaderboard", "verify")
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})
@@ -33,6 +34,14 @@ class Command(NamedTuple):
 
     module: str
     does: str
+
+
+class Instead(NamedTuple):
+    """A function, in `package.module:function`, that executes a command where `when` is true of its options."""
+
+    command: str
+    when: Callable[[argparse.Namespace], bool]
+    function: str
 
 
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -47,15 +56,21 @@ def _no_notes(manifest: Manifest) -> Iterable[str]:
     return ()
 
 
+def _no_way(cls: type[Benchmark]) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
     """A capability. By default each part adds nothing.
 
     `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `notes` yields what a report says of a
-    run by its manifest. `per_call` are destinations of options that mean another thing in each command, so that a
-    settings file has them in a command's table only; `runs` are those that name a run.
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` executes commands
+    of the core in another way. `notes` yields what a report
+    says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause;
+    empty if the feature knows no way. `per_call` are destinations of options that mean another thing in each command,
+    so that a settings file has them in a command's table only; `runs` are those that name a run.
     """
 
     name: str
@@ -63,7 +78,9 @@ class Feature:
     options: Callable[[str, argparse.ArgumentParser], None] = _no_options
     is_on: Callable[[argparse.Namespace], bool] = _never
     extension: str = ""
+    instead: Sequence[Instead] = ()
     notes: Callable[[Manifest], Iterable[str]] = _no_notes
+    how_to_get: Callable[[type[Benchmark]], str] = _no_way
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
 
@@ -76,7 +93,22 @@ def features() -> tuple[Feature, ...]:
     return (*own, *[point.load() for point in entry_points(group=GROUP)])
 
 
+def how_to_get(cls: type[Benchmark]) -> str:
+    """Return what a user can do about missing tasks, as a main clause."""
+    return next(filter(None, [feature.how_to_get(cls) for feature in features()]), "put them there")
+
+
 def extensions(args: argparse.Namespace) -> list[Any]:
     """Return the extensions that the options of a command switch on."""
-    chosen = [feature.extension.split(":") for feature in features() if feature.is_on(args)]
-    return [getattr(import_module(module), name)(args) for module, name in chosen]
+    return [_named(feature.extension)(args) for feature in features() if feature.extension and feature.is_on(args)]
+
+
+def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
+    """Return what executes a command of the core in another way, with these options."""
+    every = [one for feature in features() for one in feature.instead]
+    return [_named(one.function) for one in every if one.command == command and one.when(args)]
+
+
+def _named(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)

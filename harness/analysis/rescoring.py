@@ -32,6 +32,7 @@ from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
+from harness.feature import how_to_get
 from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
 from harness.store.files import RunFiles
@@ -204,7 +205,7 @@ def of_another_program(found: Imported, wish: Wish) -> Rescored:
     benchmark = cls()
     tasks = benchmark.file_in(wish.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
-        words = f"name its folder with --tasks-dir; or {cls.how_to_get()}"
+        words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
         raise BadInput(f"its tasks file {tasks} does not exist: {words}")
     lock = RunLock(files.lock, time.time)
     try:

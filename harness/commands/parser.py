@@ -25,17 +25,12 @@ TRUST = "trust"
 """The command that decides whether a settings file counts: it reads none itself."""
 COMMANDS: Mapping[str, str] = {
     "run": "run a benchmark against a model; continues an unfinished run of the same configuration",
-    "fetch": "download a benchmark's tasks",
     "resume": "continue unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any request",
-    "stats": "show a table of all runs, and write an Excel file per metric",
-    "compare": "compare runs on the users that they share, with significance tests",
-    "report": "make the pages of a run again, or one page over all runs",
-    "export": "write runs for other programs: rows as CSV, JSON lines or Parquet, logs for Inspect, or to trackers",
+    "report": "make the pages of a run again, or without a name one page over all runs",
     "sample": "write a nested share of a tasks file",
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
-    "verify": "check that a run's folder is complete and unchanged",
     "merge": "combine the parts that `run --part` played into one run",
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",

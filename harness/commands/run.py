@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,21 +14,20 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.analysis.exports import trackers
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
-from harness.commands import export, fetch, reeval
+from harness.commands import reeval
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
-from harness.engine import preview
 from harness.engine.estimate import Estimate, in_short
+from harness.engine.extension import Extension
 from harness.engine.session import launch
 from harness.errors import BadInput
-from harness.feature import extensions
+from harness.feature import extensions, how_to_get, takeovers
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
@@ -57,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "use the synthetic tasks that ship, and a baseline where no model is named",
         action="store_true",
     )
-    add("--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
     fewer = parser.add_mutually_exclusive_group()
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
     words = "number of users to play, the first in the order that the seed draws; may be raised later"
@@ -75,8 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
     words += "limits and rates are those of all parts together"
     options.add(whole, "--part I/N", words, type=options.part)
-    words = "show what would be sent, with some prompts, and send nothing: no key is needed"
-    options.add(whole, "--dry-run", words, action="store_true")
     options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     words = (
         "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
@@ -112,34 +108,20 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.reeval:
-        return _reeval(args)
-    args.model = _models(args)
-    screen = console(no_color=args.no_color)
-    if args.dry_run:
-        plans, addressed = _plans_to_show(args)
-        return preview.show(plans, screen, addressed=addressed)
+    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
+    if len(others) > 1:
+        raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
+    if not args.reeval:
+        args.model = _models(args)
+    if others:
+        return others[0](args)
     if args.yes and not args.estimate:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
     engine = options.engine(args)
-    trackers.check(args.track)
-    plans = _plans(args)
     switched_on = extensions(args)
-    code = launch(plans, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
-    export.track(plans)
-    return code
-
-
-def _plans_to_show(args: argparse.Namespace) -> tuple[list[Plan], bool]:
-    """Return the plans of a dry run, which needs neither key nor address, and whether they have one."""
-    if not (args.api_key or args.api_key_file):
-        args.api_key = "none"  # nothing is sent
-    try:
-        return _plans(args), True
-    except BadInput:
-        args.api_url = args.api_url or [defaults.OPENAI_URL]
-        return _plans(args), False
+    chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
+    return launch(chosen, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
@@ -169,8 +151,11 @@ def _reeval(args: argparse.Namespace) -> int:
     return max([reeval.execute(argparse.Namespace(**{**given, "model": model})) for model in chosen or [None]])
 
 
-def _plans(args: argparse.Namespace) -> list[Plan]:
-    """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks."""
+def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
+    """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
+
+    Keys are checked only for plans that are to be sent.
+    """
     cls = args.benchmark_class
     if args.benchmark != args.settings_of:
         raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
@@ -181,13 +166,14 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    if args.fetch and not missing and _absent(cls, subsets, folder):
-        fetch.fetch(cls, subsets, folder, console(no_color=args.no_color))
+    if not missing and _absent(cls, subsets, folder):
+        for extension in extensions:
+            extension.missing(cls, subsets, folder)
     if absent := _absent(cls, subsets, folder):
-        missing.append(f"no tasks: missing {', '.join(absent)}; {cls.how_to_get()}, or use synthetic ones with --demo")
+        missing.append(f"no tasks: missing {', '.join(absent)}; {how_to_get(cls)}, or use synthetic ones with --demo")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
-    if not args.dry_run:
+    if sends:
         models.check_keys(args, [model for model in made if model])
     tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
     asking = Asking(args.structured, args.parse_retries)
@@ -244,7 +230,6 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
         price=model.price,
-        track=args.track,
         primary=args.primary,
         allow_invalid=args.allow_invalid,
     )

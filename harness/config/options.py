@@ -161,8 +161,6 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
-    words = "send figures and files of each finished run to this tracker; its own variables say where"
-    add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "go on even if almost none of the first answers can be used"
     add(parser, "--allow-invalid", words, action="store_true")
     words = "accept that this field of an earlier run differs; may be repeated"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.benchmark import Benchmark
 from harness.config.plan import Plan
 from harness.model import Snapshots
 from harness.store.manifest import Manifest
@@ -32,12 +34,18 @@ class Extension:
     def __init__(self, args: argparse.Namespace) -> None:
         pass
 
+    def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
+        """Get the tasks files of these subsets that a folder lacks."""
+
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
         cannot work."""
 
-    def opened(self, plan: Plan, manifest: Manifest) -> None:
-        """Note in the manifest of a run what this session adds."""
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        """Note in the manifest of a run what this session adds; `old` is that of the session before."""
+
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Act on the runs of plans that have been played and finished."""
 
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""

@@ -29,7 +29,6 @@ from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
 from harness.model import SubsetProgress
-from harness.store import fetched
 from harness.store.batches import outstanding
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
@@ -225,7 +224,7 @@ def open_run(
     before = manifest.price
     store.rate = Rate(manifest.take_price(plan.price), plan.tuning.batch)
     for extension in extensions:
-        extension.opened(plan, manifest)
+        extension.opened(plan, manifest, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
@@ -303,18 +302,8 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
             made.provenance["later_prices"] = later
         if primary := old.provenance.get("primary"):
             made.provenance["primary"] = primary
-    if source := _data_set(plan, made, old):
-        made.provenance["data_set"] = source
     made.provenance["origin"] = origin.seal(made, os.environ)
     return made
-
-
-def _data_set(plan: Plan, made: Manifest, old: Manifest | None) -> Any:
-    """Return the data set and the commit that `fetch` got these tasks from; None if it did not."""
-    digest = made.tasks["sha256"]
-    if source := fetched.load(plan.benchmark.folder).source(digest):
-        return {"name": source.data_set, "commit": source.commit}
-    return old.provenance.get("data_set") if old and old.tasks["sha256"] == digest else None
 
 
 def _short(value: Any) -> str:

@@ -259,7 +259,7 @@ def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytes
         signal.raise_signal(signal.SIGTERM)
         return 0
 
-    monkeypatch.setattr("harness.analysis.verification.proving.prove", proving)
+    monkeypatch.setattr("harness.features.verify.proving.prove", proving)
     assert main(["verify", "--results-dir", str(results)]) == 143
     assert begun == ["second"]
 
