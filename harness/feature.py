@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark
 from harness.store.manifest import Manifest
 
-SHIPPED = ("preview", "fetch", "reuse", "metrics", "spans", "exports", "compare", "leaderboard", "verify")
+SHIPPED = ("preview", "fetch", "parts", "reuse", "metrics", "spans", "exports", "compare", "leaderboard", "verify")
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})

@@ -100,7 +100,7 @@ def nothing_found(args: Namespace) -> BadInput:
         return BadInput(f"{unscored[0].label}: {unscored[0].remedy}")
     named = [f"--name {name}" for name in args.runs]
     named += [f"--model {args.model}"] if args.model else []
-    named += [f"--platform {platform}" for platform in args.platform or ()]
+    named += [f"--subset {platform}" for platform in args.platform or ()]
     return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
 
 

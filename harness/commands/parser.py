@@ -31,7 +31,6 @@ COMMANDS: Mapping[str, str] = {
     "sample": "write a nested share of a tasks file",
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
-    "merge": "combine the parts that `run --part` played into one run",
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
     "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},

@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
             return unmade
         raise selection.nothing_found(args)
     if args.out and len(found) > 1:
-        raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
+        raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
     return max(skipped, unmade, selection.each(found, lambda files: _write(files, args), label)[1])
 
 

@@ -53,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
         )
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
-        raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
+        raise BadInput(f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset")
     code = 0
     if plans:
         engine = options.engine(args)

@@ -69,11 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--primary METRIC", words, type=options.filled)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
-    whole = parser.add_mutually_exclusive_group()
-    words = "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
-    words += "limits and rates are those of all parts together"
-    options.add(whole, "--part I/N", words, type=options.part)
-    options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
+    add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     words = (
         "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
     )
@@ -108,6 +104,7 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    switched_on = extensions(args)
     others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
     if len(others) > 1:
         raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
@@ -119,7 +116,6 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
     engine = options.engine(args)
-    switched_on = extensions(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
     return launch(chosen, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
 
@@ -151,7 +147,7 @@ def _reeval(args: argparse.Namespace) -> int:
     return max([reeval.execute(argparse.Namespace(**{**given, "model": model})) for model in chosen or [None]])
 
 
-def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
+def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
     """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
 
     Keys are checked only for plans that are to be sent.
@@ -167,7 +163,7 @@ def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: b
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
     if not missing and _absent(cls, subsets, folder):
-        for extension in extensions:
+        for extension in switched_on:
             extension.missing(cls, subsets, folder)
     if absent := _absent(cls, subsets, folder):
         missing.append(f"no tasks: missing {', '.join(absent)}; {how_to_get(cls)}, or use synthetic ones with --demo")
@@ -179,7 +175,7 @@ def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: b
     asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
-        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
+        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args, switched_on)
         for model in filter(None, made)
     ]
 
@@ -194,7 +190,8 @@ def names(args: argparse.Namespace) -> set[str]:
     book = providers.read(args.providers, os.environ)
     entries = _entries(args, config_file.read(args.config) if args.config else None, book)
     chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
-    return {options.part_name(options.run_name(name, model), args.part) for name, model in chosen}
+    switched_on, selection = extensions(args), _selection(args)
+    return {_chosen(options.run_name(name, model), selection, switched_on)[0] for name, model in chosen}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
@@ -203,8 +200,14 @@ def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[
     return [str(path) for path in (cls.file_in(folder, name) for name in names) if not path.exists()]
 
 
-def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
-    name = options.part_name(model.name, args.part)
+def _plan(
+    model: Model,
+    benchmark: Benchmark,
+    tasks: Mapping[str, Path],
+    args: argparse.Namespace,
+    switched_on: Sequence[Extension],
+) -> Plan:
+    name, selection = _chosen(model.name, _selection(args), switched_on)
     learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
@@ -222,7 +225,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         results=args.results_dir,
         found=model.found,
         tuning=tuning,
-        selection=_selection(args),
+        selection=selection,
         allowed=frozenset(args.allow),
         restart=args.restart,
         providers_file=str(args.providers.resolve()) if args.providers else None,
@@ -235,12 +238,17 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
     )
 
 
+def _chosen(name: str, selection: Selection, switched_on: Sequence[Extension]) -> tuple[str, Selection]:
+    """Return the name of a run's folder, and which users it takes."""
+    for extension in switched_on:
+        name, selection = extension.choosing(name, selection)
+    return name, selection
+
+
 def _selection(args: argparse.Namespace) -> Selection:
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         chosen["limit"] = args.limit
-    if args.part is not None:
-        chosen["part"] = args.part
     if args.repeats > 1:
         chosen["repeats"] = args.repeats
     return chosen

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import operator
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -23,7 +21,6 @@ from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
-from harness.store.manifest import PART
 from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
@@ -84,7 +81,7 @@ def add_which(parser: argparse.ArgumentParser) -> None:
 
 
 def add_platform(parser: argparse.ArgumentParser, words: str) -> None:
-    add(parser, "--platform --subset P", words, type=filled, action="append")
+    add(parser, "--subset --platform NAME", words, type=filled, action="append", dest="platform")
 
 
 def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
@@ -92,7 +89,7 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
     wanted = {name.lower() for name in platforms or cls.subsets}
     if unknown := wanted - cls.subsets.keys():
         known = ", ".join(cls.subsets)
-        raise BadInput(f"{cls.name} has no platform {', '.join(sorted(unknown))}: known are {known}")
+        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: known are {known}")
     return [name for name in cls.subsets if name in wanted]
 
 
@@ -395,18 +392,6 @@ def run_name(name: str | None, model: str) -> str:
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
     return chosen
-
-
-def part(text: str) -> str:
-    """Parse which part of how many, such as 2/4."""
-    if not re.match(PART, text) or operator.gt(*map(int, text.split("/"))):
-        raise argparse.ArgumentTypeError(f"expected a part of so many, such as 2/4, got {shown(text)}")
-    return text
-
-
-def part_name(name: str, part: str | None) -> str:
-    """Return the name of a run's part, such as NAME.part2of4; the run's own if it has no parts."""
-    return name if part is None else new_run_name(f"{name}.part{part.replace('/', 'of')}", name)
 
 
 def new_run_name(name: str | None, model: str) -> str:

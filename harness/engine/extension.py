@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
 from harness.model import Snapshots
-from harness.store.manifest import Manifest
+from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
     from harness.engine.lane import Play, Send, Settle
@@ -36,6 +36,10 @@ class Extension:
 
     def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
         """Get the tasks files of these subsets that a folder lacks."""
+
+    def choosing(self, name: str, selection: Selection) -> tuple[str, Selection]:
+        """Take part in the name of a new run's folder, and in which users it takes."""
+        return name, selection
 
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what

@@ -444,7 +444,7 @@ def test_argument_that_cannot_be_meant_is_a_usage_error(
     monkeypatch.chdir(tmp_path)
     option = words.replace("=", " ").split(" ")[0]
     assert main(["run", "--model", "baseline/recency", *words.split(" ", 1 if "= " not in words else 0)]) == 2
-    assert f"error: argument {option}" in capsys.readouterr().err
+    assert option in capsys.readouterr().err.partition("error: argument ")[2].partition(":")[0].split("/")
     assert not list(tmp_path.iterdir())
 
 

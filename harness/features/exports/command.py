@@ -72,7 +72,7 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.N
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
-        raise BadInput(f"--out {path} is for one log, and these are {len(found)}: name one run with its --platform")
+        raise BadInput(f"--out {path} is for one log, and these are {len(found)}: name one run with its --subset")
     return selection.each(found, lambda run: _log(run, path, args), lambda run: run.label)[1]
 
 

@@ -1,4 +1,4 @@
-"""`stats`: tables of runs, a row a run and a column a platform, on the terminal, as text, and as Excel files."""
+"""`stats`: tables of runs, a row a run and a column a subset, on the terminal, as text, and as Excel files."""
 
 from __future__ import annotations
 

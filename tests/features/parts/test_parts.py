@@ -15,9 +15,9 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry
 from harness.cli import main
 from harness.defaults import Tuning
-from harness.engine import merge
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
+from harness.features.parts import merge
 from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock

@@ -1,4 +1,4 @@
-"""`merge`: make one run of its parts, which stay as they are. The work is in `engine/merge`."""
+"""`merge`: make one run of its parts, which stay as they are."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.overview import covered, headline
 from harness.config import options
-from harness.engine import merge
 from harness.engine.files import index_file
-from harness.engine.merge import Part
 from harness.engine.run import PLAIN
 from harness.errors import BadInput
+from harness.features.parts import merge
+from harness.features.parts.merge import Part
 from harness.report import pages
 from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
