@@ -126,6 +126,11 @@ def destinations(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[s
     return {action.dest for action in (*by_option, *by_position) if action}
 
 
+def source(args: argparse.Namespace, dest: str) -> str:
+    """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
+    return str(args.places.get(dest) or f"--{dest.replace('_', '-')}")
+
+
 def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
     add(parser, "--sample-seed N", words, type=whole(0, SEED_MOST), default=defaults.SAMPLE_SEED)
 
@@ -228,7 +233,7 @@ def engine(args: argparse.Namespace) -> defaults.Engine:
     given = [flag for flag in ("ray_address", "workers", "turn") if getattr(args, flag) is not None]
     if args.engine == defaults.LOCAL:
         if given:
-            raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
+            raise BadInput(f"{source(args, given[0])} is for --engine ray")
         return defaults.Engine()
     if find_spec("ray") is None:
         raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
@@ -249,7 +254,8 @@ def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:
         chosen = args.concurrency or _concurrency_of_environment()
         made["concurrency"] = None if chosen == AUTO else chosen
     if made["floor"] > made["ceiling"]:
-        raise BadInput(f"--auto-floor {made['floor']} is above --auto-ceiling {made['ceiling']}")
+        floor, ceiling = source(args, "floor"), source(args, "ceiling")
+        raise BadInput(f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})")
     return defaults.Tuning(**made)
 
 

@@ -14,7 +14,7 @@ from harness.errors import BadInput
 def chosen(*words: str) -> Engine:
     parser = argparse.ArgumentParser()
     options.add_session(parser)
-    return options.engine(parser.parse_args(words))
+    return options.engine(parser.parse_args(words, argparse.Namespace(places={})))
 
 
 def test_engine_that_is_not_installed_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
