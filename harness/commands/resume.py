@@ -56,8 +56,8 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset")
     code = 0
     if plans:
-        engine = options.engine(args)
-        code = launch(plans, screen, engine, extensions(args), html=args.html, observe=args.progress)
+        switched_on = extensions(args, [run.manifest for run in unfinished])
+        code = launch(plans, screen, switched_on, html=args.html, observe=args.progress)
     return max(skipped, failed, code)
 
 

@@ -23,7 +23,7 @@ from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import LONGEST_PROBE, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
-from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, TransportFault, WorkerLost
+from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, SenderLost, TransportFault
 from harness.model import Completion, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
@@ -133,7 +133,7 @@ class Caller(Generic[Body]):
         self.outage = Outage(clock(), limits.wait > 0, min(SILENCE, limits.max_outage))
         self.limits = limits
         self.rng = rng or random.Random()
-        self._transport = transport
+        self.transport = transport
         self._clock = clock
         self.started = clock()
         self._sleep = sleep
@@ -179,7 +179,7 @@ class Caller(Generic[Body]):
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
         try:
-            received = await self._transport.send(body, user)
+            received = await self.transport.send(body, user)
         except TransportFault as error:
             fault = self._failed(error, user, start)
         except Denied as error:
@@ -187,7 +187,7 @@ class Caller(Generic[Body]):
         except EndpointStopped:
             limiter.close()  # before another request gets the slot
             raise
-        except (asyncio.CancelledError, WorkerLost):
+        except (asyncio.CancelledError, SenderLost):
             fault = ABANDONED
             warn(fault, number)
             raise
@@ -367,7 +367,7 @@ class Caller(Generic[Body]):
             served = received is not None
         except Rejected:
             served = True  # a server has read it
-        except (CallError, EndpointStopped, WorkerLost):
+        except (CallError, EndpointStopped):
             served = False
         finally:
             if rates:

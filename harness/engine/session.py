@@ -29,13 +29,11 @@ from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
 from harness.cost import shown as shown_cost
-from harness.defaults import LOCAL, Engine
 from harness.endpoint.budget import Meter
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
-from harness.engine.accounts import Opening, admit_sockets, check_budget, meters, open_lanes, openings, sockets
-from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
+from harness.engine.accounts import Opening, OpenLanes, check_budget, meters, open_lanes, openings
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
@@ -53,10 +51,10 @@ from harness.errors import (
     heeded,
     memory_for,
 )
+from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
-from harness.store.batches import outstanding
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -73,38 +71,33 @@ WARNINGS_SHOWN = 5
 def launch(
     plans: Sequence[Plan],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension] = (),
     *,
     html: bool,
     observe: Callable[[Snapshots], None] | None = None,
-    agreed: Callable[[Sequence[Estimate]], bool] | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. Pages are made last.
 
-    `observe` gets snapshots instead of the display. With `agreed` a few users are played first, and it decides by what
-    the whole will take whether the rest follows.
+    `observe` gets snapshots instead of the display.
     """
-    if engine.name != LOCAL and any(plan.tuning.batch for plan in plans):
-        raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
-    if agreed and any(plan.tuning.batch for plan in plans):
-        raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
+    say = partial(console.print, **PLAIN)
     with ExitStack() as held:
         for extension in extensions:
-            extension.begin(plans, held, partial(console.print, **PLAIN))
+            extension.begin(plans, held, say)
         indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console, extensions)
         for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions], held), strict=True):
             session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for words in [words for session in unfinished for words in session.waves()]:
+        for words in [words for session in unfinished for words in session.expected()]:
             console.print(words, **PLAIN)
-        if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, engine, extensions, observe, agreed)
-        played = _play(unfinished, console, engine, extensions, observe) if unfinished else []
+        play = partial(_play, console=console, extensions=extensions, observe=observe)
+        for extension in extensions:
+            unfinished = [*extension.before(unfinished, partial(play, finishing=False), say)] if unfinished else []
+        played = play(unfinished) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
@@ -120,42 +113,6 @@ def launch(
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
-
-
-def _play_first(
-    sessions: Sequence[Session],
-    console: Console,
-    engine: Engine,
-    extensions: Sequence[Extension],
-    observe: Callable[[Snapshots], None] | None,
-    agreed: Callable[[Sequence[Estimate]], bool],
-) -> list[Session]:
-    """Play a few users of each run, print what the whole will take, and return the sessions that go on.
-
-    Those that have ended, by themselves or for lack of agreement, are finished. Users who are done already count.
-    """
-    began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
-    for run in runs:
-        run.first = choose(run)
-    played = _play(sessions, console, engine, extensions, observe, finishing=False)
-    open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
-    parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
-    for run in runs:
-        run.first = None
-    made = estimates(parts, time.monotonic() - began) if parts else []
-    if made is None:
-        console.print("no estimate: too few of the first users ended", **PLAIN)
-    for (session, _), of in zip(open_ones, made or (), strict=False):
-        console.print(*lines(session.plan.name, of), sep="\n", **PLAIN)
-    if open_ones and not (made and agreed(made)):
-        for _, lane in open_ones:
-            lane.ending = Estimated("the first users are played, and their replies saved")
-    for session, lane, schedule in played:
-        if lane.ending or not session.remaining:
-            session.finish(lane, schedule)
-        else:
-            session.go_on(schedule)
-    return [session for session in sessions if session.code is None]
 
 
 def _print_ends(sessions: Sequence[Session], console: Console, extensions: Sequence[Extension]) -> None:
@@ -192,8 +149,6 @@ def _notices(plan: Plan) -> Iterator[str]:
         if note := plan.benchmark.note_on_baselines:
             yield note
         return
-    if plan.tuning.batch and len(plan.found.addresses) > 1:
-        raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
@@ -286,7 +241,7 @@ class Session:
                 same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
         if plan.restart:
             for store in stores.values():
-                store.set_aside_everything()
+                store.set_aside_everything(own_logs(store.files))
         self.runs = [
             open_run(
                 plan,
@@ -334,7 +289,7 @@ class Session:
         """Leave runs as if this session had not begun: it could not, for what this machine or its cluster lacks."""
         for run in self.unfinished:
             if run.is_new and is_bare(run.store.files):
-                run.store.drop()
+                run.store.drop(own_logs(run.store.files))
             else:
                 leave(run)
                 run.manifest.save(run.store.files.manifest)
@@ -344,14 +299,15 @@ class Session:
         """Return the number of users left."""
         return sum(len(run.remaining) for run in self.runs)
 
-    def waves(self) -> Iterator[str]:
-        """Yield how many waves a run by batches takes, and how long at worst."""
-        if self.plan.tuning.batch:
-            number = max(int(run.steps_left().max()) for run in self.unfinished)
-            yield (
-                f"{self._label}--batch: {plural(number, 'wave')}, and each may take a day: {plural(number, 'day')} at "
-                "worst, more where the provider has a limit of requests or tokens that are enqueued"
-            )
+    def expected(self) -> Iterator[str]:
+        """Yield what features have to say before the first request."""
+        for extension in self._extensions:
+            for words in extension.expected(self.plan, self._longest):
+                yield f"{self._label}{words}"
+
+    def _longest(self) -> int:
+        """Return the most steps that a user has left."""
+        return max(int(run.steps_left().max()) for run in self.unfinished)
 
     def go_on(self, schedule: JSON) -> None:
         """Count the time that the first users took; the failed ones of them are tried again."""
@@ -362,7 +318,7 @@ class Session:
     def _drop(self, ending: HarnessError) -> int:
         """Leave no run behind of which nothing was received; return the exit code."""
         for run in self.runs:
-            run.store.drop()
+            run.store.drop(own_logs(run.store.files))
         self.runs = []
         self._say(
             f"{self._label}stopped: {ending}; nothing was received, so no run is kept: once that is corrected, start "
@@ -418,8 +374,8 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
-            if plan.tuning.batch and (left := sum([len(outstanding(run.store.files)) for run in runs])):
-                self._say(f"{label}{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies")
+            for words in [words for extension in self._extensions for words in extension.stopped(plan, runs)]:
+                self._say(f"{label}{words}")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
         for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:
@@ -444,12 +400,13 @@ class Session:
 
 Played = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
+PlayAlone = Callable[[Sequence["Session"]], Played]
+"""Plays sessions without finishing them."""
 
 
 def _play(
     sessions: Sequence[Session],
     console: Console,
-    engine: Engine,
     extensions: Sequence[Extension],
     observe: Callable[[Snapshots], None] | None,
     finishing: bool = True,
@@ -464,11 +421,13 @@ def _play(
     gc.freeze()
     try:
         with ExitStack() as held:
-            workers = _connected(engine, console, held)
+            opening: OpenLanes = open_lanes
+            for extension in extensions:
+                opening = extension.opening(opening, held, partial(console.print, **PLAIN))
             observe = observe or held.enter_context(display(console))
-            opened = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
-            made = partial(_played, sessions, opened, observe, engine, workers, finishing)
-            return anyio.run(made, backend_options={"use_uvloop": uvloop})
+            made = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
+            playing = partial(_played, sessions, made, opening, observe, finishing)
+            return anyio.run(playing, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
@@ -480,27 +439,15 @@ def _play(
         gc.unfreeze()
 
 
-def _connected(engine: Engine, console: Console, held: ExitStack) -> int:
-    """Connect to the workers' cluster, if there is one, for as long as `held`; return the number of workers."""
-    if engine.name == LOCAL:
-        return 0
-    from harness.engine.workers import cluster  # an extra package
-
-    where = f"to the Ray cluster at {engine.address}" if engine.address else "Ray on this machine"
-    console.print(f"{'connecting' if engine.address else 'starting'} {where} ...", **PLAIN)
-    return held.enter_context(cluster.connected(engine.address, engine.workers))
-
-
 async def _played(
     sessions: Sequence[Session],
     made: Sequence[Opening],
+    opening: OpenLanes,
     observe: Callable[[Snapshots], None],
-    engine: Engine,
-    workers: int,
     finishing: bool,
 ) -> Played:
     async with AsyncExitStack() as held:
-        session_of = dict(zip(await _lanes(made, engine, workers, held), sessions, strict=True))
+        session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
             if finishing:
@@ -510,19 +457,9 @@ async def _played(
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, workers=workers)
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
         await playing.run()
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
-
-
-async def _lanes(made: Sequence[Opening], engine: Engine, workers: int, held: AsyncExitStack) -> Sequence[Lane]:
-    """Open the lanes, in this process or on workers, for as long as `held`."""
-    if engine.name == LOCAL:
-        admit_sockets(*sockets([one.plan for one in made]))
-        return await open_lanes(made, held)
-    from harness.engine.workers.cluster import open_lanes as on_workers  # an extra package
-
-    return await held.enter_async_context(on_workers(made, engine, workers))
 
 
 def _write_pages(sources: Sequence[Source], console: Console) -> None:

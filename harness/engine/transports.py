@@ -1,6 +1,6 @@
 """What sends a plan's requests: connections, replicas and the endpoint's quirks, made of plain data.
 
-In one process the engine sends itself; otherwise each worker does, and has all of this of its own.
+In one process the engine sends itself; otherwise each process that plays does, and has all of this of its own.
 """
 
 from __future__ import annotations
