@@ -118,6 +118,7 @@ def _reeval(args: argparse.Namespace) -> int:
     given = {
         **vars(args),
         "tasks_dir": tasks,
+        "runs": [args.name] if args.name else [],
         "benchmark": named,
         "reparse": False,
         "new_prices": False,

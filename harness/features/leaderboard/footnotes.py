@@ -144,7 +144,7 @@ def _following(printed: Sequence[MetricTable]) -> Iterator[str]:
 
 
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
-    """Yield how many answers of each run were invalid, on all its platforms together, the largest share first."""
+    """Yield how many answers of each run were invalid, on all its subsets together, the largest share first."""
     for layout in {table.benchmark: table.layout for table in printed}.values():
         of = [table for table in printed if table.benchmark == layout.benchmark]
         rows = {row.name: row for table in of for row in table.rows if row.reports}

@@ -34,14 +34,14 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ..."
-    parser.add_argument("parts", nargs="+", type=options.filled, metavar="PART", help=words)
+    options.add_runs(parser, words, options.filled, "PART")
     options.add(parser, "--out NAME", "name of the whole run (default: the parts' own)", type=options.folder_name)
     options.add_earlier(parser)
     options.add_page(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    folders = [folder for word in args.parts for folder in _folders(word, args.results_dir)]
+    folders = [folder for word in options.runs(args) for folder in _folders(word, args.results_dir)]
     name, screen = options.new_run_name(args.out or _name(folders), ""), console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
     with merge.locked(folders, subsets) as found, ExitStack() as held:

@@ -839,7 +839,7 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "benchmark": "streamprofile",
             "metric": "Error_Peer",
             "run": "a,b",
-            "platform": "weibo",
+            "subset": "weibo",
             "value": "12.50",
             "unit": "%",
             "from": "10.00",
