@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from harness.analysis.exports.rows import Rows, rows
+from harness.analysis.rows import Rows, rows
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report, read

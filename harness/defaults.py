@@ -45,7 +45,6 @@ BYTES_PER_STEP = 6 * 1024
 """Approximate disk space of a step: responses and results together."""
 
 BASELINE_PREFIX = "baseline/"
-TRACKERS = ("wandb", "mlflow")
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
 

@@ -11,7 +11,7 @@ A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -22,7 +22,19 @@ from typing import Any, NamedTuple
 from harness.benchmark import Benchmark
 from harness.store.manifest import Manifest
 
-SHIPPED = ("preview", "fetch", "reuse", "metrics", "spans", "verify", "ray")
+SHIPPED = (
+    "preview",
+    "fetch",
+    "parts",
+    "reuse",
+    "metrics",
+    "spans",
+    "ray",
+    "exports",
+    "compare",
+    "leaderboard",
+    "verify",
+)
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})
@@ -41,6 +53,14 @@ class Threat(NamedTuple):
 
     sentence: str
     by: str
+
+
+class Instead(NamedTuple):
+    """A function, in `package.module:function`, that executes a command where `when` is true of its options."""
+
+    command: str
+    when: Callable[[argparse.Namespace], bool]
+    function: str
 
 
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -65,12 +85,12 @@ class Feature:
 
     `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` is a function, as
-    `package.module:function`, that executes `run` in another way where the feature is on. `notes` yields what a report
-    says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause;
-    empty if the feature knows no way. `per_call` are destinations of options that mean another thing in each command,
-    so that a settings file has them in a command's table only; `runs` are those that name a run. `threat` is what may
-    end the process of a command that plays with the feature on, so that another process reports it.
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` executes commands of the core
+    in another way. `notes` yields what a report says of a run by its manifest. `how_to_get` returns how a user gets
+    missing tasks of a benchmark, as a main clause; empty if the feature knows no way. `per_call` are destinations of
+    options that mean another thing in each command, so that a settings file has them in a command's table only; `runs`
+    are those that name a run. `threat` is what may end the process of a command that plays with the feature on, so that
+    another process reports it.
     """
 
     name: str
@@ -78,7 +98,7 @@ class Feature:
     options: Callable[[str, argparse.ArgumentParser], None] = _no_options
     is_on: Callable[[argparse.Namespace], bool] = _never
     extension: str = ""
-    instead: str = ""
+    instead: Sequence[Instead] = ()
     notes: Callable[[Manifest], Iterable[str]] = _no_notes
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
     per_call: frozenset[str] = frozenset()
@@ -104,9 +124,10 @@ def extensions(args: argparse.Namespace) -> list[Any]:
     return [_named(feature.extension)(args) for feature in features() if feature.extension and feature.is_on(args)]
 
 
-def takeovers(args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
-    """Return what the options of `run` switch on in place of playing."""
-    return [_named(feature.instead) for feature in features() if feature.instead and feature.is_on(args)]
+def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
+    """Return what executes a command of the core in another way, with these options."""
+    every = [one for feature in features() for one in feature.instead]
+    return [_named(one.function) for one in every if one.command == command and one.when(args)]
 
 
 def _named(path: str) -> Any:

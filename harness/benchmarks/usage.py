@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from harness.benchmarks.records import count
 from harness.cost import Cost, each, plain, shown
@@ -10,10 +10,6 @@ from harness.model import JSON
 
 USAGE = ("prompt_tokens", "completion_tokens", "requests", "untold")
 """What is counted of each user, by the names in records; a record without `untold` has none."""
-
-PLAYED_BY: list[Callable[[JSON], tuple[str, str]]] = []
-"""Of a feature that plays users in more processes: returns, by a schedule, whose event loop it is about, and a remedy
-that goes before others."""
 
 
 def counted(record: JSON) -> dict[str, int]:
@@ -80,6 +76,5 @@ def bottleneck(took: JSON) -> str | None:
     """Return that the event loop held the last session up, and what to do about it; None if it did not."""
     if (share := took.get("event_loop")) is None:
         return None
-    what, remedy = next((words(took) for words in PLAYED_BY), ("The event loop", ""))
-    used = f"{what} used {100 * share:.0f} % of its core"
-    return f"{used} and held the run up: {remedy}`--part` splits the run (docs/scale.md)."
+    used = f"{100 * share:.0f} % of its core"
+    return f"The event loop used {used} and held the run up: docs/scale.md has ways to use more."

@@ -14,11 +14,10 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.analysis.exports import trackers
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
-from harness.commands import export, reeval
+from harness.commands import reeval
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
@@ -70,11 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--primary METRIC", words, type=options.filled)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
-    whole = parser.add_mutually_exclusive_group()
-    words = "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
-    words += "limits and rates are those of all parts together"
-    options.add(whole, "--part I/N", words, type=options.part)
-    options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
+    add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     words = (
         "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
     )
@@ -109,7 +104,8 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers(args)]
+    switched_on = extensions(args)
+    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
     if len(others) > 1:
         raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
     if not args.reeval:
@@ -119,12 +115,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.yes and not args.estimate:
         raise BadInput("--yes is for --estimate")
     agreed = partial(_agreed, args.yes) if args.estimate else None
-    trackers.check(args.track)
-    switched_on = extensions(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    code = launch(chosen, screen, switched_on, html=args.html, observe=args.progress, agreed=agreed)
-    export.track(chosen)
-    return code
+    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress, agreed=agreed)
 
 
 def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
@@ -153,7 +145,7 @@ def _reeval(args: argparse.Namespace) -> int:
     return max([reeval.execute(argparse.Namespace(**{**given, "model": model})) for model in chosen or [None]])
 
 
-def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
+def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
     """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
 
     Keys are checked only for plans that are to be sent.
@@ -169,7 +161,7 @@ def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: b
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
     if not missing and _absent(cls, subsets, folder):
-        for extension in extensions:
+        for extension in switched_on:
             extension.missing(cls, subsets, folder)
     if absent := _absent(cls, subsets, folder):
         missing.append(f"no tasks: missing {', '.join(absent)}; {how_to_get(cls)}, or use synthetic ones with --demo")
@@ -181,7 +173,7 @@ def plans(args: argparse.Namespace, extensions: Sequence[Extension], *, sends: b
     asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
-        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
+        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args, switched_on)
         for model in filter(None, made)
     ]
 
@@ -196,7 +188,8 @@ def names(args: argparse.Namespace) -> set[str]:
     book = providers.read(args.providers, os.environ)
     entries = _entries(args, config_file.read(args.config) if args.config else None, book)
     chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
-    return {options.part_name(options.run_name(name, model), args.part) for name, model in chosen}
+    switched_on, selection = extensions(args), _selection(args)
+    return {_chosen(options.run_name(name, model), selection, switched_on)[0] for name, model in chosen}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
@@ -205,8 +198,14 @@ def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[
     return [str(path) for path in (cls.file_in(folder, name) for name in names) if not path.exists()]
 
 
-def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
-    name = options.part_name(model.name, args.part)
+def _plan(
+    model: Model,
+    benchmark: Benchmark,
+    tasks: Mapping[str, Path],
+    args: argparse.Namespace,
+    switched_on: Sequence[Extension],
+) -> Plan:
+    name, selection = _chosen(model.name, _selection(args), switched_on)
     learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
@@ -224,7 +223,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         results=args.results_dir,
         found=model.found,
         tuning=tuning,
-        selection=_selection(args),
+        selection=selection,
         allowed=frozenset(args.allow),
         restart=args.restart,
         providers_file=str(args.providers.resolve()) if args.providers else None,
@@ -232,18 +231,22 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
         price=model.price,
-        track=args.track,
         primary=args.primary,
         allow_invalid=args.allow_invalid,
     )
+
+
+def _chosen(name: str, selection: Selection, switched_on: Sequence[Extension]) -> tuple[str, Selection]:
+    """Return the name of a run's folder, and which users it takes."""
+    for extension in switched_on:
+        name, selection = extension.choosing(name, selection)
+    return name, selection
 
 
 def _selection(args: argparse.Namespace) -> Selection:
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         chosen["limit"] = args.limit
-    if args.part is not None:
-        chosen["part"] = args.part
     if args.repeats > 1:
         chosen["repeats"] = args.repeats
     return chosen

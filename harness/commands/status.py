@@ -15,8 +15,8 @@ from rich.table import Table
 
 from harness.analysis import selection
 from harness.analysis.imported import Imported
-from harness.analysis.leaderboard.reports import loaded
 from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.reports import loaded
 from harness.benchmarks.usage import USAGE
 from harness.config import options
 from harness.cost import Cost

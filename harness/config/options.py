@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import operator
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -22,7 +20,6 @@ from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
-from harness.store.manifest import PART
 from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
@@ -136,8 +133,6 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
-    words = "send figures and files of each finished run to this tracker; its own variables say where"
-    add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "go on even if almost none of the first answers can be used"
     add(parser, "--allow-invalid", words, action="store_true")
     words = "accept that this field of an earlier run differs; may be repeated"
@@ -349,18 +344,6 @@ def run_name(name: str | None, model: str) -> str:
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
     return chosen
-
-
-def part(text: str) -> str:
-    """Parse which part of how many, such as 2/4."""
-    if not re.match(PART, text) or operator.gt(*map(int, text.split("/"))):
-        raise argparse.ArgumentTypeError(f"expected a part of so many, such as 2/4, got {shown(text)}")
-    return text
-
-
-def part_name(name: str, part: str | None) -> str:
-    """Return the name of a run's part, such as NAME.part2of4; the run's own if it has no parts."""
-    return name if part is None else new_run_name(f"{name}.part{part.replace('/', 'of')}", name)
 
 
 def new_run_name(name: str | None, model: str) -> str:

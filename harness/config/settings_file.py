@@ -39,7 +39,7 @@ HELP = "your own settings file (default: harness.toml here, or in ~/.config/beha
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
 DECISIONS = frozenset({"allow", "allow-invalid", "force", "help", "restart", "settings", "trust", "yes"})
 """Options that are meant for one call."""
-OF_ONE_COMMAND = frozenset({"api-key-file", "model", "name", "part", "platform", "provider", "queue", "subset"})
+OF_ONE_COMMAND = frozenset({"api-key-file", "model", "name", "platform", "provider", "queue", "subset"})
 """Options that mean something else in another command."""
 RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"

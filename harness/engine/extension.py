@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
 from harness.model import Snapshots
-from harness.store.manifest import Manifest
+from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
     from harness.engine.accounts import OpenLanes
@@ -38,6 +38,10 @@ class Extension:
     def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
         """Get the tasks files of these subsets that a folder lacks."""
 
+    def choosing(self, name: str, selection: Selection) -> tuple[str, Selection]:
+        """Take part in the name of a new run's folder, and in which users it takes."""
+        return name, selection
+
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
         cannot work."""
@@ -49,6 +53,9 @@ class Extension:
         """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
         `held`."""
         return open_lanes
+
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Act on the runs of plans that have been played and finished."""
 
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""

@@ -113,7 +113,9 @@ def launch(
             console.print(held_up, **PLAIN)
         if html:
             _write_pages([source for session in sessions for source in session.sources], console)
-        return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
+    for extension in extensions:
+        extension.ended(plans)
+    return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
 
 
 def _play_first(
@@ -528,10 +530,9 @@ def _resume_command(plans: Sequence[Plan], extensions: Sequence[Extension]) -> s
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
     file = ["--providers", plan.providers_file] if plan.providers_file else []
     more = [word for extension in extensions for word in extension.resume_words]
-    track = ["--track", plan.track] if plan.track else []
     names = dict.fromkeys(header for each in plans for header in each.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *track, *headers])
+    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *headers])
 
 
 def _this_program() -> list[str]:

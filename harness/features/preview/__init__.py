@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.config import options
-from harness.feature import Feature
+from harness.feature import Feature, Instead
 
 
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,5 @@ def _options(command: str, parser: argparse.ArgumentParser) -> None:
 FEATURE = Feature(
     "preview",
     options=_options,
-    is_on=lambda args: bool(args.dry_run),
-    instead="harness.features.preview.preview:execute",
+    instead=(Instead("run", lambda args: bool(args.dry_run), "harness.features.preview.preview:execute"),),
 )

@@ -1,13 +1,12 @@
-"""`--engine ray`: its options, its parent, its words in a report."""
+"""`--engine ray`: its options and its parent."""
 
 from __future__ import annotations
 
-import re
 import sys
+from pathlib import Path
 
 import pytest
 
-from harness.benchmarks import usage
 from harness.commands.parser import parsed
 from harness.config import supervision
 from harness.errors import BadInput
@@ -20,31 +19,31 @@ def chosen(*words: str) -> list[Workers]:
     return [one for one in extensions(parsed(["run", "--demo", *words]).args) if isinstance(one, Workers)]
 
 
-def test_engine_that_is_not_installed_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names what to install; one process works without it."""
-    monkeypatch.setattr(engine, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match="ray"):
-        chosen("--engine", "ray")
+@pytest.mark.parametrize("more", [[], ["--batch"]])
+def test_engine_that_cannot_be_had_is_refused_before_anything_is_opened(
+    more: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that is not installed, and one for batches, which one process submits."""
+    monkeypatch.setattr(engine, "find_spec", lambda name: name if more else None)
+    results = tmp_path / "results"
+    found = parsed(["run", "--demo", "--results-dir", str(results), "--engine", "ray", *more])
+    with pytest.raises(BadInput, match="--batch" if more else "ray"):
+        found.command.execute(found.args)
+    assert not results.exists()
+
+
+def test_one_process_needs_no_engine() -> None:
     assert chosen() == chosen("--engine", "local") == []
 
 
-def test_options_of_workers_need_their_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_workers_need_their_engine() -> None:
     """They would have no effect in one process; a turn is in milliseconds."""
-    monkeypatch.setattr(engine, "find_spec", lambda name: object())
     for words in (["--workers", "2"], ["--ray-address", "auto"], ["--turn", "20"]):
         with pytest.raises(BadInput, match=words[0]):
             chosen(*words)
         assert chosen("--engine", "ray", *words)
     [one] = chosen("--engine", "ray", "--turn", "20", "--workers", "3", "--ray-address", "auto")
     assert (one.turn, one.workers, one.address) == (0.02, 3, "auto")
-
-
-def test_batches_need_one_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is opened or started."""
-    monkeypatch.setattr(engine, "find_spec", lambda name: object())
-    found = parsed(["run", "--demo", "--limit", "1", "--batch", "--engine", "ray"])
-    with pytest.raises(BadInput, match="--batch"):
-        found.command.execute(found.args)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is supervised elsewhere")
@@ -55,14 +54,3 @@ def test_a_driver_of_ray_is_supervised_and_one_process_is_not() -> None:
         assert (supervision.threat(found.words, found.args) is not None) is by_ray
     found = parsed(["resume", "--engine", "ray"])
     assert supervision.threat(found.words, found.args)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "remedies"),
-    [({"workers": 0}, ["--engine ray", "--part"]), ({"workers": 4}, ["--part"]), ({}, ["--engine ray", "--part"])],
-)
-def test_run_held_up_by_its_event_loop_names_the_remedy(schedule: dict[str, int], remedies: list[str]) -> None:
-    """More cores or parts for one process, parts for a driver of workers."""
-    words = usage.bottleneck({"event_loop": 0.97, **schedule}) or ""
-    assert re.findall(r"--\w+(?: ray)?", words) == remedies
-    assert ("4 workers" in words) == ("--engine ray" not in words)
