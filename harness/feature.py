@@ -24,16 +24,17 @@ from harness.store.manifest import Manifest
 
 SHIPPED = (
     "preview",
+    "estimate",
     "fetch",
     "parts",
     "reuse",
     "metrics",
     "spans",
-    "ray",
     "exports",
     "compare",
     "leaderboard",
     "verify",
+    "ray",
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
@@ -48,19 +49,19 @@ class Command(NamedTuple):
     does: str
 
 
-class Threat(NamedTuple):
-    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
-
-    sentence: str
-    by: str
-
-
 class Instead(NamedTuple):
     """A function, in `package.module:function`, that executes a command where `when` is true of its options."""
 
     command: str
     when: Callable[[argparse.Namespace], bool]
     function: str
+
+
+class Threat(NamedTuple):
+    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
+
+    sentence: str
+    by: str
 
 
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -85,12 +86,13 @@ class Feature:
 
     `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` executes commands of the core
-    in another way. `notes` yields what a report says of a run by its manifest. `how_to_get` returns how a user gets
-    missing tasks of a benchmark, as a main clause; empty if the feature knows no way. `per_call` are destinations of
-    options that mean another thing in each command, so that a settings file has them in a command's table only; `runs`
-    are those that name a run. `threat` is what may end the process of a command that plays with the feature on, so that
-    another process reports it.
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` executes commands of the
+    core in another way. `notes` yields what a report says of a run by its manifest. `how_to_get` returns how a user
+    gets missing tasks of a benchmark, as a main clause; empty if the feature knows no way. `per_call` are
+    destinations of options that mean another thing in each command, so that a settings file has them in a command's
+    table only; `runs` are those that name a run, `decisions` those for one call, which no settings file has.
+    `threat` is what may end the process of a command that plays with the feature on, so that another process
+    reports it.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Feature:
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    decisions: frozenset[str] = frozenset()
     threat: Threat | None = None
 
 

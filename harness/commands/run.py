@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,6 @@ from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
-from harness.engine.estimate import Estimate, in_short
 from harness.engine.extension import Extension
 from harness.engine.session import launch
 from harness.errors import BadInput
@@ -32,7 +30,7 @@ from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
-from harness.ui.streams import can_ask, tell
+from harness.ui.streams import tell
 
 EXAMPLES = (
     "harness run --demo",
@@ -70,12 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
     add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
-    words = (
-        "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
-    )
-    words += "agrees"
-    add("--estimate", words, action="store_true")
-    add("--yes", "with --estimate: continue without asking", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
@@ -112,19 +104,8 @@ def execute(args: argparse.Namespace) -> int:
         args.model = _models(args)
     if others:
         return others[0](args)
-    if args.yes and not args.estimate:
-        raise BadInput("--yes is for --estimate")
-    agreed = partial(_agreed, args.yes) if args.estimate else None
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress, agreed=agreed)
-
-
-def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
-    """Return whether runs go on, for what they will take: the user's word, or the answer on a terminal."""
-    if yes or not can_ask():
-        return yes
-    tell(f"go on, for {in_short(estimates)}? [y/N]")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:

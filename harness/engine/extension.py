@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Play, Send, Settle
     from harness.engine.run import Run
+    from harness.engine.session import PlayAlone, Session
 
 Observe = Callable[[Snapshots], None]
 Say = Callable[[str], None]
@@ -49,13 +50,17 @@ class Extension:
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         """Note in the manifest of a run what this session adds; `old` is that of the session before."""
 
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        """Act before unfinished sessions are played; return those that are still to be played."""
+        return sessions
+
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Act on the runs of plans that have been played and finished."""
+
     def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
         `held`."""
         return open_lanes
-
-    def ended(self, plans: Sequence[Plan]) -> None:
-        """Act on the runs of plans that have been played and finished."""
 
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""

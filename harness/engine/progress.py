@@ -103,7 +103,7 @@ class Progress:
         self._slots_since = self._started
 
     def replied(self) -> None:
-        """Note the time of a reply to one of the first users (`run --estimate`)."""
+        """Note the time of a reply to one of the users that are played first."""
         if self.reply_times is not None:
             self.reply_times.append(self._clock() - self._started)
 

@@ -63,7 +63,7 @@ class Run:
 
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
-    too. `first` are the positions of users to play alone, None for all (`run --estimate`). `is_new`: this process has
+    too. `first` are the positions of users to play alone, None for all. `is_new`: this process has
     made its manifest.
     """
 

@@ -34,7 +34,6 @@ from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.control import FixedControl
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine.accounts import Opening, OpenLanes, check_budget, meters, open_lanes, openings
-from harness.engine.estimate import Estimate, Estimated, choose, estimates, lines, sample_of
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
@@ -76,20 +75,17 @@ def launch(
     *,
     html: bool,
     observe: Callable[[Snapshots], None] | None = None,
-    agreed: Callable[[Sequence[Estimate]], bool] | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. Pages are made last.
 
-    `observe` gets snapshots instead of the display. With `agreed` a few users are played first, and it decides by what
-    the whole will take whether the rest follows.
+    `observe` gets snapshots instead of the display.
     """
-    if agreed and any(plan.tuning.batch for plan in plans):
-        raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
     for words in dict.fromkeys(words for plan in plans for words in _notices(plan)):
         console.print(words, **PLAIN)
+    say = partial(console.print, **PLAIN)
     with ExitStack() as held:
         for extension in extensions:
-            extension.begin(plans, held, partial(console.print, **PLAIN))
+            extension.begin(plans, held, say)
         indexes = open_indexes(plans, held)
         sessions, code = _open_sessions(plans, indexes, held, console, extensions)
         for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions], held), strict=True):
@@ -98,9 +94,10 @@ def launch(
         unfinished = [session for session in sessions if session.unfinished]
         for words in [words for session in unfinished for words in session.waves()]:
             console.print(words, **PLAIN)
-        if agreed and unfinished:
-            unfinished = _play_first(unfinished, console, extensions, observe, agreed)
-        played = _play(unfinished, console, extensions, observe) if unfinished else []
+        play = partial(_play, console=console, extensions=extensions, observe=observe)
+        for extension in extensions:
+            unfinished = [*extension.before(unfinished, partial(play, finishing=False), say)] if unfinished else []
+        played = play(unfinished) if unfinished else []
         for session, lane, schedule in played:
             if session.code is None:
                 session.finish(lane, schedule)
@@ -116,41 +113,6 @@ def launch(
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
-
-
-def _play_first(
-    sessions: Sequence[Session],
-    console: Console,
-    extensions: Sequence[Extension],
-    observe: Callable[[Snapshots], None] | None,
-    agreed: Callable[[Sequence[Estimate]], bool],
-) -> list[Session]:
-    """Play a few users of each run, print what the whole will take, and return the sessions that go on.
-
-    Those that have ended, by themselves or for lack of agreement, are finished. Users who are done already count.
-    """
-    began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
-    for run in runs:
-        run.first = choose(run)
-    played = _play(sessions, console, extensions, observe, finishing=False)
-    open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
-    parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
-    for run in runs:
-        run.first = None
-    made = estimates(parts, time.monotonic() - began) if parts else []
-    if made is None:
-        console.print("no estimate: too few of the first users ended", **PLAIN)
-    for (session, _), of in zip(open_ones, made or (), strict=False):
-        console.print(*lines(session.plan.name, of), sep="\n", **PLAIN)
-    if open_ones and not (made and agreed(made)):
-        for _, lane in open_ones:
-            lane.ending = Estimated("the first users are played, and their replies saved")
-    for session, lane, schedule in played:
-        if lane.ending or not session.remaining:
-            session.finish(lane, schedule)
-        else:
-            session.go_on(schedule)
-    return [session for session in sessions if session.code is None]
 
 
 def _print_ends(sessions: Sequence[Session], console: Console, extensions: Sequence[Extension]) -> None:
@@ -439,6 +401,8 @@ class Session:
 
 Played = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
+PlayAlone = Callable[[Sequence["Session"]], Played]
+"""Plays sessions without finishing them."""
 
 
 def _play(

@@ -159,7 +159,7 @@ class Counts(TypedDict, total=False):
 
 class Times(TypedDict, total=False):
     """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`).
-    `parallel` is how many requests at once the endpoint was seen to answer (`run --estimate`)."""
+    `parallel` is how many requests at once the endpoint was seen to answer."""
 
     created: Required[str]
     updated: str

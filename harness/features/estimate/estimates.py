@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from harness.config.plan import Plan
 from harness.cost import Price, cost_of, rounded
-from harness.engine import forecast
 from harness.engine.accounts import group, tuning_of
-from harness.engine.forecast import Pace, parallel
 from harness.engine.lane import Lane
 from harness.engine.rehearsal import rehearsed
 from harness.engine.run import Run
 from harness.errors import HarnessError
+from harness.features.estimate import forecast
+from harness.features.estimate.forecast import Pace, parallel
 from harness.model import RunUsage
 from harness.scoring.prediction import Array, Range, together, total
 from harness.store import log

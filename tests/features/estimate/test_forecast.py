@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.engine import forecast
-from harness.engine.forecast import Pace, parallel
+from harness.features.estimate import forecast
+from harness.features.estimate.forecast import Pace, parallel
 from harness.scoring.prediction import Range
 
 NONE = Range(0.0, 0.0, 0.0)

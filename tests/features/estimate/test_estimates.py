@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.engine.estimate import choose, estimates, sample_of
+from harness.features.estimate.estimates import choose, estimates, sample_of
 from harness.scoring.prediction import Range
 from tests.support.workloads import QUANTITIES, Played, Workload, held_by, workloads
 
