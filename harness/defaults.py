@@ -68,11 +68,9 @@ class Tuning:
     """Options that may change between a run and its resume. Times in seconds.
 
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
-    tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
-    the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only. With `batch` requests go by the provider's Batch API.
-    `budget` is a cap on what the run takes, in the words of
-    `harness.cost.Cap`, None for none.
+    tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times the 99th percentile
+    is when a second try is sent, 0 for never. `stream` is `on`, `off`, or `auto`: only for an endpoint that answers in
+    streams only. `budget` is a cap on what the run takes, in the words of `harness.cost.Cap`, None for none.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -90,7 +88,6 @@ class Tuning:
     hedge: float = 0.0
     durability: str = DURABILITY
     budget: str | None = None
-    batch: bool = False
 
     @property
     def most(self) -> int:

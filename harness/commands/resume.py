@@ -56,7 +56,8 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
     code = 0
     if plans:
-        code = launch(plans, screen, extensions(args), html=args.html, observe=args.progress)
+        switched_on = extensions(args, [run.manifest for run in unfinished])
+        code = launch(plans, screen, switched_on, html=args.html, observe=args.progress)
     return max(skipped, failed, code)
 
 

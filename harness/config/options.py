@@ -182,8 +182,6 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--hedge N", words, type=hedge)
     words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
     add(group, "--budget AMOUNT", words, type=budget)
-    words = "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
-    add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
 

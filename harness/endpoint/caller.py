@@ -133,7 +133,7 @@ class Caller(Generic[Body]):
         self.outage = Outage(clock(), limits.wait > 0, min(SILENCE, limits.max_outage))
         self.limits = limits
         self.rng = rng or random.Random()
-        self._transport = transport
+        self.transport = transport
         self._clock = clock
         self.started = clock()
         self._sleep = sleep
@@ -179,7 +179,7 @@ class Caller(Generic[Body]):
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
         try:
-            received = await self._transport.send(body, user)
+            received = await self.transport.send(body, user)
         except TransportFault as error:
             fault = self._failed(error, user, start)
         except Denied as error:

@@ -28,12 +28,11 @@ from harness.engine.files import now
 from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
+from harness.feature import features
 from harness.model import SubsetProgress
-from harness.store.batches import outstanding
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
-from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "reused"}
@@ -41,10 +40,6 @@ NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "dat
 
 KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
 """What sessions found out or counted, in addition to what a command gives."""
-
-BATCHES = "batches"
-GIVE_UP = f"--no-batch --allow {BATCHES}"
-"""How a run goes on without the replies of its batches, and pays for these requests again."""
 
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
@@ -222,8 +217,9 @@ def open_run(
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
     before = manifest.price
-    store.rate = Rate(manifest.take_price(plan.price), plan.tuning.batch)
+    store.rate = Rate(manifest.take_price(plan.price))
     for extension in extensions:
+        store.rate = extension.rated(plan, store.rate)
         extension.opened(plan, manifest, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
@@ -238,9 +234,8 @@ def open_run(
     for words in _state(run, old, before, index.users(done & ~selected)):
         console.print(f"{label}: {words}", **PLAIN)
     if len(run.remaining):
-        if (left := outstanding(files)) and not plan.tuning.batch and BATCHES not in plan.allowed:
-            left_there = plural(len(left), "batch", "batches")
-            raise BadInput(f"{label}: {left_there} of it may be at the provider: use --batch, or {GIVE_UP}")
+        for feature in features():
+            feature.check(files, manifest, plan.allowed)
         check_measure(plan.benchmark, run.task(int(run.remaining[0])))
         manifest.state, manifest.results_sha256 = RUNNING, None
         manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
@@ -321,7 +316,7 @@ def _state(run: Run, old: Manifest | None, before: Price | None, extra: int) -> 
     if extra:
         yield f"{extra} users of this run are outside the requested share; they stay in the run"
     price = run.manifest.price
-    if before and price and before not in (price, price.in_batch):
+    if before and price and before not in (price, price.when_deferred):
         yield (
             f"note: the price is now {price.described}, and was {before.described}: each reply costs what was in force "
             "when it was requested (`reeval --new-prices` takes the new price for all)"

@@ -51,10 +51,10 @@ from harness.errors import (
     heeded,
     memory_for,
 )
+from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
-from harness.store.batches import outstanding
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -92,7 +92,7 @@ def launch(
             session.meter = meter
         check_disk([run for session in sessions for run in session.unfinished])
         unfinished = [session for session in sessions if session.unfinished]
-        for words in [words for session in unfinished for words in session.waves()]:
+        for words in [words for session in unfinished for words in session.expected()]:
             console.print(words, **PLAIN)
         play = partial(_play, console=console, extensions=extensions, observe=observe)
         for extension in extensions:
@@ -149,8 +149,6 @@ def _notices(plan: Plan) -> Iterator[str]:
         if note := plan.benchmark.note_on_baselines:
             yield note
         return
-    if plan.tuning.batch and len(plan.found.addresses) > 1:
-        raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
     provider = plan.found.provider
     if provider and provider.source != str(providers.SHIPPED):
         yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
@@ -243,7 +241,7 @@ class Session:
                 same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
         if plan.restart:
             for store in stores.values():
-                store.set_aside_everything()
+                store.set_aside_everything(own_logs(store.files))
         self.runs = [
             open_run(
                 plan,
@@ -291,7 +289,7 @@ class Session:
         """Leave runs as if this session had not begun: it could not, for what this machine or its cluster lacks."""
         for run in self.unfinished:
             if run.is_new and is_bare(run.store.files):
-                run.store.drop()
+                run.store.drop(own_logs(run.store.files))
             else:
                 leave(run)
                 run.manifest.save(run.store.files.manifest)
@@ -301,14 +299,15 @@ class Session:
         """Return the number of users left."""
         return sum(len(run.remaining) for run in self.runs)
 
-    def waves(self) -> Iterator[str]:
-        """Yield how many waves a run by batches takes, and how long at worst."""
-        if self.plan.tuning.batch:
-            number = max(int(run.steps_left().max()) for run in self.unfinished)
-            yield (
-                f"{self._label}--batch: {plural(number, 'wave')}, and each may take a day: {plural(number, 'day')} at "
-                "worst, more where the provider has a limit of requests or tokens that are enqueued"
-            )
+    def expected(self) -> Iterator[str]:
+        """Yield what features have to say before the first request."""
+        for extension in self._extensions:
+            for words in extension.expected(self.plan, self._longest):
+                yield f"{self._label}{words}"
+
+    def _longest(self) -> int:
+        """Return the most steps that a user has left."""
+        return max(int(run.steps_left().max()) for run in self.unfinished)
 
     def go_on(self, schedule: JSON) -> None:
         """Count the time that the first users took; the failed ones of them are tried again."""
@@ -319,7 +318,7 @@ class Session:
     def _drop(self, ending: HarnessError) -> int:
         """Leave no run behind of which nothing was received; return the exit code."""
         for run in self.runs:
-            run.store.drop()
+            run.store.drop(own_logs(run.store.files))
         self.runs = []
         self._say(
             f"{self._label}stopped: {ending}; nothing was received, so no run is kept: once that is corrected, start "
@@ -375,8 +374,8 @@ class Session:
         if ending is not None:
             word = "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
             self._say(f"{label}{word}; {plural(remaining, what)} remaining")
-            if plan.tuning.batch and (left := sum([len(outstanding(run.store.files)) for run in runs])):
-                self._say(f"{label}{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies")
+            for words in [words for extension in self._extensions for words in extension.stopped(plan, runs)]:
+                self._say(f"{label}{words}")
         elif failed:
             self._say(f"{label}{plural(failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl")
         for warning in [warning for run in runs for warning in run.warnings][:WARNINGS_SHOWN]:

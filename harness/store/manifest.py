@@ -114,7 +114,6 @@ class Tuning(TypedDict, total=False):
     hedged: Count
     durability: Durability
     budget: str | None
-    batch: bool
     learned_limit: Slots
 
 

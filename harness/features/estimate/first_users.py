@@ -6,9 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 
-from harness.config.plan import Plan
 from harness.engine.extension import Extension, Say
 from harness.engine.session import PlayAlone, Session
 from harness.errors import BadInput
@@ -21,10 +19,6 @@ class FirstUsers(Extension):
         self._yes: bool = args.yes
         if not args.estimate:
             raise BadInput("--yes is for --estimate")
-
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
-        if any(plan.tuning.batch for plan in plans):
-            raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
 
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         """Play a few users of each run, print what the whole will take, and return the sessions that go on.

@@ -25,6 +25,7 @@ import orjson
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report, loaded
 from harness.errors import BadInput, EndpointStopped, HarnessError
+from harness.feature import own_logs
 from harness.model import JSON
 
 T = TypeVar("T")
@@ -148,7 +149,7 @@ def _files(run: SavedRun) -> Iterator[Path]:
     """
     of = run.files
     named = of.manifest, of.report("txt"), of.report("json")
-    logs = of.results, of.responses, of.failures, of.batches, of.events
+    logs = of.results, of.responses, of.failures, *own_logs(of), of.events
     for path in (*named, *logs, *map(of.folder.joinpath, run.manifest.identity["files"])):
         if path.is_file() and not path.is_symlink():
             yield path

@@ -33,9 +33,9 @@ from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.run import NOT_REPORTED, Run
 from harness.errors import BadInput, MachineError
+from harness.feature import pending
 from harness.model import JSON
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
-from harness.store.batches import outstanding
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
 from harness.store.log import objects
@@ -51,7 +51,7 @@ from harness.store.manifest import (
     part_of,
     shown,
 )
-from harness.store.run import RunFiles, RunStore, in_batches
+from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex
 
 FOLDER = ".merging"
@@ -90,8 +90,8 @@ def _locked(files: RunFiles, held: ExitStack) -> Part:
     manifest = load(files.manifest)
     if manifest is None:
         raise BadInput(f"{files.manifest} no longer exists")
-    if manifest.state != COMPLETE and outstanding(files):
-        raise BadInput(f"{files.folder}: batches of it may be at the provider: resume this part first")
+    if manifest.state != COMPLETE and pending(files):
+        raise BadInput(f"{files.folder}: requests of it may be at the provider: resume this part first")
     return Part(files, manifest)
 
 
@@ -181,8 +181,8 @@ def merge(
         _copy(parts, index, files, disk)
         manifest = _manifest(parts)
         done = store.open_logs(index)
-        for line in (line for part in parts for line in in_batches(part.files)):  # given up, and perhaps billed
-            store.event("unanswered", **line)
+        for one in [one for part in parts for one in pending(part.files)]:  # given up, and perhaps billed
+            store.event("unanswered", requests=one.requests, sent=one.sent, **one.rate.data)
         run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
         report, more = finish(run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts))
         write_report(files, report, more, disk)

@@ -48,8 +48,6 @@ class Workers(Extension):
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
             raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
-        if any(plan.tuning.batch for plan in plans):
-            raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
 
     def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         from harness.features.ray import cluster  # an extra package

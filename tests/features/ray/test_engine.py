@@ -19,17 +19,27 @@ def chosen(*words: str) -> list[Workers]:
     return [one for one in extensions(parsed(["run", "--demo", *words]).args) if isinstance(one, Workers)]
 
 
-@pytest.mark.parametrize("more", [[], ["--batch"]])
-def test_engine_that_cannot_be_had_is_refused_before_anything_is_opened(
-    more: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """One that is not installed, and one for batches, which one process submits."""
-    monkeypatch.setattr(engine, "find_spec", lambda name: name if more else None)
-    results = tmp_path / "results"
+def refused(results: Path, *more: str) -> BadInput:
+    """Return the error of a command, which has opened nothing."""
     found = parsed(["run", "--demo", "--results-dir", str(results), "--engine", "ray", *more])
-    with pytest.raises(BadInput, match="--batch" if more else "ray"):
+    with pytest.raises(BadInput) as raised:
         found.command.execute(found.args)
     assert not results.exists()
+    return raised.value
+
+
+def test_engine_that_is_not_installed_is_refused_before_anything_is_opened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The sentence names what to install."""
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    assert "make ray" in str(refused(tmp_path / "results"))
+
+
+def test_batches_need_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is opened or started."""
+    monkeypatch.setattr(engine, "find_spec", lambda name: name)
+    assert "--batch" in str(refused(tmp_path / "results", "--batch"))
 
 
 def test_one_process_needs_no_engine() -> None:
