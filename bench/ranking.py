@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.features.leaderboard.ranking import ranks, stratum
 from harness.scoring.bootstrap import Array
-from harness.scoring.ranking import ranks, stratum
 
 SETS, MODELS, SEED = 1000, 14, 7
 

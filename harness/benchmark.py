@@ -587,14 +587,6 @@ class Benchmark:
         return cls.subsets[subset], *cls.data_files
 
     @classmethod
-    def how_to_get(cls) -> str:
-        """Return what a user can do about missing tasks, as a main clause."""
-        if not cls.data_set:
-            return "put them there"
-        named = cls.origin.spec if cls.origin else cls.name
-        return f"`harness fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
-
-    @classmethod
     def file_in(cls, folder: Path, name: str) -> Path:
         """Return the path of one of these files in a tasks folder, whether it exists or not."""
         return folder / name

@@ -45,9 +45,6 @@ BYTES_PER_STEP = 6 * 1024
 """Approximate disk space of a step: responses and results together."""
 
 BASELINE_PREFIX = "baseline/"
-LOCAL, RAY = "local", "ray"
-"""Engines."""
-TRACKERS = ("wandb", "mlflow")
 EMBEDDED = "embedded"
 """The endpoint, in files, of baselines that the harness serves to itself."""
 
@@ -71,11 +68,9 @@ class Tuning:
     """Options that may change between a run and its resume. Times in seconds.
 
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
-    tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
-    the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only. With `batch` requests go by the provider's Batch API.
-    `budget` is a cap on what the run takes, in the words of
-    `harness.cost.Cap`, None for none.
+    tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times the 99th percentile
+    is when a second try is sent, 0 for never. `stream` is `on`, `off`, or `auto`: only for an endpoint that answers in
+    streams only. `budget` is a cap on what the run takes, in the words of `harness.cost.Cap`, None for none.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -93,7 +88,6 @@ class Tuning:
     hedge: float = 0.0
     durability: str = DURABILITY
     budget: str | None = None
-    batch: bool = False
 
     @property
     def most(self) -> int:
@@ -120,14 +114,3 @@ class Tuning:
             both = getattr(self, limit), getattr(other, limit)
             least[limit] = min((number for number in both if number is not None), default=None)
         return replace(self, **least)
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What plays users: this process (`local`), or `workers` processes of Ray, at the `address` of a cluster or on this
-    machine. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one."""
-
-    name: str = LOCAL
-    address: str | None = None
-    workers: int | None = None
-    turn: float | None = None

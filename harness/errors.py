@@ -10,8 +10,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 ├── AnswersUnusable     6    almost none of the first answers can be used
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
-├── WorkersStopped      4    the processes that play and send are gone
-├── WorkerLost               one of them is, with a request; for the engine only
+├── SenderLost               another process that sent a request is gone; for the engine only
 └── OfKind                   with the `kind` that files and displays have
     ├── AgentFailed          a user's file (an agent) failed for one user, who becomes a failure
     └── CallError            one request, for the engine only
@@ -103,13 +102,7 @@ class RunStopped(HarnessError):
         self.exit_code = exit_code
 
 
-class WorkersStopped(HarnessError):
-    """No worker process is left, or nobody who could start another."""
-
-    exit_code = 4
-
-
-class WorkerLost(HarnessError):
+class SenderLost(HarnessError):
     """The process that sent a request is gone. No fault of the endpoint: the user is played again elsewhere."""
 
 

@@ -11,17 +11,37 @@ A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.benchmark import Benchmark
+from harness.cost import Pending
+from harness.model import JSON
+from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
-SHIPPED = ("reuse", "metrics", "spans")
+SHIPPED = (
+    "preview",
+    "estimate",
+    "fetch",
+    "parts",
+    "batches",
+    "reuse",
+    "metrics",
+    "spans",
+    "exports",
+    "compare",
+    "leaderboard",
+    "show",
+    "verify",
+    "ray",
+)
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING = frozenset({"run", "resume"})
@@ -35,6 +55,29 @@ class Command(NamedTuple):
     does: str
 
 
+class Column(NamedTuple):
+    """A column of `status`: `of` returns a member of a run's row, None for a run without it, and `words` shows it."""
+
+    name: str
+    of: Callable[[RunFiles, Manifest], JSON | None]
+    words: Callable[[JSON], str]
+
+
+class Instead(NamedTuple):
+    """A function, in `package.module:function`, that executes a command where `when` is true of its options."""
+
+    command: str
+    when: Callable[[argparse.Namespace], bool]
+    function: str
+
+
+class Threat(NamedTuple):
+    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
+
+    sentence: str
+    by: str
+
+
 def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -43,8 +86,24 @@ def _never(args: argparse.Namespace) -> bool:
     return False
 
 
+def _not_again(manifest: Manifest) -> bool:
+    return False
+
+
+def _no_objection(files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
+    pass
+
+
+def _nothing_pending(files: RunFiles) -> Iterable[Pending]:
+    return ()
+
+
 def _no_notes(manifest: Manifest) -> Iterable[str]:
     return ()
+
+
+def _no_way(cls: type[Benchmark]) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +112,19 @@ class Feature:
 
     `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `notes` yields what a report says of a
-    run by its manifest. `per_call` are destinations of options that mean another thing in each command, so that a
-    settings file has them in a command's table only; `runs` are those that name a run.
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `again` returns whether `resume` goes on
+    with the feature by a run's manifest, without an option. `check` raises `BadInput` where a run that has users left
+    cannot go on as its manifest now is, whether the feature is on or not; it gets the names of `--allow`. `threat` is
+    what may end the process of a command that plays with the feature on, so that another process reports it.
+
+    `instead` executes commands of the core in another way. `notes` yields what a report says of a run by its manifest.
+    `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause; empty if the feature knows no
+    way. `logs` are the names of its own files with a run (`RunFiles.log`), and `pending` yields requests of a run that
+    a provider may still answer. `column` is what `status` shows of it.
+
+    `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
+    a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
+    settings file has.
     """
 
     name: str
@@ -63,9 +132,18 @@ class Feature:
     options: Callable[[str, argparse.ArgumentParser], None] = _no_options
     is_on: Callable[[argparse.Namespace], bool] = _never
     extension: str = ""
+    again: Callable[[Manifest], bool] = _not_again
+    check: Callable[[RunFiles, Manifest, Collection[str]], None] = _no_objection
+    instead: Sequence[Instead] = ()
     notes: Callable[[Manifest], Iterable[str]] = _no_notes
+    how_to_get: Callable[[type[Benchmark]], str] = _no_way
+    logs: Sequence[str] = ()
+    pending: Callable[[RunFiles], Iterable[Pending]] = _nothing_pending
+    column: Column | None = None
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
+    decisions: frozenset[str] = frozenset()
+    threat: Threat | None = None
 
 
 @cache
@@ -76,7 +154,36 @@ def features() -> tuple[Feature, ...]:
     return (*own, *[point.load() for point in entry_points(group=GROUP)])
 
 
-def extensions(args: argparse.Namespace) -> list[Any]:
-    """Return the extensions that the options of a command switch on."""
-    chosen = [feature.extension.split(":") for feature in features() if feature.is_on(args)]
-    return [getattr(import_module(module), name)(args) for module, name in chosen]
+def how_to_get(cls: type[Benchmark]) -> str:
+    """Return what a user can do about missing tasks, as a main clause."""
+    return next(filter(None, [feature.how_to_get(cls) for feature in features()]), "put them there")
+
+
+def extensions(args: argparse.Namespace, manifests: Sequence[Manifest] = ()) -> list[Any]:
+    """Return the extensions that the options of a command switch on, or the manifests of the runs that go on."""
+    return [
+        _named(feature.extension)(args)
+        for feature in features()
+        if feature.extension and (feature.is_on(args) or any(map(feature.again, manifests)))
+    ]
+
+
+def own_logs(files: RunFiles) -> list[Path]:
+    """Return the files of features with a run."""
+    return [files.log(name) for feature in features() for name in feature.logs]
+
+
+def pending(files: RunFiles) -> list[Pending]:
+    """Return the requests of a run that a provider may still answer, and bill."""
+    return [one for feature in features() for one in feature.pending(files)]
+
+
+def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
+    """Return what executes a command of the core in another way, with these options."""
+    every = [one for feature in features() for one in feature.instead]
+    return [_named(one.function) for one in every if one.command == command and one.when(args)]
+
+
+def _named(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)

@@ -457,15 +457,8 @@ class AtRisk:
     synced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """How far a run is that goes by batches: the `number` of its last wave, from 1, and what is at the provider: so
-    many `batches`, of so many `requests`, of which it has `completed` some."""
-
-    number: int
-    batches: int
-    requests: int
-    completed: int
+Load = tuple[tuple[str, int], ...]
+"""Words for the display, each with the cells that are kept for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,8 +479,8 @@ class Snapshot:
     replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
     `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.
     `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
-    `wave` is None for a run without batches. `unusable` are the replies of this session that no answer could be read
-    from, by kind, the most frequent first.
+    `load` is what is shown instead of requests in flight where all users advance together, else empty. `unusable` are
+    the replies of this session that no answer could be read from, by kind, the most frequent first.
     """
 
     name: str
@@ -528,7 +521,7 @@ class Snapshot:
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
     budget: tuple[Money, Money] | None = None
-    wave: Wave | None = None
+    load: Load = ()
     unusable: tuple[tuple[str, int], ...] = ()
 
 

@@ -22,7 +22,7 @@ def main() -> int:
 
 
 def count_turns() -> None:
-    from harness.engine.workers import cluster  # imported here, so that `local` does not pay for Ray
+    from harness.features.ray import cluster  # imported here, so that `local` does not pay for Ray
 
     class Counted(cluster.RayWorker):
         async def turn(self, sent: bytes, seconds: float) -> bytes:

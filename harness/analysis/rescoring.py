@@ -26,12 +26,14 @@ from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import prices, providers
+from harness.cost import DEFERRED
 from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts, finish
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
+from harness.feature import how_to_get, pending
 from harness.model import JSON, Record, RunFacts, Where
 from harness.report import pages
 from harness.store.files import RunFiles
@@ -139,7 +141,7 @@ def _settle(job: Run, failed: int) -> None:
     manifest = job.manifest
     manifest.times["reevaluated"] = now()
     manifest.tasks["truth"] = job.benchmark.truth_sha256
-    manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.whole_bill()))
+    manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.bill.copy(pending(job.store.files))))
     manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
     manifest.save(job.store.files.manifest)
 
@@ -148,8 +150,8 @@ def _price_again(job: Run, label: str) -> None:
     """Give all replies of a run the price of today, or say that there is none."""
     manifest = job.manifest
     if price := prices.price_again(manifest, providers.read(None, os.environ)):
-        if manifest.tuning.get("batch") and not job.store.bill.has_batches:
-            price = price.in_batch  # an earlier version's run, whose lines do not say that they went by batches
+        if manifest.tuning.get(DEFERRED) and not job.store.bill.has_deferred:
+            price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
         manifest.provenance["price"] = msgspec.to_builtins(price)
         manifest.provenance.pop("later_prices", None)
     elif manifest.provenance["endpoint"] != defaults.EMBEDDED:
@@ -204,7 +206,7 @@ def of_another_program(found: Imported, wish: Wish) -> Rescored:
     benchmark = cls()
     tasks = benchmark.file_in(wish.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
-        words = f"name its folder with --tasks-dir; or {cls.how_to_get()}"
+        words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
         raise BadInput(f"its tasks file {tasks} does not exist: {words}")
     lock = RunLock(files.lock, time.time)
     try:

@@ -16,6 +16,7 @@ from harness.chat import Asking, Structured
 from harness.config.origin import check_trust, is_own
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
+from harness.feature import how_to_get
 from harness.model import JSON
 from harness.store.manifest import Manifest, differences, share
 from harness.store.run import RunFiles, shown
@@ -179,7 +180,7 @@ class SavedRun:
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(
                 f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir; "
-                f"or {self.benchmark_class.how_to_get()}"
+                f"or {how_to_get(self.benchmark_class)}"
             )
         return path
 

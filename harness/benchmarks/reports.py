@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks import registry
 from harness.benchmarks import settings as own_settings
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.cost import Cost
 from harness.errors import BadInput, shown
 from harness.model import JSON, Block, Chart, Table
@@ -211,6 +213,19 @@ def declared(benchmark: type[Benchmark]) -> JSON:
 def encoded(report: Report) -> bytes:
     """Return the content of a report's file."""
     return orjson.dumps(msgspec.to_builtins(report), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def loaded(path: Path) -> Report:
+    """Return the report in a file `eval_report_<subset>.json`. Raise `BadInput` for any other file."""
+    try:
+        report = read(content(path, DOCUMENT_MOST))
+    except OSError:
+        raise BadInput(NOT_A_REPORT) from None
+    if report.subset not in report.subsets:
+        raise BadInput(f"a report of {shown(report.benchmark)} on {shown(report.subset)}, which it does not have")
+    if path.name != f"eval_report_{report.subset}.json":
+        raise BadInput(f"not the report that its name says but one of the subset {shown(report.subset)}")
+    return report
 
 
 def read(content: bytes) -> Report:

@@ -78,6 +78,4 @@ def bottleneck(took: JSON) -> str | None:
         return None
     workers = took.get("workers")
     what = f"The driver of {workers} workers" if workers else "The event loop"
-    remedy = "" if workers else "`--engine ray` uses more cores, "
-    share = f"{100 * share:.0f} % of its core"
-    return f"{what} used {share} and held the run up: {remedy}`--part` splits the run (docs/scale.md)."
+    return f"{what} used {100 * share:.0f} % of its core and held the run up: docs/scale.md has ways to use more."

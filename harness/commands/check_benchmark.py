@@ -19,6 +19,7 @@ from harness.defaults import TASKS_FOLDER
 from harness.engine import play
 from harness.engine.files import index_file
 from harness.errors import BadInput
+from harness.feature import how_to_get
 from harness.serve.app import MODELS
 from harness.ui.console import console
 
@@ -40,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         first = next(iter(absent.values()))
-        raise BadInput(f"no tasks: missing {first}; {cls.how_to_get()}, or name their folder with --tasks-dir")
+        raise BadInput(f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir")
     say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"

@@ -1,4 +1,4 @@
-"""`report`: regenerate pages from a results folder: of one run, or one over all runs."""
+"""`report`: regenerate the pages of runs from a results folder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from pathlib import Path
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import Imported
-from harness.analysis.leaderboard import page, reports
-from harness.analysis.leaderboard.reports import Scored
 from harness.analysis.rescoring import report_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.benchmarks.reports import Report
+from harness.benchmarks.reports import Report, loaded
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
+from harness.feature import takeovers
 from harness.report import pages
 from harness.store.files import RunFiles
 from harness.store.manifest import RUNNING, STOPPED, Manifest, load
@@ -50,24 +49,17 @@ def users(text: str) -> int | str:
 def execute(args: argparse.Namespace) -> int:
     if args.out:
         options.outputs(args).check(args.out)
-    named = args.name or args.model or args.platform
-    unmade = _make_missing(args) if named else 0
-    found, skipped = _selected(args)
-    if not named:
-        if args.with_posts or args.users is not None:
-            raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
-        place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
-        runs, code = selection.each(found, _reported, _label)
-        page.write(runs, {files.report("json") for files in found}, args.results_dir, place, options.outputs(args))
-        _print(place)
-        return code
+    for other in takeovers("report", args):
+        return other(args)
+    unmade = _make_missing(args)
+    found, skipped = selected(args)
     if not found:
         if unmade:
             return unmade
         raise selection.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
-    return max(skipped, unmade, selection.each(found, lambda files: _write(files, args), _label)[1])
+    return max(skipped, unmade, selection.each(found, lambda files: _write(files, args), label)[1])
 
 
 def _make_missing(args: argparse.Namespace) -> int:
@@ -84,7 +76,7 @@ def _make_missing(args: argparse.Namespace) -> int:
     return code
 
 
-def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
+def selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     """Return the reports that the options select, those of another program's results included, and an exit code.
 
     A report that cannot be read is reported and skipped, if the model in it matters.
@@ -96,7 +88,7 @@ def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
         if platforms and files.subset not in platforms:
             continue
         try:
-            if not args.model or args.model in (_read(files)[0].model, files.folder.name):
+            if not args.model or args.model in (read(files).model, files.folder.name):
                 found.append(files)
         except BadInput as error:
             tell(str(error))
@@ -104,17 +96,16 @@ def _selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     return found, code
 
 
-def _read(files: RunFiles) -> tuple[Report, Scored]:
-    """Return a report, and as `stats` reads it. Raise `BadInput` if it cannot be used."""
+def read(files: RunFiles) -> Report:
+    """Return a run's report. Raise `BadInput` if it cannot be used."""
     path = files.report("json")
     try:
-        report = reports.loaded(path)
-        return report, reports.checked(report, path)
+        return loaded(path)
     except BadInput as error:
         raise BadInput(f"{path} is {error}") from None
 
 
-def _label(files: RunFiles) -> str:
+def label(files: RunFiles) -> str:
     """Return a run's name for pages and messages; a folder's name may be no text."""
     return f"{_shown(files.folder.name)}, {files.subset}"
 
@@ -124,7 +115,7 @@ def _shown(name: str) -> str:
 
 
 def _write(files: RunFiles, args: argparse.Namespace) -> None:
-    report, manifest = _read(files)[0], load(files.manifest)
+    report, manifest = read(files), load(files.manifest)
     if manifest is None and files.results.exists() and not (of := Imported(files)).is_current:
         raise BadInput(of.remedy)
     outputs = options.outputs(args)
@@ -136,14 +127,14 @@ def _write(files: RunFiles, args: argparse.Namespace) -> None:
             held.callback(index.close)
             source = pages.Source(files, report, seed, benchmark, index)
         except HarnessError as error:
-            tell(f"{_label(files)}: without its tasks ({error})")
+            tell(f"{label(files)}: without its tasks ({error})")
             source = pages.Source(files, report, seed)
         made = [pages.write_page(source, wish, args.out, outputs)]
         if args.users == ALL:
             every = args.out and args.out.with_name(files.all_users.name)
             made.append(pages.write_all(source, wish, every, outputs))
     for path in made:
-        _print(path)
+        show(path)
 
 
 def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
@@ -159,10 +150,6 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace
     return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
-def _print(path: Path) -> None:
+def show(path: Path) -> None:
+    """Print where a page is, and its size."""
     console().print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)", highlight=False, soft_wrap=True, markup=False)
-
-
-def _reported(files: RunFiles) -> page.Reported:
-    report, scored = _read(files)
-    return page.Reported(files, scored, not report.coverage.complete)

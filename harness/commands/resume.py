@@ -12,14 +12,12 @@ from rich.console import Console
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.exports import trackers
 from harness.analysis.saved_runs import SavedRun
-from harness.commands import export
+from harness.commands.launch import launch
 from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
-from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.model import JSON
@@ -56,12 +54,10 @@ def execute(args: argparse.Namespace) -> int:
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
-    trackers.check(args.track)
     code = 0
     if plans:
-        engine = options.engine(args)
-        code = launch(plans, screen, engine, extensions(args), html=args.html, observe=args.progress)
-    export.track(plans)
+        switched_on = extensions(args, [run.manifest for run in unfinished])
+        code = launch(plans, screen, switched_on, html=args.html, observe=args.progress)
     return max(skipped, failed, code)
 
 
@@ -119,7 +115,6 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
         ca_file=args.ca_file or provenance.get("ca_file"),
         price=_price(found, manifest.identity["model"], args) or manifest.price,
-        track=args.track,
         allow_invalid=args.allow_invalid,
     )
 

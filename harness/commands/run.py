@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,26 +13,24 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.analysis.exports import trackers
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
-from harness.commands import export, fetch, reeval
+from harness.commands import reeval
+from harness.commands.launch import launch
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
-from harness.engine import preview
-from harness.engine.estimate import Estimate, in_short
-from harness.engine.session import launch
+from harness.engine.extension import Extension
 from harness.errors import BadInput
-from harness.feature import extensions
+from harness.feature import extensions, how_to_get, takeovers
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
-from harness.ui.streams import can_ask, tell
+from harness.ui.streams import tell
 
 EXAMPLES = (
     "harness run --demo",
@@ -57,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "use the synthetic tasks that ship, and a baseline where no model is named",
         action="store_true",
     )
-    add("--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
     fewer = parser.add_mutually_exclusive_group()
     options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
     words = "number of users to play, the first in the order that the seed draws; may be raised later"
@@ -71,19 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--primary METRIC", words, type=options.filled)
     options.add_sample_seed(parser, "seed of that order, and of the schedule")
     add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
-    whole = parser.add_mutually_exclusive_group()
-    words = "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
-    words += "limits and rates are those of all parts together"
-    options.add(whole, "--part I/N", words, type=options.part)
-    words = "show what would be sent, with some prompts, and send nothing: no key is needed"
-    options.add(whole, "--dry-run", words, action="store_true")
-    options.add(whole, "--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
-    words = (
-        "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
-    )
-    words += "agrees"
-    add("--estimate", words, action="store_true")
-    add("--yes", "with --estimate: continue without asking", action="store_true")
+    add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
     options.add_folders(parser)
     options.add_session(parser)
     add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
@@ -112,42 +96,16 @@ def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    if args.reeval:
-        return _reeval(args)
-    args.model = _models(args)
-    screen = console(no_color=args.no_color)
-    if args.dry_run:
-        plans, addressed = _plans_to_show(args)
-        return preview.show(plans, screen, addressed=addressed)
-    if args.yes and not args.estimate:
-        raise BadInput("--yes is for --estimate")
-    agreed = partial(_agreed, args.yes) if args.estimate else None
-    engine = options.engine(args)
-    trackers.check(args.track)
-    plans = _plans(args)
     switched_on = extensions(args)
-    code = launch(plans, screen, engine, switched_on, html=args.html, observe=args.progress, agreed=agreed)
-    export.track(plans)
-    return code
-
-
-def _plans_to_show(args: argparse.Namespace) -> tuple[list[Plan], bool]:
-    """Return the plans of a dry run, which needs neither key nor address, and whether they have one."""
-    if not (args.api_key or args.api_key_file):
-        args.api_key = "none"  # nothing is sent
-    try:
-        return _plans(args), True
-    except BadInput:
-        args.api_url = args.api_url or [defaults.OPENAI_URL]
-        return _plans(args), False
-
-
-def _agreed(yes: bool, estimates: Sequence[Estimate]) -> bool:
-    """Return whether runs go on, for what they will take: the user's word, or the answer on a terminal."""
-    if yes or not can_ask():
-        return yes
-    tell(f"go on, for {in_short(estimates)}? [y/N]")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
+    if len(others) > 1:
+        raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
+    if not args.reeval:
+        args.model = _models(args)
+    if others:
+        return others[0](args)
+    chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
+    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:
@@ -168,8 +126,11 @@ def _reeval(args: argparse.Namespace) -> int:
     return max([reeval.execute(argparse.Namespace(**{**given, "model": model})) for model in chosen or [None]])
 
 
-def _plans(args: argparse.Namespace) -> list[Plan]:
-    """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks."""
+def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
+    """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
+
+    Keys are checked only for plans that are to be sent.
+    """
     cls = args.benchmark_class
     if args.benchmark != args.settings_of:
         raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
@@ -180,19 +141,20 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
     missing: list[str] = []
     made = [models.resolve(entry, given, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    if args.fetch and not missing and _absent(cls, subsets, folder):
-        fetch.fetch(cls, subsets, folder, console(no_color=args.no_color))
+    if not missing and _absent(cls, subsets, folder):
+        for extension in switched_on:
+            extension.missing(cls, subsets, folder)
     if absent := _absent(cls, subsets, folder):
-        missing.append(f"no tasks: missing {', '.join(absent)}; {cls.how_to_get()}, or use synthetic ones with --demo")
+        missing.append(f"no tasks: missing {', '.join(absent)}; {how_to_get(cls)}, or use synthetic ones with --demo")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
-    if not args.dry_run:
+    if sends:
         models.check_keys(args, [model for model in made if model])
     tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
     asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
-        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args)
+        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args, switched_on)
         for model in filter(None, made)
     ]
 
@@ -207,7 +169,8 @@ def names(args: argparse.Namespace) -> set[str]:
     book = providers.read(args.providers, os.environ)
     entries = _entries(args, config_file.read(args.config) if args.config else None, book)
     chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
-    return {options.part_name(options.run_name(name, model), args.part) for name, model in chosen}
+    switched_on, selection = extensions(args), _selection(args)
+    return {_chosen(options.run_name(name, model), selection, switched_on)[0] for name, model in chosen}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
@@ -216,8 +179,14 @@ def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[
     return [str(path) for path in (cls.file_in(folder, name) for name in names) if not path.exists()]
 
 
-def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: argparse.Namespace) -> Plan:
-    name = options.part_name(model.name, args.part)
+def _plan(
+    model: Model,
+    benchmark: Benchmark,
+    tasks: Mapping[str, Path],
+    args: argparse.Namespace,
+    switched_on: Sequence[Extension],
+) -> Plan:
+    name, selection = _chosen(model.name, _selection(args), switched_on)
     learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
@@ -235,7 +204,7 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         results=args.results_dir,
         found=model.found,
         tuning=tuning,
-        selection=_selection(args),
+        selection=selection,
         allowed=frozenset(args.allow),
         restart=args.restart,
         providers_file=str(args.providers.resolve()) if args.providers else None,
@@ -243,18 +212,22 @@ def _plan(model: Model, benchmark: Benchmark, tasks: Mapping[str, Path], args: a
         address_from="--api-url" if args.api_url else None,
         ca_file=args.ca_file,
         price=model.price,
-        track=args.track,
         primary=args.primary,
         allow_invalid=args.allow_invalid,
     )
+
+
+def _chosen(name: str, selection: Selection, switched_on: Sequence[Extension]) -> tuple[str, Selection]:
+    """Return the name of a run's folder, and which users it takes."""
+    for extension in switched_on:
+        name, selection = extension.choosing(name, selection)
+    return name, selection
 
 
 def _selection(args: argparse.Namespace) -> Selection:
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         chosen["limit"] = args.limit
-    if args.part is not None:
-        chosen["part"] = args.part
     if args.repeats > 1:
         chosen["repeats"] = args.repeats
     return chosen

@@ -8,6 +8,7 @@ from harness.benchmarks import registry
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput
+from harness.feature import how_to_get
 from harness.ui.console import console
 
 
@@ -27,7 +28,7 @@ def execute(args: argparse.Namespace) -> int:
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())
-        raise BadInput(f"no tasks to sample: missing {absent}; {cls.how_to_get()}, or see --tasks-dir")
+        raise BadInput(f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir")
     ending = f"_sub{round(100 * args.ratio)}"
     made = {name: path.with_name(f"{path.stem}{ending}{path.suffix}") for name, path in there.items()}
     outputs.check(*made.values())

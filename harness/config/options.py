@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import operator
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +20,6 @@ from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
-from harness.store.manifest import PART
 from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
@@ -32,7 +28,6 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
-WORKERS_MOST, PORT_MOST = 10_000, 65535
 T = TypeVar("T")
 
 
@@ -135,12 +130,9 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
     )
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
-    _add_engine(parser.add_argument_group("engine (docs/scale.md; free to change on resume)"))
     add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
-    words = "send figures and files of each finished run to this tracker; its own variables say where"
-    add(parser, "--track", words, choices=defaults.TRACKERS)
     words = "go on even if almost none of the first answers can be used"
     add(parser, "--allow-invalid", words, action="store_true")
     words = "accept that this field of an earlier run differs; may be repeated"
@@ -190,33 +182,8 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--hedge N", words, type=hedge)
     words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
     add(group, "--budget AMOUNT", words, type=budget)
-    words = "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
-    add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
-
-
-def _add_engine(group: argparse._ArgumentGroup) -> None:
-    engines = (defaults.LOCAL, defaults.RAY)
-    add(group, "--engine", "what plays users (default: local, this process)", choices=engines, default=engines[0])
-    words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"
-    add(group, "--ray-address ADDR", words, type=filled)
-    add(group, "--workers N", "worker processes (default: one for each free CPU)", type=whole(1, WORKERS_MOST))
-    words = "milliseconds between two exchanges with a worker (default: follows the latency)"
-    add(group, "--turn MS", words, type=_number(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000"))
-
-
-def engine(args: argparse.Namespace) -> defaults.Engine:
-    """Return the engine of a command. Raise `BadInput` if it is not installed, or for options of another one."""
-    given = [flag for flag in ("ray_address", "workers", "turn") if getattr(args, flag) is not None]
-    if args.engine == defaults.LOCAL:
-        if given:
-            raise BadInput(f"--{given[0].replace('_', '-')} is for --engine ray")
-        return defaults.Engine()
-    if find_spec("ray") is None:
-        raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
-    turn = args.turn and args.turn / 1000.0
-    return defaults.Engine(args.engine, args.ray_address, args.workers, turn)
 
 
 def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:
@@ -267,7 +234,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def _number(fits: Callable[[float], bool], expected: str) -> Callable[[str], float]:
+def finite(fits: Callable[[float], bool], expected: str) -> Callable[[str], float]:
     """Return the type of options that take a finite number."""
 
     def parse(text: str) -> float:
@@ -287,14 +254,14 @@ retries = whole(0, RETRIES_MOST)
 repeats = whole(1, REPEATS_MOST)
 positive_int = whole(1, BITS_64 - 1)
 signed_int = whole(-BITS_64, BITS_64 - 1)
-positive_float = _number(lambda number: number > 0, "a number above 0")
-not_negative = _number(lambda number: number >= 0, "a number from 0")
-seconds = _number(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
-hedge = _number(lambda number: number == 0 or 1 <= number <= 1000, "a number from 1 to 1000, or 0")
-seconds_or_none = _number(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
-power = _number(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
-difference = _number(lambda number: number >= 1e-6, "a number from 0.000001")
-share = _number(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
+positive_float = finite(lambda number: number > 0, "a number above 0")
+not_negative = finite(lambda number: number >= 0, "a number from 0")
+seconds = finite(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
+hedge = finite(lambda number: number == 0 or 1 <= number <= 1000, "a number from 1 to 1000, or 0")
+seconds_or_none = finite(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
+power = finite(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
+difference = finite(lambda number: number >= 1e-6, "a number from 0.000001")
+share = finite(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
 
 
 def budget(text: str) -> str:
@@ -375,18 +342,6 @@ def run_name(name: str | None, model: str) -> str:
     if len(chosen.encode()) > NAME_BYTES:
         raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
     return chosen
-
-
-def part(text: str) -> str:
-    """Parse which part of how many, such as 2/4."""
-    if not re.match(PART, text) or operator.gt(*map(int, text.split("/"))):
-        raise argparse.ArgumentTypeError(f"expected a part of so many, such as 2/4, got {shown(text)}")
-    return text
-
-
-def part_name(name: str, part: str | None) -> str:
-    """Return the name of a run's part, such as NAME.part2of4; the run's own if it has no parts."""
-    return name if part is None else new_run_name(f"{name}.part{part.replace('/', 'of')}", name)
 
 
 def new_run_name(name: str | None, model: str) -> str:

@@ -68,7 +68,6 @@ class Plan:
     address_from: str | None = None
     ca_file: str | None = None
     price: Price | None = None
-    track: str | None = None
     primary: str | None = None
     allow_invalid: bool = False
 

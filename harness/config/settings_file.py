@@ -37,9 +37,9 @@ FILE = "harness.toml"
 HELP = "your own settings file (default: harness.toml here, or in ~/.config/behavior-harness)"
 
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
-DECISIONS = frozenset({"allow", "allow-invalid", "force", "help", "restart", "settings", "trust", "yes"})
+DECISIONS = frozenset({"allow", "allow-invalid", "force", "help", "restart", "settings", "trust"})
 """Options that are meant for one call."""
-OF_ONE_COMMAND = frozenset({"api-key-file", "model", "name", "part", "platform", "provider", "queue", "subset"})
+OF_ONE_COMMAND = frozenset({"api-key-file", "model", "name", "platform", "provider", "queue", "subset"})
 """Options that mean something else in another command."""
 RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
@@ -168,7 +168,7 @@ def _action(name: str, place: Place, level: _Level, call: Call) -> argparse.Acti
     """Return the option of a key, None if only other commands have it. Raise `BadInput` if no file may have it."""
     if name.lower() in SECRETS:
         raise BadInput(f"{place}: keys do not belong in this file: name a variable in the providers file, with key_env")
-    if name in DECISIONS:
+    if name in DECISIONS.union(*[feature.decisions for feature in features()]):
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
     if not level.prefix and name in OF_ONE_COMMAND.union(*[feature.per_call for feature in features()]):
         raise BadInput(f"{place}: this means something else in each command: put it into one's table, such as [run]")

@@ -1,10 +1,10 @@
 """Run a command whose process others may end in a child process, so that its end is reported however it comes about.
 
-Code of an agent file can end its process without a word, and with exit code 0 (`ctypes`, a library in C). Ray ends a
-driver with exit code 1 and a line of its own log once the raylet of its machine is gone. The process that the user has
-started then only waits. It forwards signals, ends with the child's exit code, and leaves no process
-behind that the child has started: the child has a session of its own, so that each signal comes once, and through here;
-Ctrl-Z stops both. A child whose parent is killed is killed. On Linux only; elsewhere nothing is supervised.
+Code of an agent file can end its process without a word, and with exit code 0 (`ctypes`, a library in C), and so can a
+library that a feature needs. The process that the user has started then only waits. It forwards signals, ends with the
+child's exit code, and leaves no process behind that the child has started: the child has a session of its own, so that
+each signal comes once, and through here; Ctrl-Z stops both. A child whose parent is killed is killed. On Linux only;
+elsewhere nothing is supervised.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from harness import defaults
 from harness.config import secrets
 from harness.config.hash_seed import MAY_PLAY_AGENTS
 from harness.errors import EXIT_CODES, MachineError
+from harness.feature import PLAYING, Threat, features
 from harness.ui import streams
 
 KEPT = "agent_"
@@ -33,23 +33,12 @@ DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 
-class Threat(NamedTuple):
-    """What may end a process: the beginning of the sentence about it, and what ends it."""
-
-    sentence: str
-    by: str
-
-
 def threat(words: Sequence[str], args: argparse.Namespace) -> Threat | None:
     """Return what may end the process of a command, None for nothing but the system."""
     if names := agents(words, args):
         return Threat(f"the process that played {names} ended", "code that the agent file runs has ended it")
-    if getattr(args, "engine", defaults.LOCAL) != defaults.LOCAL:
-        return Threat(
-            "the process that used Ray ended",
-            "Ray has ended it, as it does when its own process on this machine (the raylet) is gone",
-        )
-    return None
+    on = [feature for feature in features() if feature.threat and feature.is_on(args)] if words[0] in PLAYING else []
+    return on[0].threat if on else None
 
 
 def agents(words: Sequence[str], args: argparse.Namespace) -> str:

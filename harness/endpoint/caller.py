@@ -20,10 +20,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.outage import LONGEST_PROBE, SILENCE, Outage, Span
+from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
-from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, TransportFault, WorkerLost
+from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, SenderLost, TransportFault
 from harness.model import Completion, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
@@ -32,6 +32,8 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+TRIES_A_SECOND = 4.0
+"""How often those who pause in a silence try at least, in all, so that its end is soon noticed."""
 LOADING = "if it is still loading, give --wait 600"
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
@@ -133,7 +135,7 @@ class Caller(Generic[Body]):
         self.outage = Outage(clock(), limits.wait > 0, min(SILENCE, limits.max_outage))
         self.limits = limits
         self.rng = rng or random.Random()
-        self._transport = transport
+        self.transport = transport
         self._clock = clock
         self.started = clock()
         self._sleep = sleep
@@ -179,7 +181,7 @@ class Caller(Generic[Body]):
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
         try:
-            received = await self._transport.send(body, user)
+            received = await self.transport.send(body, user)
         except TransportFault as error:
             fault = self._failed(error, user, start)
         except Denied as error:
@@ -187,7 +189,7 @@ class Caller(Generic[Body]):
         except EndpointStopped:
             limiter.close()  # before another request gets the slot
             raise
-        except (asyncio.CancelledError, WorkerLost):
+        except (asyncio.CancelledError, SenderLost):
             fault = ABANDONED
             warn(fault, number)
             raise
@@ -366,7 +368,7 @@ class Caller(Generic[Body]):
             served = received is not None
         except Rejected:
             served = True  # a server has read it
-        except (CallError, EndpointStopped, WorkerLost):
+        except (CallError, EndpointStopped):
             served = False
         finally:
             if rates:
@@ -523,7 +525,8 @@ class _Failures:
         seconds = full_jitter(failures, self._last.retry_after, caller.rng)
         if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
             left = outage.last_success + caller.limits.max_outage - caller._clock()
-            seconds = min(seconds, LONGEST_PROBE, left if left > 0 else LONGEST_PROBE)
+            most = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            seconds = min(seconds, most, left if left > 0 else most)
         return seconds
 
     async def pause(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ import functools
 import operator
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,21 +16,19 @@ from typing import Any
 from harness import defaults
 from harness.config.plan import Plan
 from harness.cost import TOKENS, Cap, Price
-from harness.endpoint.batches import BatchApi
 from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
-from harness.engine.batches import Batches
 from harness.engine.extension import Extension
 from harness.engine.lane import Lane, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.errors import BadInput, MachineError
-from harness.store.batches import outstanding
+from harness.feature import pending
 from harness.store.ledger import Ledger, LedgerEntries
 from harness.store.manifest import part_of
 
@@ -108,6 +106,13 @@ class Opening:
     extensions: Sequence[Extension] = ()
 
     @property
+    def slots(self) -> Slots:
+        slots = self.account.slots
+        for extension in self.extensions:
+            slots = extension.limiting(self.plan, self.runs, slots)
+        return slots
+
+    @property
     def route(self) -> Route:
         plan = self.plan
         return Route(
@@ -121,6 +126,10 @@ class Opening:
             given=frozenset(plan.sampling.extra_body),
             needs_schema=plan.benchmark.asking.needs_schema,
         )
+
+
+OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lane]]]
+"""Opens a lane for each opening, for as long as the stack is open."""
 
 
 def check_budget(plan: Plan, price: Price | None) -> Cap | None:
@@ -175,8 +184,8 @@ def meters(
 
 
 def _spent(run: Run, cap: Cap) -> Decimal:
-    """Return what a run's replies took at most, in the unit of a cap, and what it has reserved for batches."""
-    reserved = sum([one.reserved_of(cap.unit) for one in outstanding(run.store.files)], Decimal(0))
+    """Return what a run's replies took at most, in the unit of a cap, and what is reserved for those to come."""
+    reserved = sum([one.reserved for one in pending(run.store.files) if one.unit == cap.unit], Decimal(0))
     bill = run.store.bill.copy()
     bill.forgive()
     cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
@@ -196,46 +205,23 @@ def openings(
 
 
 async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
-    """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open."""
+    """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open. Raise
+    `MachineError` if there can be too few connections."""
+    admit_sockets(*sockets([one.plan for one in openings]))
     endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
     clients, lanes = Clients(), []
     for one in openings:
-        batch = one.plan.tuning.batch
-        limiter = Limiter(_slots_for_all(one.runs) if batch else one.account.slots)
+        limiter = Limiter(one.slots)
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
         transport, where = await open_transport(one.route, addresses, clients, listener, held)
-        api = BatchApi(clients[one.account.number, addresses[0]]) if batch else None
         question = Question(transport, one.plan.sampling.question())
-        lanes.append(_lane(one, findings, limiter, transport, where, play_here, question, api))
+        lanes.append(lane_of(one, findings, limiter, transport, where, play_here, question))
     return lanes
 
 
-async def remote_lanes(
-    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Play], held: AsyncExitStack
-) -> list[Lane]:
-    """Return a lane for each opening, whose users are played elsewhere: by `players` of its place.
-
-    Only what an endpoint is asked in a silence is sent from here; `held` closes its connections.
-    """
-    clients, lanes = Clients(), []
-    for place, one in enumerate(openings):
-        limiter, findings, question = Limiter(one.account.slots), Findings(one.runs, time.monotonic), None
-        if addresses := one.route.addresses:
-            listener = Listener(findings.learned, findings.replica, limiter.pause)
-            asking, _ = await open_transport(one.route, addresses, clients, listener, held)
-            question = Question(asking, one.plan.sampling.question())
-        where = functools.partial(_endpoint_of, one.plan)
-        lanes.append(_lane(one, findings, limiter, transport, where, players(place), question))
-    return lanes
-
-
-def _endpoint_of(plan: Plan, user: str) -> str:
-    return plan.endpoint
-
-
-def _lane(
+def lane_of(
     one: Opening,
     findings: Findings,
     limiter: Limiter,
@@ -243,14 +229,11 @@ def _lane(
     where: Callable[[str], str],
     play: Play,
     question: Question | None,
-    api: BatchApi | None = None,
 ) -> Lane:
-    """Return the lane of an opening, which goes by batches where there is an `api` for them."""
-    plan, tuning, route = one.plan, one.plan.tuning, one.route
+    """Return the lane of an opening."""
+    plan, tuning = one.plan, one.plan.tuning
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
-    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question), None
-    if api is not None:
-        batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
+    caller = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question)
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
     return Lane(
@@ -264,11 +247,5 @@ def _lane(
         where=where,
         play=play,
         extensions=one.extensions,
-        batches=batches,
         allow_invalid=plan.allow_invalid or plan.found is None,
     )
-
-
-def _slots_for_all(runs: Sequence[Run]) -> Slots:
-    """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
-    return Slots(FixedControl(sum([len(run.remaining) for run in runs])), time.monotonic)

@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
+from harness.benchmark import Benchmark
 from harness.config.plan import Plan
-from harness.model import Snapshots
-from harness.store.manifest import Manifest
+from harness.cost import Rate
+from harness.endpoint.limiter import Slots
+from harness.model import Load, Snapshots
+from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
-    from harness.engine.lane import Play, Send, Settle
+    from harness.engine.accounts import OpenLanes
+    from harness.engine.lane import Lane, Play, Send, Settle
     from harness.engine.run import Run
+    from harness.engine.session import PlayAlone, Session
 
 Observe = Callable[[Snapshots], None]
 Say = Callable[[str], None]
 """Prints a line."""
+
+
+class Companion(Protocol):
+    """A feature's part in one lane, in the background."""
+
+    async def serve(self) -> None:
+        """Work until it is cancelled, once the last user has ended."""
+        ...
+
+    def flushed(self) -> None:
+        """Note that every reply is saved, after the last user has ended."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """Return what the display shows instead of requests in flight, where all users advance together."""
+        ...
 
 
 class Extension:
@@ -32,12 +55,47 @@ class Extension:
     def __init__(self, args: argparse.Namespace) -> None:
         pass
 
+    def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
+        """Get the tasks files of these subsets that a folder lacks."""
+
+    def choosing(self, name: str, selection: Selection) -> tuple[str, Selection]:
+        """Take part in the name of a new run's folder, and in which users it takes."""
+        return name, selection
+
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
         cannot work."""
 
-    def opened(self, plan: Plan, manifest: Manifest) -> None:
-        """Note in the manifest of a run what this session adds."""
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        """Note in the manifest of a run what this session adds; `old` is that of the session before."""
+
+    def rated(self, plan: Plan, rate: Rate) -> Rate:
+        """Take part in which price a plan's requests have."""
+        return rate
+
+    def expected(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+        """Yield what to know of a plan before its first request; `longest` returns the most steps that a user has."""
+        return ()
+
+    def limiting(self, plan: Plan, runs: Sequence[Run], slots: Slots) -> Slots:
+        """Take part in how many requests are in flight at once."""
+        return slots
+
+    def joining(self, lane: Lane) -> Companion | None:
+        """Return what works next to the users of a lane."""
+        return None
+
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        """Act before unfinished sessions are played; return those that are still to be played."""
+        return sessions
+
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Act on the runs of plans that have been played and finished."""
+
+    def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+        """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
+        `held`."""
+        return open_lanes
 
     def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
         """Take part in how a plan's users are played."""
@@ -54,3 +112,7 @@ class Extension:
     def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:
         """Take part in what gets the snapshots."""
         return nullcontext(observe)
+
+    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+        """Yield what to know of the runs of a plan that has stopped early."""
+        return ()

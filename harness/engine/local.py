@@ -36,8 +36,8 @@ class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
     `ended` is awaited for each lane that has ended while others still run, with its schedule, and ends early once its
-    last argument returns a signal. `cpu` is the CPU time of
-    this thread in seconds; `workers` play the users, 0 for this process. Create it in the thread of the event loop.
+    last argument returns a signal. `cpu` is the CPU time of this thread in seconds. Create it in the event loop's
+    thread.
     """
 
     def __init__(
@@ -49,12 +49,10 @@ class LocalEngine:
         observe: Callable[[Snapshots], None],
         ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] = _nothing,
         cpu: Callable[[], float] = time.thread_time,
-        workers: int = 0,
     ) -> None:
         self._lanes = lanes
         self._clock = clock
         self._cpu = cpu
-        self._workers = workers
         self._since = clock(), cpu()
         self._observe = observe
         self._ended = ended
@@ -85,11 +83,11 @@ class LocalEngine:
         return took | self._bottleneck()
 
     def _bottleneck(self) -> JSON:
-        """Return the share of its core that the event loop used, if that held the run up, and the number of workers."""
+        """Return the share of its core that the event loop used, if that held the run up, and who else plays users."""
         seconds, used = self._clock() - self._since[0], self._cpu() - self._since[1]
         if seconds < SATURATED_SECONDS or used < SATURATED * seconds:
             return {}
-        return {"event_loop": round(used / seconds, 2), "workers": self._workers}
+        return {"event_loop": round(used / seconds, 2), **self._lanes[0].elsewhere}
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()

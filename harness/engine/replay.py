@@ -22,8 +22,8 @@ Saved = Mapping[tuple[str, int], Completion]
 class Asked(NamedTuple):
     """A request to which no reply is saved.
 
-    `body` is its JSON, or a stand-in of the same length for one that a worker has. `rank` is how many steps the user
-    has left, `digest` that of the body, and `nth` how often the same was sent before in this play.
+    `body` is its JSON, or a stand-in of the same length for one that another process has. `rank` is how many steps the
+    user has left, `digest` that of the body, and `nth` how often the same was sent before in this play.
     """
 
     body: Any

@@ -1,7 +1,7 @@
 """One writer for a run of one subset.
 
 Guarantee: while a process holds the lock, no other process that uses this module does; the lock ends with its holder,
-however that dies. It is the kernel's lock on a file of its own, not inherited by spawned workers. Where the file
+however that dies. It is the kernel's lock on a file of its own, not inherited by spawned processes. Where the file
 system has no such locks, it is a lease in that file: its holder renews it by `beat`, and it ends after `LEASE` seconds
 without. The lease is weaker: clocks of machines that share a folder must agree to within it, and a holder that slept
 through it (or one that started in the same instant as another) notices that only at its next `beat`.

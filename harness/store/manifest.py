@@ -114,7 +114,6 @@ class Tuning(TypedDict, total=False):
     hedged: Count
     durability: Durability
     budget: str | None
-    batch: bool
     learned_limit: Slots
 
 
@@ -159,7 +158,7 @@ class Counts(TypedDict, total=False):
 
 class Times(TypedDict, total=False):
     """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`).
-    `parallel` is how many requests at once the endpoint was seen to answer (`run --estimate`)."""
+    `parallel` is how many requests at once the endpoint was seen to answer."""
 
     created: Required[str]
     updated: str
@@ -244,7 +243,6 @@ class _Schedule(msgspec.Struct):
     ratio: Number | None
     runs: int = 1
     event_loop: Number | None = None
-    workers: int = 0
 
 
 UNKNOWN = "not a parameter of this version of the harness"

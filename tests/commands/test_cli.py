@@ -24,6 +24,7 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
+from harness.commands import notices
 from harness.commands import run as run_command
 from harness.config import options
 from harness.engine import session
@@ -258,7 +259,7 @@ def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytes
         signal.raise_signal(signal.SIGTERM)
         return 0
 
-    monkeypatch.setattr("harness.analysis.verification.proving.prove", proving)
+    monkeypatch.setattr("harness.features.verify.proving.prove", proving)
     assert main(["verify", "--results-dir", str(results)]) == 143
     assert begun == ["second"]
 
@@ -716,7 +717,7 @@ def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "executable", str(executable))
     monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / found / name) if found else None)
-    assert session._this_program() == [word.format(tmp_path) for word in told]
+    assert notices._this_program() == [word.format(tmp_path) for word in told]
 
 
 def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(

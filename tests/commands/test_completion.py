@@ -6,14 +6,13 @@ import os
 import shlex
 import shutil
 import subprocess
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from harness.cli import main
 from harness.commands.completion import SHELLS
-from harness.commands.parser import COMMANDS, parsed
+from harness.commands.parser import COMMANDS, built, parsed
 from tests.support.keyboard import shell
 
 WITH_EXAMPLES = ("run", "resume", "compare", "stats", "merge", "fetch", "config", "completion")
@@ -210,7 +209,7 @@ def test_all_names_are_offered_as_one_candidate_each(name: str, ask: str, comman
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_in_the_help_can_be_parsed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is shown by `--help`, and is a command line that this version takes."""
-    examples = import_module(f"harness.commands.{name}").EXAMPLES
+    examples = built(name, ())[0].EXAMPLES
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     for line in examples:

@@ -75,15 +75,6 @@ def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() ->
     assert given("sample", "ratio") == [0.5]
 
 
-def test_switch_with_two_flags_is_set_either_way() -> None:
-    """Without a value `resume` keeps what the run had; false is not the same."""
-    assert given("resume", "batch") == [None]
-    for text, value in (("batch = true", True), ("batch = false", False), ("no-batch = true", False)):
-        write(text + "\n")
-        assert given("resume", "batch") == [value]
-    assert given("resume --batch", "batch") == [True]
-
-
 def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
     """A list is replaced, not extended; a flag of an exclusive group leaves out the group's others."""
     write('concurrency = 64\n[run]\nmodel = ["a", "b"]\nratio = 0.5\nqueue = "q"\nprovider = "deepseek"\n')

@@ -241,7 +241,7 @@ MANIFEST_FIELDS = (
     *(("times.schedule", value) for value in ("x", 1e308, {"a": 1})),
     *((f"times.schedule.{name}", value) for name in ("seconds", "lower_bound_seconds", "slots") for value in ("", [])),
     *((f"times.schedule.{name}", value) for name in ("ratio", "seconds") for value in ("x", ...)),
-    *((f"times.schedule.{name}", "x") for name in ("runs", "event_loop", "workers")),
+    *((f"times.schedule.{name}", "x") for name in ("runs", "event_loop")),
     *((f"tuning.{name}", value) for name in ("concurrency", "floor", "ceiling", "rpm") for value in ("x", [None], 0)),
     *((f"tuning.{name}", value) for name in ("timeout", "stall", "max_outage", "max_retries") for value in (None, "x")),
     *(("tuning.stream", ""), ("tuning.durability", 3), ("provenance.endpoint", "")),

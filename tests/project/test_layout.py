@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,
-    "feature": WORDS | {"store"},
+    "feature": WORDS | {"store", "benchmark"},
     "endpoint": CORE,
     "ui": WORDS | {"store"},
     "report": CORE | {"store", "ui"},

@@ -26,7 +26,6 @@ from harness.engine.lane import Lane, play_here
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
-from harness.engine.workers.crew import Crew
 from harness.errors import HarnessError, MachineError
 from harness.model import Snapshot, Where
 from harness.store import log
@@ -73,7 +72,7 @@ class Run:
         self,
         endpoint: Endpoint,
         *,
-        crew: Crew | None = None,
+        crew: Any = None,
         limit: int = 3,
         control: AdaptiveControl | None = None,
         rates: Rates | None = None,
@@ -85,6 +84,8 @@ class Run:
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
         extensions: Sequence[Extension] = (),
     ) -> HarnessError | None:
+        """Return how it ended early; a `crew` plays instead of this process."""
+
         def observed(snapshots: tuple[Snapshot, ...]) -> None:
             self.snapshots += snapshots
             for snapshot in snapshots:

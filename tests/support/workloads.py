@@ -30,11 +30,11 @@ from harness.endpoint.rates import Rates
 from harness.endpoint.request_body import Sampling, digest
 from harness.endpoint.transport import Received
 from harness.engine.dispatch import Dispatch
-from harness.engine.estimate import Estimate, choose, estimates, sample_of
 from harness.engine.lane import Lane
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.errors import TransportFault
+from harness.features.estimate.estimates import Estimate, choose, estimates, sample_of
 from harness.model import JSON, Completion, Message, Request
 from harness.scoring.prediction import Range
 from harness.store.manifest import RUNNING, Manifest

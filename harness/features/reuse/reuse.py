@@ -38,7 +38,7 @@ class Reuse(Extension):
                 held.callback(replies.close)
                 self._replies[RunFiles(plan.folder, subset).manifest] = replies
 
-    def opened(self, plan: Plan, manifest: Manifest) -> None:
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         quirks = self._replies[RunFiles(plan.folder, manifest.subset).manifest].quirks
         manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *quirks})
 

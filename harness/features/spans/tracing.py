@@ -1,7 +1,7 @@
 """`--otel`: spans of runs, users and requests, by OpenTelemetry's conventions for generative AI.
 
 A user is a trace, with a link to the span of its run: a run has more requests than one trace can hold, and a sampler
-chooses users. Spans are made where requests are settled, so worker processes need nothing of this.
+chooses users. Spans are made where requests are settled, so other processes that play need nothing of this.
 
 Spans hold no prompt, no reply, and no words of the endpoint, which may quote either.
 """

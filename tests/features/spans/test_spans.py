@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,11 @@ from harness.engine.run import Run as SubsetRun
 from harness.errors import BadInput, EndpointStopped, Rejected, TransportFault
 from harness.features.spans import tracing
 from harness.features.spans.tracing import Tracer
-from tests.support import ROOT, virtual
+from tests.support import ROOT
 from tests.support.chain_runs import USERS, Run
 from tests.support.chains import Endpoint
 from tests.support.plugins import Commands
 from tests.support.scripted import PromptHandler, baseline, listening, serving
-from tests.support.workers import Shared, crew_of, importable
 
 FOUND = Found((Address("http://user:password@there:8000/v1?token=secret", key="sk-secret"),), None)
 RUN = {"harness.run": "画像", "harness.subset": "weibo", "harness.benchmark": "chains"}
@@ -198,26 +197,6 @@ async def test_saved_replies_have_no_span(tmp_path: Path, spans: Spans) -> None:
     assert len(spans.of("chat")) == len(second.sent) == 2
     [user] = spans.of("user")
     assert values(user)["harness.saved_replies"] == 1
-
-
-def test_requests_that_workers_send_have_the_same_spans(tmp_path: Path) -> None:
-    """The process that settles requests makes them, whoever sends."""
-
-    async def on_workers(spans: Spans, run: Run, endpoint: Endpoint) -> None:
-        async with crew_of(run, endpoint) as (crew, _):
-            with anyio.fail_after(3600):
-                await spans.play(run, endpoint, crew=crew, sleep=anyio.sleep)
-
-    def found(name: str, play: Callable[..., Any]) -> Counter[str]:
-        (tmp_path / name).mkdir()
-        spans, run = Spans(), Run(tmp_path / name, FEW, benchmark=importable(Shared))
-        virtual.run(lambda: play(spans, run, failing(TransportFault("http_503", "later"))))
-        return Counter(
-            str((span.name, values(span) | {"harness.reply_seconds": 0}, [event.name for event in span.events]))
-            for span in spans.all
-        )
-
-    assert found("here", Spans.play) == found("workers", on_workers)
 
 
 # Failures

@@ -1,1 +1,0 @@
-"""Comparison of two runs on the users that both have (docs/statistics.md)."""

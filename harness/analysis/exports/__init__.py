@@ -1,1 +1,0 @@
-"""`export`: saved runs as rows for other programs, and as logs of Inspect."""

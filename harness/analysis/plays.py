@@ -1,0 +1,131 @@
+"""Users of a saved run with the requests and replies that their records were made of: each is played again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.analysis.checksums import Replies
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark
+from harness.benchmarks.tasks import parse
+from harness.config.plan import sampling_again
+from harness.engine.files import index_file
+from harness.engine.play import play
+from harness.engine.replay import ReplayMiss, replaying
+from harness.errors import AgentFailed
+from harness.model import JSON, Completion, Request
+from harness.store.run import completion_of
+from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
+from harness.ui.words import plural
+
+COST = ("requests", "prompt_tokens", "completion_tokens", "seconds")
+"""What replies add up to, by the names that rows have; seconds are those of the tries that succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request and its reply; `line` is that of the file of responses."""
+
+    request: Request
+    completion: Completion
+    line: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The exchanges of one user in their order. `reads` are the sizes of the groups that each gave one answer; empty
+    where the benchmark does not show them."""
+
+    exchanges: tuple[Exchange, ...]
+    reads: tuple[int, ...]
+
+    def groups(self, rows: int) -> list[tuple[Exchange, ...]]:
+        """Return the exchanges of each of a user's rows. Where their numbers do not fit, as with a whole day in one
+        reply, they are all in the first row's, so that sums over rows are right."""
+        if len(self.reads) != rows or sum(self.reads) != len(self.exchanges):
+            return [self.exchanges, *[()] * (rows - 1)][:rows]
+        ends = [sum(self.reads[: at + 1]) for at in range(rows)]
+        return [self.exchanges[end - size : end] for end, size in zip(ends, self.reads, strict=True)]
+
+
+class Plays:
+    """Plays the users of a run again. `diverged` counts those whose saved responses do not give their records."""
+
+    def __init__(self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, loop: asyncio.Runner) -> None:
+        self.benchmark = benchmark
+        self.diverged = 0
+        self._run, self._index, self._loop = run, index, loop
+        self._sampling = sampling_again(run.manifest)
+        self._replies = Replies(run.files.responses, index.of, lambda: None)
+        deque(self._replies.findings(), maxlen=0)  # reads them all; what is wrong with lines is for `verify`
+
+    def of(self, record: JSON) -> Played | None:
+        """Return the exchanges of a record's user, None if these are not known."""
+        position = self._index.current(record)
+        played = None if position is None else self._played(position, record)
+        self.diverged += played is None
+        return played
+
+    def _played(self, position: int, record: JSON) -> Played | None:
+        task = parse(self.benchmark, self._index.read(position), self._index.where(position), self._run.files.subset)
+        saved = {
+            (line["request"], line["nth"]): (completion, line)
+            for line in self._replies.lines(position)
+            if (completion := completion_of(line))
+        }
+        lines = {id(completion): line for completion, line in saved.values()}
+        repeat, exchanges = self._index.repeat(position), list[Exchange]()
+        completions = {key: completion for key, (completion, _) in saved.items()}
+        conversation = replaying(self._sampling.of_repeat(repeat), completions)
+
+        async def ask(request: Request) -> Completion:
+            completion = await conversation.ask(request)
+            exchanges.append(Exchange(request, completion, lines[id(completion)]))
+            return completion
+
+        try:
+            chat = self._loop.run(play(self.benchmark, task, ask, repeat)).chat
+        except (ReplayMiss, AgentFailed):
+            return None
+        return Played(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
+
+
+@contextmanager
+def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
+    """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if the run cannot be
+    played: without its tasks, or trust in its code."""
+    benchmark = run.as_it_was(tasks, play=True)
+    path, repeats = run.tasks(tasks), run.manifest.repeats
+    with closing(index_file(benchmark, run.files.subset, path, results, repeats)) as index, asyncio.Runner() as loop:
+        plays = Plays(run, benchmark, index, loop)
+        yield plays
+    if plays.diverged:
+        who = plural(plays.diverged, "user")
+        tell(f"{run.label}: {who} could not be played again from the saved responses, and have no tokens or messages")
+
+
+def cost(exchanges: tuple[Exchange, ...]) -> JSON:
+    """Return what replies add up to, by `COST`; tokens are None if the endpoint counted none of any."""
+
+    def total(counts: list[int | None]) -> int | None:
+        return sum(known) if (known := [count for count in counts if count is not None]) or not counts else None
+
+    return {
+        "requests": len(exchanges),
+        "prompt_tokens": total([each.completion.prompt_tokens for each in exchanges]),
+        "completion_tokens": total([each.completion.completion_tokens for each in exchanges]),
+        "seconds": round(sum(seconds(each) for each in exchanges), 4),
+    }
+
+
+def seconds(exchange: Exchange) -> float:
+    """Return the seconds of the try that succeeded; 0 where the line has none."""
+    found: Any = exchange.line.get("seconds")
+    return float(found) if isinstance(found, (int, float)) else 0.0

@@ -1,1 +1,0 @@
-"""What `verify` checks of a run's folder."""

@@ -1,0 +1,181 @@
+"""The journal of a run's batches: `batches_<subset>.jsonl`, a sealed line for each operation.
+
+Guarantee: a line is on the disk, synced, before the operation after it begins. So whenever this process dies, the
+journal names every batch of the run that the provider may have, by its id or by the name of its input file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from harness.cost import Pending, Rate, plain
+from harness.errors import BadInput
+from harness.model import JSON
+from harness.store import log
+from harness.store.files import RunFiles
+
+FORMAT = 1
+
+Place = tuple[str, int, str, int]
+"""Whose request it is: the user's key, which of its repeats; the request's digest, and how often it was sent before."""
+
+
+class Reserved(NamedTuple):
+    """An amount that was taken of a budget in a `unit` on a `day`."""
+
+    amount: Decimal
+    unit: str
+    day: str
+
+
+DEFERRED = Rate(deferred=True)
+NAME = "batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a run is: the `number` of its last wave, from 1, and what is at the provider: so many `batches`, of so
+    many `requests`, of which it has `completed` some."""
+
+    number: int
+    batches: int
+    requests: int
+    completed: int
+
+    @classmethod
+    def of(cls, number: int, batches: Sequence[Submission]) -> Wave:
+        requests, completed = sum([len(one.places) for one in batches]), sum([one.completed for one in batches])
+        return cls(number, len(batches), requests, completed)
+
+
+@dataclass(slots=True)
+class Submission:
+    """A batch from the decision to submit it (`intend`) to its end. `label` is our own identifier of it.
+
+    `file` and `batch` are the provider's ids, None until they are known; `doubtful` means that the provider may have
+    accepted the next one already, and the answer is lost. `completed` requests are those that the provider counts.
+    `sent` is the bytes of the requests, `rate` their rate, and `reserved` what was taken of a budget for them.
+    """
+
+    label: str
+    wave: int
+    places: Sequence[Place]
+    file: str | None = None
+    batch: str | None = None
+    ended: str | None = None
+    completed: int = 0
+    doubtful: bool = False
+    sent: int = 0
+    rate: Rate = DEFERRED
+    reserved: Reserved | None = None
+
+    def reserved_of(self, unit: str) -> Decimal:
+        """Return what was taken of a budget in this unit."""
+        return self.reserved.amount if self.reserved and self.reserved.unit == unit else Decimal(0)
+
+    @property
+    def pending(self) -> Pending:
+        """Return its requests, which may be billed."""
+        amount, unit = self.reserved[:2] if self.reserved else (Decimal(0), "")
+        return Pending(len(self.places), self.sent, self.rate, amount, unit)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the input file."""
+        return f"{self.label}.jsonl"
+
+
+class _Line(msgspec.Struct):
+    """A line as the journal has it."""
+
+    what: str
+    label: str
+    wave: int = 0
+    requests: tuple[Place, ...] = ()
+    file: str | None = None
+    batch: str | None = None
+    status: str | None = None
+    completed: int = 0
+    sent: int = 0
+    price: int = 0
+    reserved: Reserved | None = None
+
+
+def submissions(path: Path) -> list[Submission]:
+    """Return what a journal holds, in order; nothing of a file that does not exist. Raise `BadInput`."""
+    found: dict[str, Submission] = {}
+    for line, data in log.objects(path):
+        try:
+            _apply(msgspec.convert(data, _Line), found)
+        except msgspec.ValidationError as error:
+            raise BadInput(f"{path}: the line at byte {line.offset} is not as runs write it: {error}") from None
+    return list(found.values())
+
+
+def outstanding(files: RunFiles) -> list[Submission]:
+    """Return the batches of a run that the provider may still have."""
+    return [one for one in submissions(files.log(NAME)) if one.ended is None]
+
+
+def _apply(line: _Line, found: dict[str, Submission]) -> None:
+    if line.what == "intend":
+        rate, label = Rate(line.price, True), line.label
+        found[label] = Submission(
+            label, line.wave, line.requests, None, None, None, 0, True, line.sent, rate, line.reserved
+        )
+    elif (one := found.get(line.label)) is not None:
+        one.file, one.batch = line.file or one.file, line.batch or one.batch
+        one.completed = max(line.completed, one.completed)
+        if line.status:
+            one.ended, one.places = line.status, ()
+
+
+class BatchJournal:
+    """A run's journal, open for appending; `clock` gives seconds since the epoch. `waves` is the number of the last.
+    `outstanding` are the batches that have not ended."""
+
+    def __init__(self, opened: log.AppendLog, clock: Callable[[], float]) -> None:
+        found = submissions(opened.path)
+        self.outstanding = [one for one in found if one.ended is None]
+        self.waves = max((one.wave for one in found), default=0)
+        self._log = opened
+        self._clock = clock
+
+    def intend(self, one: Submission, sha256: str) -> None:
+        """Note that the input file of a batch, with this SHA-256, is about to be uploaded."""
+        more: JSON = {"sent": one.sent, **({"price": one.rate.price} if one.rate.price else {})}
+        if one.reserved is not None:
+            more["reserved"] = [plain(one.reserved.amount), one.reserved.unit, one.reserved.day]
+        self._append(one, "intend", wave=one.wave, sha256=sha256, requests=one.places, **more)
+        self.outstanding.append(one)
+
+    def uploaded(self, one: Submission, file: str) -> None:
+        self._append(one, "uploaded", file=file)
+        one.file, one.doubtful = file, False
+
+    def created(self, one: Submission, batch: str) -> None:
+        self._append(one, "created", batch=batch)
+        one.batch, one.doubtful = batch, False
+
+    def counted(self, one: Submission, completed: int) -> None:
+        """Note how many requests the provider has completed, for `status`."""
+        if completed != one.completed:
+            self._append(one, "counted", completed=completed)
+            one.completed = completed
+
+    def end(self, one: Submission, status: str) -> None:
+        """Note that all replies of a batch are saved, or that the provider never had it (`refused`, `lost`)."""
+        self._append(one, "ended", status=status)
+        one.ended = status
+        self.outstanding.remove(one)
+
+    def _append(self, one: Submission, what: str, **details: object) -> None:
+        line = {"time": round(self._clock(), 3), "what": what, "label": one.label, **details, "format": FORMAT}
+        self._log.append(line)
+        self._log.sync()

@@ -1,0 +1,13 @@
+"""Compare runs on the users that they share, with significance tests (`compare`)."""
+
+from harness.feature import Command, Feature
+
+FEATURE = Feature(
+    "compare",
+    commands={
+        "compare": Command(
+            "harness.features.compare.command",
+            "compare runs on the users that they share, with significance tests",
+        )
+    },
+)

@@ -1,0 +1,249 @@
+"""Differences between two runs on the users that both have: every figure of `compare`, as JSON (docs/statistics.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.analysis.sides import Side, common
+from harness.benchmark import Metric
+from harness.benchmarks.derived import Figures, having
+from harness.features.compare import paired
+from harness.features.compare.missing import Absent, Incomplete, sensitivity
+from harness.model import JSON
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Moments, interval, moments, standard_error
+from harness.scoring.planning import UNTIED, needed
+
+SEED = 20_250
+ALL = "all"
+"""In place of a platform: the mean of the platforms' figures."""
+MOST = 5
+"""Users shown that differ most, of each platform."""
+
+Places = Mapping[tuple[str, str], int]
+"""(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and drawn together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stratum:
+    """Both runs on one subset: rows of `pair`, `parts` (NaN where undefined) and `same` are those of `users`.
+
+    `values` are the figures of both sides, `given` their metrics as given, and `moments` those of each figure's parts.
+    """
+
+    subset: str
+    users: tuple[str, ...]
+    pair: paired.Pair
+    values: tuple[Array, Array]
+    given: tuple[Array, Array]
+    parts: Array
+    moments: tuple[Moments, ...]
+    same: paired.Mask
+    incomplete: Incomplete
+
+    @classmethod
+    def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
+        users = common(a, b)
+        places = a.places(users), b.places(users)
+        pair = paired.Pair(*figures.on_both(a.contributions[places[0]], b.contributions[places[1]]))
+        given = paired.Pair(a.given[places[0]], b.given[places[1]]).figures(figures.given)
+        values = pair.figures(figures.values)
+        parts = paired.effects(
+            pair, figures.values, having(figures.benchmark, pair.a) | having(figures.benchmark, pair.b)
+        )
+        described = tuple(map(moments, parts.T))
+        parts = np.where(np.isinf(parts), np.nan, parts)  # which side a user favours on whom all rests is unknown
+        sizes = np.array([_size(*sides) for sides in zip(*values, strict=True)])
+        same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
+        incomplete = Incomplete(pair, Absent.of(a, b), Absent.of(b, a))
+        return cls(a.of.name, users, pair, values, given, parts, described, same, incomplete)
+
+    def columns(self, places: Places) -> paired.Columns:
+        return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Test:
+    """One figure of two runs over the strata that have it, and its entry in the JSON.
+
+    `observed` and `swaps`, its differences under swaps, are divided by the figure's size.
+    """
+
+    entry: JSON
+    metric: Metric
+    column: int
+    strata: Sequence[Stratum]
+    observed: float
+    swaps: Array
+    whole: bool
+
+    @property
+    def parts(self) -> list[Array]:
+        return [stratum.parts[:, self.column] for stratum in self.strata]
+
+    @property
+    def moments(self) -> list[Moments]:
+        return [stratum.moments[self.column] for stratum in self.strata]
+
+    def chance(self, levels: Mapping[str, Mapping[str, float]]) -> float | None:
+        """Return the mean over strata of their chance levels, by metric; None where one has none."""
+        found = [levels[stratum.subset].get(self.metric.name, math.nan) for stratum in self.strata]
+        return number(np.mean(found)) if found else None
+
+    def errors(self, places: Places) -> Array:
+        """Return what each user of all pairs adds to the error of the difference."""
+        found = np.zeros(len(places))
+        for stratum, part in zip(self.strata, self.parts, strict=True):
+            has = ~np.isnan(part)
+            found[stratum.columns(places)[has]] = (part[has] - part[has].mean()) / has.sum()
+        return found
+
+
+def users_of(pairs: Iterable[Sequence[Stratum]]) -> Places:
+    """Return the users of all pairs, numbered."""
+    users = ((stratum.subset, user) for strata in pairs for stratum in strata for user in stratum.users)
+    return {user: place for place, user in enumerate(dict.fromkeys(users))}
+
+
+def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permutations: int) -> list[Test]:
+    """Return a test for each platform and figure, and for all platforms if there are several.
+
+    The main figures over all platforms are primary: `adjust` completes their entries. All others are exploratory.
+    """
+    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
+    rng = np.random.default_rng(SEED)
+    swaps = paired.swapped(pairs, figures.values, rng, permutations, columns, len(places))
+    groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
+    groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
+    tests = [
+        _test(strata, of, swaps, platform, metric, column)
+        for platform, of in groups.items()
+        for column, metric in enumerate(figures.benchmark.metrics)
+    ]
+    for test in tests[-len(figures.names) :]:
+        if test.metric.name in figures.main:
+            there = [stratum.incomplete for stratum in test.strata]
+            test.entry.update(exploratory=False, missing=sensitivity(there, figures, test.metric))
+    return tests
+
+
+def _test(
+    strata: Sequence[Stratum], of: Sequence[int], swaps: paired.Swapped, platform: str, metric: Metric, column: int
+) -> Test:
+    """Return the test of a figure over some strata; p-values and intervals of its entry are for it alone."""
+    a, b = (np.array([stratum.values[side][column] for stratum in strata]) for side in (0, 1))
+    there = [place for place in of if not math.isnan(a[place] - b[place])]
+    chosen, size = [strata[place] for place in there], _size(a[there], b[there])
+    observed = float(np.mean(a[there] - b[there])) if there else math.nan
+    swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
+    entry = {
+        "platform": platform,
+        "undefined_on": [strata[place].subset for place in of if place not in there],
+        "a": number(np.mean(a[there])) if there else None,
+        "b": number(np.mean(b[there])) if there else None,
+        "difference": number(observed),
+        **_agreement(
+            [one.parts[:, column] for one in chosen], [one.same[:, column] for one in chosen], metric.lower_is_better
+        ),
+    }
+    test = Test(entry, metric, column, chosen, observed / size, swapped, swaps.whole)
+    entry.update(_alone(test))
+    return test
+
+
+def _alone(test: Test) -> JSON:
+    """Return the rest of an entry, for this test alone."""
+    metric, given = test.metric, _given(test.strata, test.column)
+    by_platform = {stratum.subset: of for stratum, of in zip(test.strata, test.moments, strict=True)}
+    return {
+        "platforms": len(test.strata),
+        "metric": metric.name,
+        "lower_is_better": metric.lower_is_better,
+        "compared": metric.ranked_by if given else metric.name,
+        "given": given,
+        "exploratory": True,
+        "users": sum(one.users for one in test.moments),
+        "few_untied": {subset: one.untied for subset, one in by_platform.items() if one.untied < UNTIED},
+        "ci95": interval(test.entry["difference"], test.moments),
+        "ci95_simultaneous": None,
+        "p": paired.p_value(test.swaps, test.observed, test.whole),
+        "p_adjusted": None,
+        "standard_error": _error(test.moments),
+        **_needed(test, 1),
+        "missing": None,
+    }
+
+
+def _given(strata: Sequence[Stratum], column: int) -> JSON | None:
+    """Return the metric of both runs as given, None where that is what is compared."""
+    given = np.array([[side[column] for side in stratum.given] for stratum in strata])
+    compared = np.array([[side[column] for side in stratum.values] for stratum in strata])
+    if np.allclose(given, compared, rtol=0, atol=paired.ROUNDING):
+        return None
+    a, b = map(number, given.mean(axis=0))
+    return {"a": a, "b": b}
+
+
+def _error(strata: Sequence[Moments]) -> float | None:
+    """Return the standard error, None if a stratum has fewer than two users."""
+    return standard_error(strata) if strata and min(of.users for of in strata) > 1 else None
+
+
+def _needed(test: Test, family: int) -> JSON:
+    """Return how many users show the smallest difference of interest, corrected for so many tests."""
+    notable = test.metric.notable
+    found = None if notable is None else needed(test.parts, notable, family=family)
+    return {"users_needed": found and found.users, "users_needed_ci95": found and (found.low, found.high)}
+
+
+def _size(*figures: Array | float) -> float:
+    """Return the size of the largest of some figures, at least 1: rounding is in proportion to it."""
+    return float(max(1.0, *(np.nan_to_num(np.abs(one)).max(initial=0.0) for one in map(np.asarray, figures))))
+
+
+def _agreement(parts: Sequence[Array], same: Sequence[paired.Mask], lower: bool) -> JSON:
+    """Return on how many users A is better, equal, worse."""
+    part = np.concatenate(parts) if parts else np.empty(0)
+    alike = np.concatenate(same) if same else np.empty(0, np.bool_)
+    higher, less, equal = (
+        int(which.sum()) for which in (~alike & (part > 0), ~alike & (part < 0), alike & ~np.isnan(part))
+    )
+    better, worse = (less, higher) if lower else (higher, less)
+    return {"a_better": better, "equal": equal, "b_better": worse}
+
+
+def adjust(tests: Sequence[Test], places: Places, draws: int) -> None:
+    """Complete the entries of the primary tests of all pairs, with p-values and intervals that hold for all of them."""
+    family = [test for test in tests if not test.entry["exploratory"] and test.entry["p"] is not None]
+    if not family:
+        return
+    swaps, observed = np.stack([test.swaps for test in family], axis=1), np.array([test.observed for test in family])
+    adjusted = paired.max_t(swaps, observed, family[0].whole)
+    errors = np.stack([test.errors(places) for test in family if test.entry["ci95"]] or [np.zeros(len(places))], axis=1)
+    level = paired.simultaneous_level(errors, np.random.default_rng(SEED), draws)
+    for test, p in zip(family, adjusted, strict=True):
+        together = interval(test.entry["difference"], test.moments, level=level)
+        test.entry.update({"p_adjusted": p, "ci95_simultaneous": together, **_needed(test, len(family))})
+
+
+def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:
+    """Return the users with the largest parts in the difference of the ranking figure, largest first."""
+    column = figures.names.index(figures.main[-1])
+    found = []
+    for stratum in strata:
+        part = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
+        order = np.argsort(-np.abs(part), kind="stable")[:MOST]
+        found += [
+            {"platform": stratum.subset, "user_id": stratum.users[row], "difference": float(part[row])}
+            for row in order.tolist()
+            if not math.isnan(part[row])
+        ]
+    return sorted(found, key=lambda one: -abs(one["difference"]))
+
+
+def number(value: float | np.floating) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -1,0 +1,133 @@
+"""What users that only one of two runs has could change: bounds, tipping points, and failures at the worst value.
+
+Only figures that are means over users have them: a missing user then has one value between the metric's bounds. Users
+that neither run has are in none of it. Formulas and sources: docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.analysis.sides import Side
+from harness.benchmark import Metric
+from harness.benchmarks.derived import Figures, having, is_mean
+from harness.features.compare.paired import Mask, Pair, effects
+from harness.model import JSON
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import interval, moments
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absent:
+    """Users that one side was to play and has no score of: what the other adds for each (users x K), and which of them
+    are failures."""
+
+    known: Array
+    failed: Mask
+
+    @classmethod
+    def of(cls, side: Side, other: Side) -> Absent:
+        alone = [user for user in other.tasks if user not in side.tasks]
+        failed = [user for user in alone if side.failed.get(user) == other.tasks[user]]
+        saved = side.of.saved
+        remaining = len(alone) if saved is None else saved.expected_users - len(side.tasks)
+        users = alone if remaining > len(failed) else failed  # the rest were not selected by the run's share
+        return cls(other.contributions[other.places(users)], np.isin(users, failed))
+
+    @property
+    def only_failed(self) -> Absent:
+        return Absent(self.known[self.failed], self.failed[self.failed])
+
+    def filled(self, values: Array) -> Array:
+        """Return contributions with these values (by metric) where the other side has a value."""
+        defined = self.known[:, len(values) :]
+        return np.hstack([np.where(defined > 0, values, 0.0), defined])
+
+    def users(self, column: int) -> int:
+        """Return how many have the metric of this column."""
+        return int(self.known[:, self.known.shape[1] // 2 + column].sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Incomplete:
+    """One stratum: the users of both sides, and those that side A or B lacks."""
+
+    pair: Pair
+    a: Absent
+    b: Absent
+
+    def filled(self, a: Array | None, b: Array | None) -> Pair:
+        """Return all users, with these values of those that A and B lack; with None they are left out."""
+        rows_a, rows_b = [self.pair.a], [self.pair.b]
+        if a is not None:
+            rows_a, rows_b = [*rows_a, self.a.filled(a)], [*rows_b, self.a.known]
+        if b is not None:
+            rows_a, rows_b = [*rows_a, self.b.known], [*rows_b, self.b.filled(b)]
+        return Pair(np.vstack(rows_a), np.vstack(rows_b))
+
+    @property
+    def only_failed(self) -> Incomplete:
+        return Incomplete(self.pair, self.a.only_failed, self.b.only_failed)
+
+
+def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) -> JSON | None:
+    """Return what missing users could change in the mean difference over strata; None if no user is missing.
+
+    Values are None where they are not known: the figure is no mean, or the metric has no bound on that side.
+    """
+    column = figures.names.index(metric.name)
+    if not is_mean(figures.benchmark):
+        users = {side: sum(len(getattr(one, side).known) for one in strata) for side in "ab"}
+        unknown = {"bounds": None, "bounds_ci95": None, "tipping_point": None, "failed": None}
+        return {**users, **unknown} if any(users.values()) else None
+    users = {side: sum(getattr(one, side).users(column) for one in strata) for side in "ab"}
+    if not any(users.values()):
+        return None
+    low, high = (np.nan if bound is None else bound for bound in metric.bounds or (None, None))
+    ends = [_Figure.of(strata, figures, column, *sides) for sides in ((low, high), (high, low))]
+    return {
+        **users,
+        "bounds": [end.difference for end in ends],
+        "bounds_ci95": [span and span[place] for place, span in enumerate(end.ci95 for end in ends)],
+        "tipping_point": {side: _tipping(strata, figures, column, side) if users[side] else None for side in "ab"},
+        "failed": _failed(strata, figures, column, high if metric.lower_is_better else low),
+    }
+
+
+def _failed(strata: Sequence[Incomplete], figures: Figures, column: int, worst: float) -> JSON | None:
+    """Return the difference with failures at the metric's worst value; None if there are none."""
+    failures = [one.only_failed for one in strata]
+    users = {side: sum(getattr(one, side).users(column) for one in failures) for side in "ab"}
+    if not any(users.values()):
+        return None
+    found = _Figure.of(failures, figures, column, worst, worst)
+    return {**users, "difference": found.difference, "ci95": found.ci95}
+
+
+def _tipping(strata: Sequence[Incomplete], figures: Figures, column: int, side: str) -> float | None:
+    """Return the mean that a side's missing users would need for a difference of 0, the other's left out."""
+    fills = [(value, None) if side == "a" else (None, value) for value in (0.0, 1.0)]
+    at_0, at_1 = (_Figure.of(strata, figures, column, *fill).difference for fill in fills)
+    return None if at_0 is None or at_1 is None or at_0 == at_1 else at_0 / (at_0 - at_1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A mean difference over strata, and its 95 % interval."""
+
+    difference: float | None
+    ci95: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float | None) -> _Figure:
+        """Return it with values (`fill`) of the users that A and B lack; None leaves these out."""
+        fills = [None if value is None else np.full(len(figures.names), value) for value in fill]
+        pairs = [one.filled(*fills) for one in strata]
+        found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
+        if np.isnan(found):
+            return cls(None, None)
+        parts = [effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column] for pair in pairs]
+        return cls(found, interval(found, [moments(part) for part in parts]))

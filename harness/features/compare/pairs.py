@@ -1,0 +1,189 @@
+"""Pairs of runs on the users that both have, and what `compare` shows of them (docs/statistics.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.analysis import sides as runs
+from harness.analysis.sides import Side, Subset
+from harness.benchmarks.derived import Figures
+from harness.errors import BadInput
+from harness.features.compare import figures, planning, verdicts, warnings
+from harness.features.compare.figures import Stratum
+from harness.model import JSON
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which runs are compared, by `names` of `results` or folders, on which `platforms` (all without). `tasks` is a
+    folder, None for each run's own; code of others is run with `trust`, or from the file `benchmark`."""
+
+    names: Sequence[str]
+    results: Path
+    tasks: Path | None
+    platforms: Sequence[str]
+    trust: bool
+    benchmark: str | None
+
+
+class Pair(NamedTuple):
+    """Two runs on the subsets of one benchmark that both have, in the same order; `alone` are subsets of one."""
+
+    a: Sequence[Side]
+    b: Sequence[Side]
+    figures: Figures
+    alone: Mapping[str, Sequence[str]]
+
+
+def _found(wish: Wish, least: int) -> dict[str, dict[str, Subset]]:
+    """Return the subsets of each run. Raise `BadInput` for a run without any."""
+    folders = runs.folders(wish.names, wish.results, least)
+    found = {
+        run: runs.subsets(run, folder, wish.platforms, wish.trust, wish.benchmark) for run, folder in folders.items()
+    }
+    for run, subsets in found.items():
+        if not subsets:
+            wanted = f" for {', '.join(wish.platforms)}" if wish.platforms else ""
+            raise BadInput(f"{folders[run]} holds no run{wanted}")
+    return found
+
+
+def planned(wish: Wish, plan: planning.Plan) -> JSON:
+    """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
+    found = _found(wish, 1)
+    if len(found) > 1:
+        pairs = _pairs(found, wish.tasks)
+        spreads = [
+            one
+            for pair, strata in zip(pairs, _strata(pairs), strict=True)
+            for one in planning.of_pair(pair.a[0].of, pair.b[0].of, strata, pair.figures)
+        ]
+    else:
+        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, wish.tasks)]
+    listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
+    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, plan)}
+
+
+def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Iterator[planning.Spread]:
+    by_benchmark: dict[str, list[Subset]] = {}
+    for subset in subsets.values():
+        by_benchmark.setdefault(subset.benchmark, []).append(subset)
+    for benchmark, of in by_benchmark.items():
+        measured = {subset.name: runs.figures([subset], tasks) for subset in of}
+        sides = [runs.read(subset, measured[subset.name]) for subset in of]
+        yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
+
+
+def compared(wish: Wish, resamples: int) -> JSON:
+    """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
+    found = _found(wish, 2)
+    pairs = _pairs(found, wish.tasks)
+    strata = _strata(pairs)
+    reports = [_report(pair) for pair in pairs]
+    for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
+        family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
+        _compare([(pairs[place], strata[place], reports[place]) for place in family], resamples)
+    return {
+        "format": FORMAT,
+        "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
+        "resamples": resamples,
+        "seed": figures.SEED,
+        "pairs": reports,
+    }
+
+
+def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: int) -> None:
+    """Put figures and verdicts into the reports of all pairs of runs of one benchmark."""
+    places = figures.users_of(strata for _, strata, _ in family)
+    tests = []
+    for pair, strata, report in family:
+        found = figures.compared(strata, pair.figures, places, resamples) if strata else []
+        levels = {a.of.name: runs.chance(a.of) or runs.chance(b.of) for a, b in zip(pair.a, pair.b, strict=True)}
+        for test in found:
+            test.entry["chance"] = test.chance(levels)
+        report["figures"] = [test.entry for test in found]
+        report["most_different"] = figures.most_different(strata, pair.figures)
+        tests += [test for test in found if not test.entry["exploratory"]]
+    figures.adjust(tests, places, resamples)
+    for pair, _, report in family:
+        report["verdicts"] = verdicts.verdicts(report["figures"], report, pair.figures)
+
+
+def _run(run: str, subsets: Sequence[Subset]) -> JSON:
+    models = dict.fromkeys(of.manifest.identity["model"] for of in subsets if of.manifest)
+    return {
+        "name": run,
+        "benchmark": ", ".join(dict.fromkeys(of.benchmark for of in subsets)),
+        "model": ", ".join(models) or None,
+        "platforms": ", ".join(of.name for of in subsets),
+    }
+
+
+def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> list[Pair]:
+    """Return every pair of runs, for each benchmark that both have; each file is read once."""
+    by_subset: dict[str, list[Subset]] = {}
+    for subsets in found.values():
+        for name, subset in subsets.items():
+            by_subset.setdefault(name, []).append(subset)
+    measured = {name: runs.figures(of, tasks) for name, of in by_subset.items() if len(of) > 1}
+    read = cache(lambda run, subset: runs.read(found[run][subset], measured[subset]))
+    pairs = []
+    for a, b in combinations(found, 2):
+        alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
+        groups: dict[str, list[str]] = {}
+        for name in found[a].keys() & found[b].keys():
+            groups.setdefault(found[a][name].benchmark, []).append(name)
+        for names in map(sorted, groups.values()):
+            side_a, side_b = ([read(run, name) for name in names] for run in (a, b))
+            pairs.append(Pair(side_a, side_b, measured[names[0]], alone))
+    if not pairs:
+        has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
+        which = "; ".join(f"{run} has {names}" for run, names in has.items())
+        raise BadInput(f"the runs have no platform in common: {which}")
+    return pairs
+
+
+def _strata(pairs: Sequence[Pair]) -> list[list[Stratum]]:
+    """Return the subsets on which both runs of a pair have users with the same task. Raise `BadInput` if no two runs
+    have any."""
+    made = ([Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)] for pair in pairs)
+    found = [[stratum for stratum in strata if stratum.users] for strata in made]
+    if not any(found):
+        raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in _left_out(pair))))
+    return found
+
+
+def _report(pair: Pair) -> JSON:
+    """Return everything about two runs except their figures."""
+    a, b = pair.a[0].of, pair.b[0].of
+    return {
+        "a": a.run,
+        "b": b.run,
+        "benchmark": a.benchmark,
+        "main": list(pair.figures.main),
+        "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
+        "coverage": [warnings.coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
+        "left_out": _left_out(pair),
+        "warnings": warnings.warnings(pair.a, pair.b),
+    }
+
+
+def _left_out(pair: Pair) -> list[str]:
+    """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
+    found = []
+    for a, b in zip(pair.a, pair.b, strict=True):
+        empty = [side.of.run for side in (a, b) if not side.tasks]
+        if empty:
+            has = "has" if len(empty) == 1 else "have"
+            found.append(f"On {a.of.name} {' and '.join(empty)} {has} no scored user.")
+        elif not a.tasks.items() & b.tasks.items():
+            why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
+            found.append(f"On {a.of.name} {a.of.run} and {b.of.run} have {why}.")
+    return found + [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]

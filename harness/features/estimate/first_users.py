@@ -1,0 +1,57 @@
+"""Take part in a run: its first users alone, then the estimate, then the word of the user."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from harness.engine.extension import Extension, Say
+from harness.engine.session import PlayAlone, Session
+from harness.errors import BadInput
+from harness.features.estimate.estimates import Estimate, Estimated, choose, estimates, in_short, lines, sample_of
+from harness.ui.streams import can_ask, tell
+
+
+class FirstUsers(Extension):
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._yes: bool = args.yes
+        if not args.estimate:
+            raise BadInput("--yes is for --estimate")
+
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        """Play a few users of each run, print what the whole will take, and return the sessions that go on.
+
+        Sessions that have ended, or that nobody agrees to, are finished. Users who are done already count.
+        """
+        began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
+        for run in runs:
+            run.first = choose(run)
+        played = play(sessions)
+        open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
+        parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
+        for run in runs:
+            run.first = None
+        found = estimates(parts, time.monotonic() - began) if parts else []
+        if found is None:
+            say("no estimate: too few of the first users ended")
+        for (session, _), of in zip(open_ones, found or (), strict=False):
+            for line in lines(session.plan.name, of):
+                say(line)
+        if open_ones and not (found and self._agreed(found)):
+            for _, lane in open_ones:
+                lane.ending = Estimated("the first users are played, and their replies saved")
+        for session, lane, schedule in played:
+            if lane.ending or not session.remaining:
+                session.finish(lane, schedule)
+            else:
+                session.go_on(schedule)
+        return [session for session in sessions if session.code is None]
+
+    def _agreed(self, found: Sequence[Estimate]) -> bool:
+        """Return whether runs go on, for what they will take: the user's word, or the answer on a terminal."""
+        if self._yes or not can_ask():
+            return self._yes
+        tell(f"go on, for {in_short(found)}? [y/N]")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,69 @@
+"""`fetch`: download a benchmark's tasks from the data set that it declares."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+from harness import defaults
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
+from harness.config import options
+from harness.errors import BadInput
+from harness.ui.console import SharedConsole, console
+
+EXAMPLES = (
+    "harness fetch",
+    "harness fetch --revision main --tasks-dir /data/tasks",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_benchmark(parser)
+    options.add_platform(parser, "one subset; may be repeated (default: all)")
+    words = "branch, tag or commit (default: the commit that the tasks folder has files of, or else main)"
+    options.add(parser, "--revision REV", words, type=options.filled)
+    options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=defaults.TASKS_FOLDER)
+
+
+def execute(args: argparse.Namespace) -> int:
+    cls = registry.find(args.benchmark)
+    fetch(cls, options.subsets(cls, args.platform), args.tasks_dir, console(), args.revision)
+    return 0
+
+
+def fetch(
+    cls: type[Benchmark], subsets: Sequence[str], folder: Path, screen: SharedConsole, revision: str | None = None
+) -> None:
+    """Download what is missing of these subsets. Raise `BadInput` for a benchmark that declares no data set."""
+    if not cls.data_set:
+        raise BadInput(f"{cls.name} declares no data set: put its files into {folder}")
+    try:  # here, since the extra `data` may be missing
+        from huggingface_hub import constants
+
+        from harness.features.fetch import download as job
+        from harness.features.fetch.hub import Hub
+    except ModuleNotFoundError as error:
+        raise BadInput(
+            f"fetch needs the package {error.name}: pip install 'behavior-harness[data]', or in a checkout "
+            ".venv/bin/pip install -r requirements/data.txt (`make fetch` does it)"
+        ) from None
+    say = partial(screen.print, soft_wrap=True)
+    hub = Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, time.sleep, say=say)
+    job.fetch(cls, subsets, folder, hub, revision, say, partial(_progress, screen))
+
+
+@contextmanager
+def _progress(screen: SharedConsole, size: int) -> Iterator[Callable[[int], None]]:
+    """Show how far the download of so many bytes is, on a terminal."""
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not (size and screen.is_terminal)) as shown:
+        task = shown.add_task("", total=size)
+        yield partial(shown.advance, task)

@@ -1,0 +1,20 @@
+"""Show runs side by side: tables, Excel files (`stats`), and a page over all runs (`report` without a run)."""
+
+from harness.feature import Command, Feature, Instead
+
+FEATURE = Feature(
+    "leaderboard",
+    commands={
+        "stats": Command(
+            "harness.features.leaderboard.command",
+            "show a table of all runs, and write an Excel file per metric",
+        )
+    },
+    instead=(
+        Instead(
+            "report",
+            lambda args: not (args.name or args.model or args.platform),
+            "harness.features.leaderboard.overview:execute",
+        ),
+    ),
+)

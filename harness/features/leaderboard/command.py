@@ -1,0 +1,196 @@
+"""`stats`: tables of runs, a row a run and a column a platform, on the terminal, as text, and as Excel files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.table import Table as Columns
+from rich.text import Text
+
+from harness import defaults
+from harness.analysis import selection
+from harness.analysis.imported import imported
+from harness.config import options
+from harness.errors import BadInput, MachineError, shown
+from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
+from harness.features.leaderboard.reports import Scored, read
+from harness.features.leaderboard.tables import MetricTable
+from harness.features.leaderboard.uncertainty import with_uncertainty
+from harness.report import xlsx
+from harness.report.grid import Grid, Number, Place
+from harness.store import atomic
+from harness.store.files import runs
+from harness.ui.console import console
+from harness.ui.streams import show, show_json, tell
+
+FORMATS = ("table", "markdown", "latex", "csv")
+NAME_LEAST = 12
+"""Columns of a terminal that a run's name gets, however narrow it is."""
+GAP = 2
+STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
+
+EXAMPLES = (
+    "harness stats",
+    "harness stats deepseek-chat Qwen3-8B --intervals",
+    "harness stats --format latex --published --into table.tex",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "names of runs to rank against each other (default: all; for some, Excel files need --out)"
+    parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
+    options.add_folders(parser)
+    options.add_json(parser)
+    words = "what is printed (default: table; csv is UTF-8, one line per figure; the others write no Excel files, "
+    words += "unless --out is given)"
+    options.add(parser, "--format", words, choices=FORMATS, default="table")
+    words = "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)"
+    options.add(parser, "--metric NAME", words, type=options.filled, action="append")
+    options.add(parser, "--published", "show the published scores next to the runs", action="store_true")
+    words = "show 95 %% intervals with the figures (CSV, JSON and Excel files always have them)"
+    options.add(parser, "--intervals", words, action="store_true")
+    words = "folder for the Excel files (default: metric_excels in the results folder)"
+    options.add(parser, "--out DIR", words, type=options.folder)
+    words = "write Markdown, LaTeX or CSV into this file instead"
+    options.add(parser, "--into FILE", words, type=options.file_of(".md", ".tex", ".csv"))
+    options.add_force(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    if args.json and args.format != "table":
+        raise BadInput(f"--json prints JSON: leave out --format {args.format}")
+    if args.into and (args.json or args.format == "table"):
+        raise BadInput("--into takes what --format markdown, latex or csv makes")
+    if args.into:
+        options.outputs(args).check(args.into)
+    paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
+    reports, code = selection.each(_of(paths, args), read, str)
+    left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
+    reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
+    covered = [report for report in reports if report.scored]
+    if not covered and not args.published:
+        raise BadInput(left.nothing_else(args.results_dir, args.runs))
+    found, unranked = with_uncertainty(tables.tables(covered, with_published=args.published), args.results_dir)
+    missing = [*unranked, *left.sentences()]
+    chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
+    out = args.out
+    if out is None and args.format == "table" and not args.runs:
+        out = args.results_dir / defaults.EXCEL_FOLDER
+    failed = _write_all(found, reports, missing, out, args) if out else None
+    _print(args, chosen, missing, None if failed else out)
+    if failed:
+        raise type(failed)(f"{failed} (--out DIR puts the Excel files elsewhere)") from failed
+    return code
+
+
+def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
+    """Return the reports of the runs that are named, of all without names."""
+    if not args.runs:
+        return list(paths)
+    there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
+    there |= {one.name for one in imported(args.results_dir)}
+    if missing := [name for name in args.runs if name not in there]:
+        known = f": there are {', '.join(sorted(there))}" if there else ""
+        raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
+    return [path for path in paths if path.parent.name in args.runs]
+
+
+def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None, for_programs: bool) -> list[MetricTable]:
+    """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
+    without names the main ones, and those with published scores; for programs what ranks them has lines of its own."""
+    if names is None:
+        return tables.main(found, with_ranking=for_programs)
+    chosen: list[MetricTable] = []
+    for name in names:
+        of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]
+        if not of:
+            raise BadInput(f"no run has the metric {name!r}; there are {', '.join(table.label for table in found)}")
+        chosen += [table for table in of if not any(table is one for one in chosen)]
+    return chosen
+
+
+def _write_all(
+    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, args: argparse.Namespace
+) -> MachineError | BadInput | None:
+    """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
+    printed. A folder that the command has named may be a symbolic link."""
+    outputs = options.outputs(args)
+    try:
+        if args.out is None:
+            atomic.check_folder(out)
+        made = {out / f"{name}.xlsx": sheets for name, sheets in workbooks.workbooks(found, reports, missing)}
+        outputs.check(*made)
+        for path, sheets in made.items():
+            xlsx.write(path, sheets, outputs)
+    except (MachineError, BadInput) as error:
+        return error
+    return None
+
+
+def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
+    """Print the tables, and in sentences which runs are `missing` in them."""
+    if args.json or args.format == "csv":  # which have no place for sentences
+        for line in missing:
+            tell(line)
+    if args.json:
+        show_json(formats.plain(chosen))
+    elif args.format == "table":
+        _show(chosen, missing, out, args.intervals)
+    elif args.into:
+        options.outputs(args).write(
+            args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode()
+        )
+        tell(f"written: {args.into}")
+    else:
+        show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))
+
+
+def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
+    screen = console()
+    grids = [grid for table in chosen for grid in formats.grids_of(table, intervals=intervals)]
+    for grid in [*grids, *costs.grids(chosen)]:
+        screen.print(grid.title, style="italic", highlight=False)
+        columns = _columns(grid)
+        screen.width = max(screen.width, _least(columns))
+        screen.print(columns, crop=False)
+        screen.print()
+    for line in [
+        *formats.about(chosen),
+        *footnotes.notes(chosen, show_ranks=screen.is_terminal),
+        *costs.notes(chosen),
+        *missing,
+    ]:
+        screen.print(line, soft_wrap=True)
+    if out is not None:
+        screen.print(f"every metric: {out}", soft_wrap=True)
+
+
+def _columns(table: Grid) -> Columns:
+    made = Columns(box=None, pad_edge=False)
+    made.add_column(table.corner, overflow="fold", min_width=NAME_LEAST)
+    for column in table.columns:
+        made.add_column(column, justify="right", no_wrap=True)
+    for group in table.groups:
+        if made.row_count:
+            made.add_row()
+        for name, numbers in group:
+            made.add_row(name, *map(_cell, numbers))
+    return made
+
+
+def _least(columns: Columns) -> int:
+    """Return the width that shows every figure whole, with folded names; a narrower terminal breaks the lines."""
+    figures = [column for column in columns.columns if column.no_wrap]
+    widest = (max(cell_len(str(text)) for text in (column.header, *column.cells)) for column in figures)
+    return NAME_LEAST + sum(GAP + width for width in widest)
+
+
+def _cell(number: Number | None) -> Text:
+    if number is None:
+        return Text("")
+    interval = f" {number.interval}" if number.interval else ""
+    published = f" ({number.published})" if number.published else ""
+    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "", published, interval)

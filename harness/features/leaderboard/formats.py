@@ -1,0 +1,210 @@
+"""The tables of `stats` for other programs: Markdown, LaTeX, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from harness.benchmark import Metric
+from harness.benchmarks.overview import CHANCE
+from harness.features.leaderboard import costs
+from harness.features.leaderboard.footnotes import notes
+from harness.features.leaderboard.reports import Scored
+from harness.features.leaderboard.tables import Figure, MetricTable, Row, Spread
+from harness.model import JSON
+from harness.printable import in_cell
+from harness.report.grid import Grid, Line, Number, latex, markdown
+
+CSV_COLUMNS = (
+    *("benchmark", "metric", "run", "platform", "value", "unit", "from", "to", "users", "expected", "answers"),
+    *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
+    *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
+)
+
+SHARE = Metric("share")
+
+
+def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), *, intervals: bool = False) -> str:
+    """Return tables as `markdown`, `latex` or `csv`, ending with a line end.
+
+    What is `missing` in them is for the author of a page or paper: LaTeX has it in a comment, CSV nowhere.
+    """
+    if form == "csv":
+        return _csv(chosen)
+    grids = [grid for table in chosen for grid in grids_of(table, intervals=intervals)] + costs.grids(chosen)
+    runs = [*about(chosen), *missing]
+    return markdown(grids, [*notes(chosen), *costs.notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
+
+
+def about(shown: Sequence[MetricTable]) -> list[str]:
+    """Return a description of each run, once."""
+    of: dict[str, dict[str, None]] = {}
+    for row in (row for table in shown for row in table.rows if not row.is_published):
+        of.setdefault(row.name, {})[row.about] = None
+    return [f"{name}: {'; '.join(words)}" for name, words in of.items()]
+
+
+def grids_of(table: MetricTable, *, intervals: bool = False) -> list[Grid]:
+    """Return the figures and, if some runs differ only in the prompt, their spread."""
+    return [_grid(table, intervals), *([prompts(table)] if table.spreads else [])]
+
+
+def _grid(table: MetricTable, intervals: bool) -> Grid:
+    """Return the figures as text, runs and published rows as groups; then the ranks of the last column."""
+    groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
+    lines = tuple(tuple((row.label, _numbers_of(table, row, intervals)) for row in group) for group in groups if group)
+    columns = (*table.columns, *table.rank_head)
+    return Grid(table.title, "run", columns, (*lines, *_chance(table)), tuple(notes([table])), table.label)
+
+
+def _chance(table: MetricTable) -> Iterator[tuple[Line, ...]]:
+    """Yield a group with the chance level, if there is one."""
+    if chance := table.chance:
+        levels = (Number(table.metric.text(chance[name])) if name in chance else None for name in table.columns)
+        yield ((CHANCE, (*levels, *(None for _ in table.rank_head))),)
+
+
+def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
+    found = tuple(_number(table, row.figures[column], intervals) for column in table.columns)
+    rank = row.rank_text
+    return (*found, *(Number(rank) if rank else None for _ in table.rank_head))
+
+
+def prompts(table: MetricTable) -> Grid:
+    """Return a row for each set of runs that differ only in the prompt."""
+    text, lines = table.metric.text, []
+    for of in table.spreads:
+        mean = Number(text(of.mean), interval=table.metric.span(of.interval) if of.interval else "")
+        others = (Number(text(value)) for value in (min(of.values), max(of.values), of.deviation))
+        lines.append((", ".join(of.runs), (mean, *others)))
+    title = f"{table.title}: runs that differ only in the prompt"
+    return Grid(title, "runs", ("mean", "lowest", "highest", "SD"), (tuple(lines),), (), f"{table.label} prompts")
+
+
+def _number(table: MetricTable, figure: Figure | None, intervals: bool) -> Number | None:
+    if figure is None:
+        return None
+    of = figure.shown
+    interval = table.metric.span(of.interval) if intervals and of.interval else ""
+    return Number(
+        table.metric.text(of.value), figure.place, not figure.complete, interval, published=table.published(figure)
+    )
+
+
+def _csv(shown: Sequence[MetricTable]) -> str:
+    """Return one line for each figure, so that every benchmark and metric has the same columns."""
+    content = io.StringIO()
+    lines = csv.writer(content, lineterminator="\n")
+    lines.writerow(CSV_COLUMNS)
+    for table in shown:
+        for row in table.rows:
+            lines.writerows(_csv_line(table, row, column, of) for column, of in row.figures.items() if of is not None)
+    for table in costs.first(shown):
+        lines.writerows(_csv_cost(table, *line) for line in costs.lines(table))
+    return content.getvalue()
+
+
+def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list[str]:
+    low, high = map(table.metric.text, figure.value.interval) if figure.value.interval else ("", "")
+    return [
+        *map(in_cell, (table.benchmark, table.metric.name, row.name, column)),
+        table.metric.text(figure.value.value),
+        in_cell(table.metric.shown_unit),
+        *(low, high),
+        *("" if number is None else str(number) for number in _numbers(figure).values()),
+        "" if row.is_published else _yes(figure.complete),
+        figure.place.value if figure.place else "",
+        _yes(row.is_published),
+        in_cell(row.about),
+        *(map(str, figure.rank) if figure.rank else ("", "")),
+        *_csv_ranking(table.metric, figure),
+    ]
+
+
+def _csv_ranking(metric: Metric, figure: Figure) -> list[str]:
+    """Return what ranks a figure, if anything does, and the chance level."""
+    of = figure.by if figure.ranked is not None else None
+    by = [in_cell(metric.ranked_by or metric.name), metric.text(of.value), str(of.users or "")] if of else [""] * 3
+    following = "" if figure.following is None else SHARE.text(figure.following)
+    return [*by, following, "" if figure.chance is None else metric.text(figure.chance)]
+
+
+def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
+    """Return a line with a cost as the value of a metric, over the scored users."""
+    counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
+    head = map(in_cell, (table.benchmark, name, row.name, report.subset))
+    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 7]
+
+
+def _numbers(figure: Figure) -> dict[str, int | None]:
+    """Return how many users have a value and how many should, and of how many answers how many were invalid."""
+    of = figure.report
+    counts = (of.expected, of.answers, of.invalid) if of else (None, None, None)
+    return dict(zip(("users", "expected", "answers", "invalid"), (figure.value.users, *counts), strict=True))
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def plain(found: Sequence[MetricTable]) -> JSON:
+    """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
+
+    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, the
+    spreads over prompts, costs, and the ranks of runs where not all have the same subsets.
+    """
+    made: JSON = {
+        table.label: {
+            row.name: {column: _plain_figure(table.metric, figure) for column, figure in row.figures.items()}
+            for row in table.rows
+            if not row.is_published
+        }
+        for table in found
+    }
+    for table in found:
+        if table.spreads:
+            made.setdefault("prompts", {})[table.label] = [_plain_spread(of, table.last) for of in table.spreads]
+        if table.ranked_subsets:
+            made.setdefault("ranks", {})[table.label] = _plain_ranks(table)
+        if table.metric.unit is not None:
+            made.setdefault("units", {})[table.label] = table.metric.unit
+        if table.source:
+            of = made.setdefault("published", {"source": table.source.source})
+            of[table.label] = {
+                model: {column: table.metric.shown(value) for column, value in values.items()}
+                for model, values in table.source.figures[table.metric.name].items()
+            }
+    return {**made, "costs": costs.as_json(found)} if costs.first(found) else made
+
+
+def _plain_ranks(table: MetricTable) -> JSON:
+    """Return the ranked mean of each run, with the subsets that it is over."""
+    return {
+        row.name: {"subsets": row.over, "value": row.own.ranked, "rank": row.own.rank}
+        for row in table.rows
+        if row.own and row.own.rank
+    }
+
+
+def _plain_spread(of: Spread, column: str) -> JSON:
+    found: JSON = {"runs": list(of.runs), "column": column, "mean": of.mean, "ci95": of.interval}
+    return found | {"lowest": min(of.values), "highest": max(of.values), "sd": of.deviation}
+
+
+def _plain_figure(metric: Metric, figure: Figure | None) -> JSON | None:
+    if figure is None:
+        return None
+    return {
+        "value": figure.value.value,
+        "ci95": figure.value.interval,
+        **_numbers(figure),
+        "complete": figure.complete,
+        "place": figure.place.value if figure.place else None,
+        "rank": figure.rank,
+        "ranked_by": (metric.ranked_by or metric.name) if figure.ranked is not None else None,
+        "ranked_value": figure.ranked,
+        "ranked_users": figure.by.users if figure.by and figure.ranked is not None else None,
+        "following": figure.following,
+        "chance": figure.chance,
+    }

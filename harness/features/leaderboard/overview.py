@@ -1,0 +1,208 @@
+"""The page over all runs (`report` without a name): a table of each metric, charts and rankings."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from harness import defaults
+from harness.analysis import selection
+from harness.benchmarks.overview import CHANCE
+from harness.commands import report
+from harness.config import options
+from harness.errors import BadInput
+from harness.features.leaderboard import charts, formats, tables
+from harness.features.leaderboard.footnotes import left_out, notes
+from harness.features.leaderboard.reports import Scored, checked
+from harness.features.leaderboard.tables import Figure, MetricTable, Row
+from harness.features.leaderboard.uncertainty import with_uncertainty
+from harness.model import Block, Heading, Paragraph, Table
+from harness.report.grid import Grid
+from harness.store.files import RunFiles
+from harness.store.outputs import Outputs
+from harness.ui.words import plural
+
+RUN = "run"
+"""The first column of the table of all runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A run's report, as `stats` reads it."""
+
+    files: RunFiles
+    scored: Scored
+
+    @property
+    def address(self) -> str:
+        """Return the path of its page, else of its text; relative to the results folder."""
+        paths = map(self.files.report, ("html", "txt"))
+        path = next((path for path in paths if path.exists()), self.files.report("json"))
+        return f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the page over all runs, and return an exit code."""
+    if args.with_posts or args.users is not None:
+        raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
+    found, _ = report.selected(args)
+    place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
+    runs, code = selection.each(found, _reported, report.label)
+    write(runs, {files.report("json") for files in found}, args.results_dir, place, options.outputs(args))
+    report.show(place)
+    return code
+
+
+def _reported(files: RunFiles) -> Reported:
+    return Reported(files, checked(report.read(files), files.report("json")))
+
+
+def write(runs: Sequence[Reported], there: Collection[Path], results: Path, place: Path, outputs: Outputs) -> None:
+    """Write the page over the runs of a results folder. `there` are the files of all reports, also of those that could
+    not be read. Raise `BadInput` if no report is current, and for a file that stays."""
+    from harness.report import html  # jinja2, which is slow to import
+
+    left = left_out([], there, results, ())
+    runs = [run for run in runs if (run.scored.run, run.scored.subset) not in left.outdated]
+    if not runs:
+        raise BadInput(left.nothing_else(results, ()))
+    blocks: list[Block] = list(map(Paragraph, left.sentences()))
+    made = tables.tables([run.scored for run in runs], with_published=False)
+    uncertain, unranked = with_uncertainty(made, results)
+    blocks += map(Paragraph, unranked)
+    of_metrics = [replace(table, rows=tuple(_by_score(table))) for table in tables.main(uncertain)]
+    for name in dict.fromkeys(run.scored.benchmark for run in runs):
+        mine = [table for table in of_metrics if table.benchmark == name]
+        blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
+    links = _links(runs) if place.parent == results else {}
+    outputs.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"))
+
+
+def _links(runs: Sequence[Reported]) -> dict[tuple[str, str], str]:
+    """Return the address of each run's page, by run and subset; by run alone that of its first subset."""
+    links: dict[tuple[str, str], str] = {}
+    for run in runs:
+        links[run.scored.run, run.scored.subset] = run.address
+        links.setdefault((run.scored.run, RUN), run.address)
+    return links
+
+
+def _by_score(table: MetricTable) -> list[Row]:
+    """Return the rows with the most subsets first, those of the same subsets together and the best of them first."""
+    sign = 1 if table.metric.lower_is_better else -1
+
+    def key(row: Row) -> tuple[int, tuple[str, ...], float]:
+        return -len(row.over), row.over, sign * row.own.shown.value if row.own else 0.0
+
+    return sorted(table.rows, key=key)
+
+
+def _blocks(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
+    yield Heading(runs[0].scored.declared.title)
+    yield Paragraph(
+        f"{plural(len(runs), 'report')}. Only runs with the same prompt, tasks and settings compare; "
+        "intervals are over the choice of users."
+    )
+    yield _overview(runs, of_metrics)
+    yield from map(Paragraph, notes(of_metrics, show_ranks=False))
+    for table in of_metrics:
+        if len(table.columns) > 1:
+            yield _by_subset(table)
+        yield charts.subsets(table)
+        yield from charts.rankings(table)
+        if table.spreads:
+            yield _block(formats.prompts(table))
+
+
+def _overview(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Table:
+    """Return a row per run, the best by the first metric first, with its mean over its subsets, described as in the
+    tables of `stats`."""
+    by_name: dict[str, list[Scored]] = {row.name: [] for table in of_metrics for row in table.rows}
+    for run in runs:
+        by_name.setdefault(run.scored.run, []).append(run.scored)
+    differ, rows = any(_same_mean(table) is None for table in of_metrics), []
+    for name, of in by_name.items():
+        scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
+        invalid, answers = sum(one.invalid for one in of), sum(one.answers for one in of)
+        figures = [cell for table in of_metrics for cell in _mean(table, name)]
+        rows.append(
+            (
+                name,
+                f"{'INCOMPLETE: ' * any(one.is_incomplete for one in of)}{scored} of {expected}",
+                f"{invalid} of {answers}" if invalid else "0",
+                *((_subsets(of),) if differ else ()),
+                *figures,
+                Row(name, {}, tuple(of)).about,
+            )
+        )
+    chance = [cell for table in of_metrics for cell in _chance(table)]
+    if any(chance):
+        rows.append((CHANCE, "", "", *([""] if differ else ()), *chance, ""))
+    heads = [head for table in of_metrics for head in (_head(table), *table.rank_head)]
+    return Table((RUN, "users", "invalid", *(["subsets"] if differ else ()), *heads, "what"), tuple(rows))
+
+
+def _subsets(of: Sequence[Scored]) -> str:
+    """Return the subsets of a run in the benchmark's order, of all of them their number."""
+    known, there = of[0].declared.subsets, {report.subset for report in of}
+    return f"all {len(known)}" if there.issuperset(known) else ", ".join(name for name in known if name in there)
+
+
+def _same_mean(table: MetricTable) -> str | None:
+    """Return what the mean of every run is called; None where they are over different subsets."""
+    names = {table.mean_name(row.over) for row in table.rows if row.over}
+    return names.pop() if len(names) == 1 else None
+
+
+def _head(table: MetricTable) -> str:
+    column = f" ({_same_mean(table) or 'mean of the subsets'})" if len(table.columns) > 1 else ""
+    return f"{table.metric.name}, {table.metric.shown_unit}{column}"
+
+
+def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
+    """Return a run's mean over its subsets, and its rank if the table has ranks."""
+    row = next((row for row in table.rows if row.name == run), None)
+    rank = row.rank_text if row else ""
+    return (_figure(table, row.own if row else None), *(rank for _ in table.rank_head))
+
+
+def _chance(table: MetricTable) -> tuple[str, ...]:
+    """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
+    level = table.chance.get(_same_mean(table) or "")
+    return ("" if level is None else table.metric.text(level), *("" for _ in table.rank_head))
+
+
+def _by_subset(table: MetricTable) -> Table:
+    """Return the figures of each subset, and the average if a run has one."""
+    columns = [name for name in table.columns if any(row.figures[name] for row in table.rows)]
+    rows = []
+    for row in table.rows:
+        ranks = (row.rank_text for _ in table.rank_head)
+        rows.append((row.name, *(_figure(table, row.figures[column]) for column in columns), *ranks))
+    if levels := table.chance:
+        texts = (table.metric.text(levels[column]) if column in levels else "" for column in columns)
+        rows.append((CHANCE, *texts, *("" for _ in table.rank_head)))
+    return Table((table.title, *columns, *table.rank_head), tuple(rows))
+
+
+def _figure(table: MetricTable, of: Figure | None) -> str:
+    """Return a value, with its interval on a line of its own."""
+    if of is None:
+        return "n/a"
+    interval = f"\n{table.metric.span(of.shown.interval)}" if of.shown.interval else ""
+    published = f" ({given})" if (given := table.published(of)) else ""
+    return f"{table.metric.text(of.shown.value)}{'' if of.complete else '*'}{published}{interval}"
+
+
+def _block(grid: Grid) -> Table:
+    """Return a grid as a block, intervals on lines of their own."""
+    rows = (
+        (name, *("\n".join(filter(None, (number.text, number.interval))) if number else "" for number in numbers))
+        for group in grid.groups
+        for name, numbers in group
+    )
+    return Table((grid.title, *grid.columns), tuple(rows))

@@ -1,0 +1,255 @@
+"""What the choice of users leaves open in tables: intervals of averages, ranks of runs, and the spread over prompts.
+
+All of it is made of the records of the runs (docs/statistics.md, Leaderboard). A run whose records cannot be used keeps
+its figures, and has none of this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from harness.analysis import sides as runs
+from harness.analysis.saved_runs import SavedRun
+from harness.analysis.sides import Side, Subset
+from harness.benchmark import Metric
+from harness.benchmarks import registry
+from harness.benchmarks.derived import ROWS_LIMIT, having
+from harness.errors import BadInput, HarnessError
+from harness.features.leaderboard import prompts
+from harness.features.leaderboard.footnotes import bounded
+from harness.features.leaderboard.ranking import Rank, Stratum, ranks, stratum
+from harness.features.leaderboard.reports import Scored, Value
+from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread, groups, own_groups
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Interval, interval, moments, parts
+from harness.store.files import RunFiles
+from harness.store.manifest import load
+from harness.ui.streams import tell
+
+SEED = 20_250
+MANY = 50_000
+"""Records that take some seconds to read."""
+
+
+def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[MetricTable], list[str]]:
+    """Return tables with what the records of their runs, below a results folder, say of the uncertainty; and sentences
+    on the runs whose records say nothing."""
+    alike = [prompts.groups(table, results) if _is_main(table) else [] for table in found]
+    needed = [*chain.from_iterable(map(_rows_needed, found)), *chain(*chain(*alike))]
+    records = _records((report for row in needed for report in row.reports), results)
+    tables = []
+    for table, of in zip(found, alike, strict=True):
+        rows = _rows(table, records)
+        head = ("rank",) if any(row.rank_text for row in rows) else ()
+        spreads = tuple(_spread(table, runs_alike, records) for runs_alike in of)
+        tables.append(replace(table, rows=rows, rank_head=head, spreads=spreads))
+    return tables, records.sentences()
+
+
+def _is_main(table: MetricTable) -> bool:
+    names = {name for main in table.layout.main for name in (main, table.layout.ranked_by(main))}
+    return table.metric.name in names
+
+
+def _rows_needed(table: MetricTable) -> Iterator[Row]:
+    """Yield the runs that are ranked, or have a mean over subsets."""
+    ranked = {number for _, group in groups(table.rows, table.columns) for number in group}
+    for number, row in enumerate(table.rows):
+        if number in ranked or (row.own and row.own.complete and len(row.over) > 1):
+            yield row
+
+
+# Records
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Read:
+    """The records of a run on one subset; `parts` are those of its users in the figures of these `names`: the metrics,
+    and those that rank them."""
+
+    side: Side
+    ranking: tuple[str, ...]
+    names: tuple[str, ...]
+    parts: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Records:
+    """The records by run and subset, for each run why some cannot be used, and what was made of them: strata, and ranks
+    by metric, runs and subsets."""
+
+    read: Mapping[tuple[str, str], _Read]
+    unusable: dict[str, str]
+    strata: dict[tuple[tuple[str, ...], str], Stratum | None] = field(default_factory=dict)
+    ranks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[Rank]] = field(default_factory=dict)
+
+    def has(self, run: str, subsets: Iterable[str]) -> bool:
+        return all((run, subset) in self.read for subset in subsets)
+
+    def stratum(self, names: tuple[str, ...], subset: str) -> Stratum | None:
+        """Return the stratum of runs on the users that all have; None if they do not compare."""
+        if (names, subset) not in self.strata:
+            try:
+                self.strata[names, subset] = _stratum([self.read[name, subset].side for name in names])
+            except BadInput as error:
+                self.strata[names, subset] = None
+                self.unusable.update(dict.fromkeys(names, str(error)))
+        return self.strata[names, subset]
+
+    def mean(self, names: Sequence[str], subset: str, metric: str) -> Array:
+        """Return the users' parts in the mean of a metric over runs; none if it is not made of sums over users."""
+        of = [self.read[name, subset] for name in names]
+        users = _common([one.side for one in of]) if metric in of[0].names else ()
+        columns = [one.parts[one.side.places(users), one.names.index(metric)] for one in of] if users else [np.empty(0)]
+        found: Array = np.mean(columns, axis=0)
+        return found
+
+    def sentences(self) -> list[str]:
+        """Return which runs have no ranks, once for each reason."""
+        of: dict[str, list[str]] = {}
+        for run, reason in self.unusable.items():
+            of.setdefault(reason, []).append(run)
+        return [f"Without ranks and intervals of averages: {bounded(names)} ({why})." for why, names in of.items()]
+
+
+def _records(reports: Iterable[Scored], results: Path) -> _Records:
+    found, unusable = dict[tuple[str, str], _Read](), dict[str, str]()
+    wanted = {(report.run, report.subset): report for report in reports if report.complete}
+    if (users := sum(report.scored for report in wanted.values())) > MANY:
+        tell(f"reading {users:,} records, for ranks and intervals of averages")
+    for key, report in wanted.items():
+        try:
+            found[key] = _read(report, results)
+        except HarnessError as error:
+            unusable.setdefault(report.run, str(error))
+    return _Records(found, unusable)
+
+
+def _read(report: Scored, results: Path) -> _Read:
+    """Return the records that a report is of. Raise `BadInput` if they are not those, or too many."""
+    files = RunFiles(results / report.run, report.subset)
+    if report.scored > ROWS_LIMIT:
+        raise BadInput(f"more than {ROWS_LIMIT:,} users on a platform")
+    if not os.path.exists(files.results):  # unlike the path's own method it fails for no name, however long
+        raise BadInput("no records")
+    saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
+    if saved and not saved.is_own and not registry.is_shipped(saved.manifest.identity["benchmark"]):
+        raise BadInput("they need code of a folder that is not this user's own")  # a table does not ask for trust
+    figures = runs.figures([subset := Subset(report.run, files, saved)], None)
+    side = runs.read(subset, figures)
+    if len(side.tasks) != report.scored:
+        raise BadInput("the report is not of the records as they are now: run `harness reeval`")
+    ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
+    given = parts(side.given, figures.given, having(figures.benchmark, side.given))
+    both = given, parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
+    slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
+    return _Read(slim, ranking, (*figures.names, *ranking), np.hstack(both))
+
+
+def _common(sides: Sequence[Side]) -> tuple[str, ...]:
+    """Return the users that all have with the same task."""
+    first, *others = (side.tasks for side in sides)
+    return tuple(user for user, task in first.items() if all(other.get(user) == task for other in others))
+
+
+def _stratum(sides: Sequence[Side]) -> Stratum:
+    """Return the stratum of several runs, on the values that all define. Raise `BadInput` if they do not compare."""
+    figures, users = runs.figures([side.of for side in sides], None), _common(sides)
+    if not users:
+        raise BadInput(f"no user in common on {sides[0].of.name}")
+    rows = [side.contributions[side.places(users)] for side in sides]
+    shared = reduce(lambda one, other: figures.on_both(one, other)[0], rows)
+    rng = np.random.default_rng([SEED, *sides[0].of.name.encode()])
+    alike = [figures.on_both(each, shared)[0] for each in rows]
+    return stratum(alike, figures.values, rng, has=having(figures.benchmark, alike[0]))
+
+
+# Figures
+
+
+def _rows(table: MetricTable, records: _Records) -> tuple[Row, ...]:
+    places, own_places = (_ranks(table, records), _own_ranks(table, records)) if _is_main(table) else ({}, {})
+    made = []
+    for number, row in enumerate(table.rows):
+        figures = {column: of and replace(of, rank=places.get((number, column))) for column, of in row.figures.items()}
+        own = row.own and _with_interval(row.own, table, row, records)
+        if own and (average := figures.get(AVERAGE)):
+            figures[AVERAGE] = replace(own, place=average.place, rank=average.rank)
+        made.append(replace(row, figures=figures, own=own and replace(own, rank=own_places.get(number))))
+    return tuple(made)
+
+
+def _with_interval(own: Figure, table: MetricTable, row: Row, records: _Records) -> Figure:
+    """Return a run's mean over subsets with its interval, if it is complete; a single subset has its own."""
+    if len(row.over) < 2 or not own.complete:
+        return own
+    value = replace(own.value, interval=_interval(table, table.metric.name, own.value, [row], records))
+    return replace(own, value=value, by=own.by and replace(own.by, interval=_shown(table, own.by, [row], records)))
+
+
+def _subsets(table: MetricTable, column: str) -> tuple[str, ...]:
+    return table.layout.subsets if column == AVERAGE else (column,)
+
+
+def _ranks(table: MetricTable, records: _Records) -> dict[tuple[int, str], Rank]:
+    """Return the ranks by number of row and column."""
+    return {
+        (number, column): rank
+        for column, group in groups(table.rows, table.columns)
+        for number, rank in _ranks_in(table, group, _subsets(table, column), records).items()
+    }
+
+
+def _own_ranks(table: MetricTable, records: _Records) -> dict[int, Rank]:
+    """Return the ranks of the rows' own means by number of row, among those with the same subsets."""
+    found: dict[int, Rank] = {}
+    for subsets, group in own_groups(table.rows):
+        found |= _ranks_in(table, group, subsets, records)
+    return found
+
+
+def _ranks_in(table: MetricTable, group: Iterable[int], subsets: Sequence[str], records: _Records) -> dict[int, Rank]:
+    """Return the ranks of rows in the mean over subsets, by their number."""
+    numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
+    names = tuple(table.rows[number].name for number in numbers)
+    key = table.metric.name, names, tuple(subsets)
+    if key not in records.ranks:
+        records.ranks[key] = _ranks_of(table.metric, names, subsets, records)
+    return dict(zip(numbers, records.ranks[key], strict=False))
+
+
+def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], records: _Records) -> list[Rank]:
+    """Return the ranks of runs in the mean over subsets; none if they do not compare."""
+    ranked_by = metric.ranked_by or metric.name
+    if len(names) < 2 or ranked_by not in (ranking := records.read[names[0], subsets[0]].ranking):
+        return []
+    made, at = [records.stratum(tuple(names), subset) for subset in subsets], ranking.index(ranked_by)
+    strata = [of for of in made if of is not None and not np.isnan(of.figures[:, at]).any()]
+    return ranks(strata, at, lower_is_better=metric.lower_is_better) if len(strata) == len(subsets) else []
+
+
+def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
+    values = tuple(figure.shown.value for row in rows if (figure := row.figures[table.last]))
+    return Spread(tuple(row.name for row in rows), values, _shown(table, Value(fmean(values)), rows, records))
+
+
+def _shown(table: MetricTable, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+    return _interval(table, table.metric.ranked_by or table.metric.name, mean, rows, records)
+
+
+def _interval(table: MetricTable, metric: str, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+    """Return the 95 % interval of the mean of a metric over some runs of the same subsets, on the users that all
+    have."""
+    subsets, names = rows[0].over, [row.name for row in rows]
+    if not all(records.has(name, subsets) for name in names):
+        return None
+    strata = [moments(records.mean(names, subset, metric)) for subset in subsets]
+    return interval(mean.value, strata, table.metric.bounds)

@@ -1,0 +1,243 @@
+"""The tables of `stats` as Excel sheets: a workbook for each metric, and one with all of them and their runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+
+from harness.benchmark import Metric
+from harness.benchmarks.overview import CHANCE
+from harness.features.leaderboard import costs
+from harness.features.leaderboard.footnotes import PROMPTS, notes
+from harness.features.leaderboard.reports import Scored
+from harness.features.leaderboard.tables import MetricTable, Row
+from harness.model import Money
+from harness.printable import short_hash
+from harness.report.grid import Place
+from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
+
+SUMMARY = "summary"
+RUNS_NOTES = (
+    "A row for each run and platform. An asterisk: not all users of the tasks file are scored.",
+    "Tokens as the endpoint counted them; those of the requests without count are not among them.",
+)
+SUMMARY_NOTES = (
+    "From, to: the 95 % interval over users of the figure before them.",
+    "Users, requests and tokens are those of all platforms of the run together.",
+)
+
+
+def workbooks(
+    tables: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str] = ()
+) -> Iterator[tuple[str, list[Sheet]]]:
+    """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs.
+
+    The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
+    """
+    for table in tables:
+        unlike = _unlike(table)
+        published = ([triple[0] for triple in _as_published(table, row, unlike)] for row in table.rows)
+        rows = [
+            [row.label, *_cells(table, row), row.about or None, *cells]
+            for row, cells in zip(table.rows, published, strict=True)
+        ]
+        heads = (f"{name}, as published" for name in unlike)
+        head = ("run", *table.columns, *table.rank_head, "what", *heads)
+        sheet = Sheet(table.label, head, [*rows, *_chance(table, len(head))], _notes(table))
+        yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
+    runs: dict[tuple[str, str], list[Scored]] = {}
+    for report in reports:
+        runs.setdefault((report.benchmark, report.run), []).append(report)
+    spent = COSTS if costs.is_known(reports) else {}
+    columns = {**ABOUT, **spent}
+    about = {key: [made(of) for made in columns.values()] for key, of in runs.items()}
+    sheets = [
+        _runs_sheet(reports, {**RUNS, **{name: _of_one(made) for name, made in spent.items()}}, missing),
+        *(_summary_sheet(table, tuple(columns), about) for table in tables),
+    ]
+    yield SUMMARY, sheets + ([_prompts_sheet(tables)] if any(table.spreads for table in tables) else [])
+
+
+def _notes(table: MetricTable) -> list[str]:
+    definition = f" {table.metric.name}: {table.metric.definition}." if table.metric.definition else ""
+    return [f"{table.title}.{definition}", *notes([table])]
+
+
+def _cells(table: MetricTable, row: Row) -> list[Content]:
+    rank = row.rank_text or None
+    return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
+
+
+def _unlike(table: MetricTable) -> list[str]:
+    """Return the columns that show another figure than the published one for some run."""
+    return [
+        name
+        for name in table.columns
+        if any(table.published(figure) for row in table.rows if (figure := row.figures[name]))
+    ]
+
+
+def _as_published(table: MetricTable, row: Row, columns: Sequence[str]) -> Iterator[list[Cell | None]]:
+    """Yield the published figure of each of these columns, and its interval."""
+    for name in columns:
+        of = figure.value if (figure := row.figures[name]) else None
+        values = (of.value, *(of.interval or (None, None))) if of else (None, None, None)
+        yield [_shown(table.metric, value, faint=place > 0) for place, value in enumerate(values)]
+
+
+def _chance(table: MetricTable, columns: int, each: int = 1) -> Iterator[list[Content]]:
+    """Yield a row with the chance level, if there is one, under `columns` of which `each` belong to a subset."""
+    if levels := table.chance:
+        cells: list[Content] = [CHANCE]
+        for name in table.columns:
+            cells += [_shown(table.metric, levels.get(name), faint=True), *[None] * (each - 1)]
+        yield cells + [None] * (columns - len(cells))
+
+
+def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
+    figure = row.figures[column]
+    if figure is None:
+        return None
+    return Cell(
+        metric.shown(figure.shown.value),
+        not figure.complete,
+        number=decimals(metric.decimals),
+        bold=figure.place is Place.BEST,
+        underlined=figure.place is Place.SECOND,
+        faint=row.is_published,
+    )
+
+
+def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
+    """Return a row for each metric and set of runs that differ only in the prompt."""
+    rows = list[list[Content]]()
+    for table in tables:
+        for of in table.spreads:
+            figures = of.mean, *(of.interval or (None, None)), min(of.values), max(of.values), of.deviation
+            rows.append([table.label, ", ".join(of.runs), *(_shown(table.metric, value) for value in figures)])
+    return Sheet("Prompts", ("metric", "runs", "mean", "from", "to", "lowest", "highest", "SD"), rows, [PROMPTS])
+
+
+def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
+    """Return the same figures with their intervals, and the cells `about` each benchmark and run under `head`; a
+    published row has none."""
+    columns, rows, unlike = ["run"], list[list[Content]](), _unlike(table)
+    for column in table.columns:
+        columns += [column, "from", "to"]
+    for row in table.rows:
+        cells: list[Content] = [row.label]
+        for column in table.columns:
+            interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
+            cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
+        cells += (row.rank_text or None for _ in table.rank_head)
+        cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
+        rows.append([*cells, *chain(*_as_published(table, row, unlike))])
+    columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]
+    rows += _chance(table, len(columns), each=3)
+    return Sheet(table.label, tuple(columns), rows, [*_notes(table), *SUMMARY_NOTES])
+
+
+def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
+    return None if value is None else Cell(metric.shown(value), faint=faint, number=decimals(metric.decimals))
+
+
+def _scored(reports: Sequence[Scored]) -> Cell:
+    are_complete = all(report.complete for report in reports)
+    return Cell(sum(report.scored for report in reports), not are_complete, number=WHOLE)
+
+
+def _whole(number: int) -> Cell:
+    return Cell(number, number=WHOLE)
+
+
+def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
+    """Return a sum, blank if no request was counted, as for results of the authors' runner."""
+    counted = [report.usage.get(name, 0) for report in reports if report.usage]
+    return _whole(sum(counted)) if counted else None
+
+
+def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
+    of = costs.spent(reports)
+    return _whole(of.total(name)) if of.reports else None
+
+
+def _money(amounts: Sequence[Money]) -> Cell | None:
+    """Return an amount, blank without one, and where there are several currencies."""
+    return Cell(float(amounts[0].amount), amounts[0].about, number=decimals(6)) if len(amounts) == 1 else None
+
+
+def _of_one(made: Callable[[Sequence[Scored]], Content]) -> Callable[[Scored], Content]:
+    return lambda report: made([report])
+
+
+def _together(words: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(word for word in words if word))
+
+
+def _prompt(report: Scored) -> str:
+    return ", ".join((report.prompt_label, *report.settings))
+
+
+def _tasks(report: Scored) -> str:
+    return "synthetic" if report.synthetic else ""
+
+
+ABOUT: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+    "users scored": _scored,
+    "users expected": lambda reports: _whole(sum(report.expected for report in reports)),
+    "requests": partial(_used, "requests"),
+    "prompt tokens": partial(_used, "prompt_tokens"),
+    "completion tokens": partial(_used, "completion_tokens"),
+    "model": lambda reports: _together(report.model for report in reports),
+    "prompt": lambda reports: _together(map(_prompt, reports)),
+    "share": lambda reports: Cell(min(report.ratio for report in reports), number=PERCENT),
+    "tasks": lambda reports: _together(map(_tasks, reports)),
+}
+"""Columns on a run, each made of its reports on all platforms."""
+
+RUNS: Mapping[str, Callable[[Scored], Content]] = {
+    "run": lambda report: report.run,
+    "benchmark": lambda report: report.benchmark,
+    "platform": lambda report: report.subset,
+    "users scored": lambda report: _scored([report]),
+    "users expected": lambda report: _whole(report.expected),
+    "users failed": lambda report: _whole(report.failed),
+    "answers": lambda report: _whole(report.answers),
+    "invalid": lambda report: _whole(report.invalid),
+    "share": lambda report: Cell(report.ratio, number=PERCENT),
+    "model": lambda report: report.model,
+    "prompt": _prompt,
+    "prompt version": lambda report: report.prompt_version,
+    "tasks": _tasks,
+    "tasks SHA-256": lambda report: short_hash(report.tasks),
+    "requests": lambda report: _used("requests", [report]),
+    "prompt tokens": lambda report: _used("prompt_tokens", [report]),
+    "completion tokens": lambda report: _used("completion_tokens", [report]),
+    "requests without count": lambda report: _used("untold", [report]),
+    "begun": lambda report: report.begun,
+    "harness": lambda report: report.harness,
+}
+"""Columns on one report."""
+
+
+COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+    "cached tokens": partial(_counted, "cached_tokens"),
+    "reasoning tokens": partial(_counted, "reasoning_tokens"),
+    "cost": lambda reports: _money(costs.spent(reports).money),
+    "cost a user": lambda reports: _money(costs.spent(reports).each),
+    "currency": lambda reports: " + ".join(one.currency for one in costs.spent(reports).money),
+}
+"""Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
+
+
+def _runs_sheet(
+    reports: Sequence[Scored], columns: Mapping[str, Callable[[Scored], Content]], missing: Sequence[str]
+) -> Sheet:
+    """Return a row for each report, by run, its platforms in the order of the tables."""
+    ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
+    invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
+    rows = [[made(report) for made in columns.values()] for report in ordered]
+    spent = [costs.COUNTED] if costs.is_known(reports) else []
+    return Sheet("Runs", tuple(columns), rows, [*RUNS_NOTES, *spent, *invalid, *missing])

@@ -1,0 +1,97 @@
+"""`merge`: make one run of its parts, which stay as they are."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from glob import escape
+from pathlib import Path
+
+from harness.analysis import selection
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.overview import covered, headline
+from harness.config import options
+from harness.engine.files import index_file
+from harness.errors import BadInput
+from harness.features.parts import merge
+from harness.features.parts.merge import Part
+from harness.report import pages
+from harness.store.manifest import COMPLETE, Manifest
+from harness.store.run import RunFiles, runs_in
+from harness.ui.console import PLAIN, console
+
+PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
+
+EXAMPLES = (
+    "harness merge Qwen3-8B",
+    "harness merge /a/results/Qwen3-8B.part1of2 /b/results/Qwen3-8B.part2of2 --out whole",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ..."
+    parser.add_argument("parts", nargs="+", type=options.filled, metavar="PART", help=words)
+    options.add(parser, "--out NAME", "name of the whole run (default: the parts' own)", type=options.folder_name)
+    options.add_earlier(parser)
+    options.add_page(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    folders = [folder for word in args.parts for folder in _folders(word, args.results_dir)]
+    name, screen = options.new_run_name(args.out or _name(folders), ""), console()
+    subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
+    with merge.locked(folders, subsets) as found, ExitStack() as held:
+        made = []
+        with merge.placed(args.results_dir, name) as folder:
+            for parts in found:
+                for words in merge.notes(parts):
+                    screen.print(words, **PLAIN)
+                made.append(_merged(parts, folder, args, held))
+        for source, manifest in made:
+            state = "" if manifest.state == COMPLETE else " (INCOMPLETE)"
+            words = f"{source.files.subset}: {covered(source.report, 'user')}{state}: {headline(source.report)}"
+            screen.print(f"{words}; report: {source.files.report('txt')}", **PLAIN)
+            if args.html:
+                pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{name}, {source.files.subset}")
+    if all(manifest.state == COMPLETE for _, manifest in made):
+        return 0
+    screen.print(f"{name} is incomplete: `resume --name {name}` continues it", **PLAIN)
+    return 1
+
+
+def _merged(
+    parts: Sequence[Part], folder: Path, args: argparse.Namespace, held: ExitStack
+) -> tuple[pages.Source, Manifest]:
+    """Merge the parts of one subset; return the source of its page, in the run's folder to be, and its manifest."""
+    first = parts[0]
+    saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
+    benchmark, tasks = saved.as_it_was(args.tasks_dir, play=False), saved.tasks(args.tasks_dir)
+    index = index_file(benchmark, first.files.subset, tasks, args.results_dir, first.manifest.repeats)
+    held.callback(index.close)
+    manifest, report = merge.merge(parts, benchmark, index, folder)
+    files = RunFiles(args.results_dir / folder.name, first.files.subset)
+    return pages.Source(files, report, manifest.selection["sample_seed"], benchmark, index), manifest
+
+
+def _folders(word: str, results: Path) -> list[Path]:
+    """Return the folders of parts that a word names. Raise `BadInput` if there is none."""
+    named = Path(word) if os.sep in word else results / word
+    several = () if os.sep in word else sorted(results.glob(f"{escape(word)}.part*of*"))
+    found = [folder for folder in (named, *several) if any(runs_in(folder))]
+    if not found:
+        raise BadInput(f"{named} holds no run, and has no parts {named.name}.part1of...: `status` lists the runs")
+    for folder in found:
+        selection.check_name(folder)
+    return found
+
+
+def _name(folders: Sequence[Path]) -> str:
+    """Return the name that all parts have in common. Raise `BadInput` if they have none."""
+    names = {PART_NAME.sub("", folder.name) for folder in folders}
+    if len(names) != 1:
+        raise BadInput("the parts have no name in common: name the whole run with --out")
+    return names.pop()

@@ -1,0 +1,60 @@
+"""Play users in worker processes, on one machine or on many (`--engine ray`; docs/scale.md).
+
+The driver decides and saves, a worker plays and sends. Each try of a request needs a `Send` of the driver, so that one
+limit, one rate and one outage hold over all workers, and a play goes on only once its reply is in the driver's files.
+So a worker can be lost at any moment: its users are played again elsewhere from their saved replies.
+
+    messages   what both send each other
+    player     a worker: benchmarks, event loop and connections; knows no driver and no Ray
+    crew       the driver's side of all workers
+    shipping   a benchmark with its files, for a machine that has none of them
+    engine     the extension: lanes whose users workers play
+    cluster    starts workers as actors of Ray
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.config import options
+from harness.feature import PLAYING, Feature, Threat
+
+LOCAL, RAY = "local", "ray"
+"""Engines."""
+WORKERS = "workers"
+"""Their number, in the schedule of a session that they held up."""
+WORKERS_MOST = 10_000
+NEED_RAY = {"ray_address": "--ray-address", "workers": "--workers", "turn": "--turn"}
+"""Options of workers, by their destinations."""
+
+
+def _options(command: str, parser: argparse.ArgumentParser) -> None:
+    if command not in PLAYING:
+        return
+    group = parser.add_argument_group("engine (docs/scale.md; free to change on resume)")
+    words = "what plays users (default: local, this process)"
+    options.add(group, "--engine", words, choices=(LOCAL, RAY), default=LOCAL)
+    words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"
+    options.add(group, "--ray-address ADDR", words, type=options.filled)
+    words = "worker processes (default: one for each free CPU)"
+    options.add(group, "--workers N", words, type=options.whole(1, WORKERS_MOST))
+    words = "milliseconds between two exchanges with a worker (default: follows the latency)"
+    number = options.finite(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000")
+    options.add(group, "--turn MS", words, type=number)
+
+
+def given(args: argparse.Namespace) -> list[str]:
+    """Return the options of workers that a command has."""
+    return [flag for name, flag in NEED_RAY.items() if getattr(args, name) is not None]
+
+
+FEATURE = Feature(
+    "ray",
+    options=_options,
+    is_on=lambda args: args.engine != LOCAL or bool(given(args)),
+    extension="harness.features.ray.engine:Workers",
+    threat=Threat(
+        "the process that used Ray ended",
+        "Ray has ended it, as it does when its own process on this machine (the raylet) is gone",
+    ),
+)

@@ -1,0 +1,368 @@
+"""Worker processes as actors of Ray, on a cluster that runs already or on one of this process alone.
+
+The only file that imports Ray; it is an extra package. The key goes to a worker in the arguments of one of its methods:
+not in those of its constructor, which Ray keeps to start it again, and not in the environment, which Ray logs.
+
+Ray would put the driver's current folder first on the import path of every worker, and start a cluster that listens on
+all interfaces, with its token in the home folder, readable by everybody. Here workers start in an empty folder, and an
+own cluster listens on loopback only and takes a token that no other user of the machine can read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import orjson
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
+import ray
+from ray._private import ray_constants, worker
+from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError, RayError
+
+from harness import __version__
+from harness.config.secrets import VARIABLE
+from harness.defaults import GC_THRESHOLD
+from harness.errors import BadInput, HarnessError, MachineError
+from harness.features.ray.crew import WorkerGone
+from harness.features.ray.messages import Raised, packed, unpacked
+from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
+
+T = TypeVar("T")
+
+STORE_BYTES = 2**27
+"""Of an own cluster's object store: maps and prompts go through it, and nothing else."""
+
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+class Actor:
+    """A worker process. No `async def` here: a single one would move all methods off the main thread, where alarms
+    that break off an agent's code do not exist."""
+
+    def __init__(self) -> None:
+        self._lease = Lease(time.monotonic)
+        self._player: Player | None = None
+
+    def open(
+        self,
+        version: str,
+        parts: Sequence[LanePart],
+        sockets: tuple[int, int],
+        digests: Sequence[str],
+        *contents: bytes,
+    ) -> Raised | str:
+        """Get ready to play; return the error, or the name of this process."""
+        try:
+            if version != (own := code_version()):
+                raise BadInput(f"{_here()} has another version of the harness ({own}, expected {version})")
+            loop = _new_loop()
+            asyncio.set_event_loop(loop)
+            self._player = Player(parts, dict(zip(digests, contents, strict=True)), sockets, loop)
+        except HarnessError as error:
+            return packed(error)
+        gc.set_threshold(*GC_THRESHOLD)
+        gc.freeze()
+        threading.Thread(target=self._watch, daemon=True).start()
+        return _here()
+
+    def turn(self, sent: bytes, seconds: float) -> bytes:
+        assert self._player is not None
+        with self._lease.turn():
+            return self._player.turn(sent, seconds)
+
+    def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def _watch(self) -> None:
+        """End this process, and so its requests, once the driver has given it no turn for too long."""
+        while not self._lease.is_over:
+            time.sleep(LEASE_SECONDS / 20)
+        os._exit(0)
+
+
+@dataclass(eq=False)
+class RayWorker:
+    """An actor; see `Worker`."""
+
+    name: str
+    handle: Any
+    node: str
+
+    async def turn(self, sent: bytes, seconds: float) -> bytes:
+        try:
+            answer: bytes = await self.handle.turn.remote(sent, seconds)
+        except RayActorError as error:
+            alive = await _aside(lambda: _is_alive(self.node))
+            why = "its process ended" if alive else "its machine is gone"
+            raise WorkerGone(why, certain=alive and isinstance(error, ActorDiedError)) from error
+        return answer
+
+    def kill(self) -> None:
+        with suppress(RayError, ValueError):
+            ray.kill(self.handle)
+
+
+class Cluster:
+    """Starts workers. `contents` are the bytes of files by SHA-256; Ray keeps them once for each machine."""
+
+    def __init__(self, parts: Sequence[LanePart], contents: Mapping[str, bytes], sockets: tuple[int, int]) -> None:
+        self._parts = parts
+        self._sockets = sockets
+        self._digests = list(contents)
+        self._contents = [ray.put(data) for data in contents.values()]
+
+    async def start(self, count: int) -> list[RayWorker]:
+        """Return so many new workers that are ready. Raise `HarnessError`."""
+        return await _aside(lambda: self.started(count))
+
+    def started(self, count: int) -> list[RayWorker]:
+        actor = ray.remote(Actor).options(
+            num_cpus=1,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+            runtime_env={"env_vars": {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random")}},
+        )
+        handles = [actor.remote() for _ in range(count)]
+        version = code_version()
+        opened = [
+            handle.open.remote(version, self._parts, self._sockets, self._digests, *self._contents)
+            for handle in handles
+        ]
+        try:
+            answers = ray.get(opened, timeout=START_SECONDS)
+            nodes = ray.get([handle.node.remote() for handle in handles], timeout=START_SECONDS)
+        except GetTimeoutError:
+            _end(handles)
+            raise MachineError(_no_room(count)) from None
+        except RayError as error:
+            _end(handles)
+            raise MachineError(f"a worker could not be started: {_sentence(error)}") from None
+        for answer in answers:
+            if isinstance(answer, Raised):
+                _end(handles)
+                raise unpacked(answer)
+        return [RayWorker(name, handle, node) for name, handle, node in zip(answers, handles, nodes, strict=True)]
+
+
+@contextmanager
+def connected(address: str | None, workers: int | None) -> Iterator[int]:
+    """Connect to the cluster at an address, or start one of so many cores on this machine; yield the number of workers.
+
+    Call it in the main thread. Raise `MachineError`.
+    """
+    _check(address)
+    with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
+        own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
+        with _authenticated(None if address else folder / "token", address):
+            _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
+            try:
+                yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
+            finally:
+                ray.shutdown()
+
+
+@contextmanager
+def _authenticated(new: Path | None, address: str | None = None) -> Iterator[None]:
+    """Let Ray use a token in a `new` file, of an own cluster; the user's token, if a cluster at an address wants one.
+
+    Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would not send
+    the user's token to an address, and would leave one in the home folder, which later clusters demand.
+    """
+    before = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
+    try:
+        if new:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+            os.environ.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
+        _read_token_again()
+        if address and "RAY_AUTH_MODE" not in os.environ and _wants_token(address):
+            os.environ["RAY_AUTH_MODE"] = "token"
+            _read_token_again()
+        yield
+    finally:
+        for name in TOKEN_VARIABLES:
+            os.environ.pop(name, None)
+        os.environ |= before
+        _read_token_again()
+
+
+def _wants_token(address: str) -> bool:
+    """Return whether a cluster refuses requests without a token, where the user has one. To a cluster without tokens a
+    driver with one is of no use: its workers could not answer."""
+    known = os.environ.keys() & set(TOKEN_VARIABLES) or Path.home().joinpath(".ray", "auth_token").is_file()
+    if not known or address == "auto":  # which Ray decides by itself
+        return False
+    try:
+        ray._raylet.GcsClient(address=address).get_all_job_info(timeout=START_SECONDS)
+    except AuthenticationError:
+        return True
+    except (RayError, RuntimeError):  # `ray.init` fails in the same way, and its error is reported
+        return False
+    return False
+
+
+def _read_token_again() -> None:
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _working_dir(empty: Path) -> dict[str, Any]:
+    """Return the option that gives workers a current folder: that of the Ray job, if it names one, else an empty one.
+
+    Without it Ray puts this process's current folder, and that of its script, on the import path of workers.
+    """
+    job = orjson.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    if (job.get("runtime_env") or {}).get("working_dir"):
+        return {}
+    empty.mkdir()
+    return {"runtime_env": {"working_dir": str(empty)}}
+
+
+def _check(address: str | None) -> None:
+    """Raise `MachineError` for an address at which there is nobody; Ray tries one for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if "//" in host:
+        raise MachineError(f"--ray-address {address}: run on a machine of the cluster, and give its head as HOST:PORT")
+    if port.isdigit() and not _answers(host, int(port)):
+        raise MachineError(f"no Ray cluster answers at {address}: start one with `ray start --head`")
+
+
+def _init(address: str | None, options: dict[str, Any]) -> None:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
+    try:
+        with _for_processes_of_ray(), _on_loopback(address is None):
+            ray.init(**options, log_to_driver=False, configure_logging=False)
+    except (RayError, OSError, RuntimeError, ValueError) as error:
+        where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
+        raise MachineError(f"{where}: {_sentence(error)}") from None
+    finally:
+        for number, handler in handlers.items():  # Ray sets its own
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _on_loopback(own: bool) -> Iterator[None]:
+    """Make an own cluster listen on 127.0.0.1 alone, by the switch that Ray itself sets on macOS and Windows.
+
+    `ray.init` has an option for the address, but replaces 127.0.0.1 in it by that of the machine.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = before and not own
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _for_processes_of_ray() -> Iterator[None]:
+    """Keep keys from the processes of an own cluster, which inherit the environment; and the current folder, which an
+    empty or relative entry of PYTHONPATH names, from their import path."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name) or name == "PYTHONPATH"}
+    if places := [one for one in hidden.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(places)
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _is_secret(variable: str) -> bool:
+    return VARIABLE.search(variable) is not None and not variable.startswith("RAY_")
+
+
+def head_answers() -> bool:
+    """Return whether the head of the cluster takes connections; without it Ray ends this process after a minute."""
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return _answers(host, int(port))
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def code_version() -> str:
+    """Return the version of the harness, with a hash of its code."""
+    root = Path(__file__).parents[2]
+    found = sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(path.read_bytes())
+    return f"{__version__} {found.hexdigest()[:12]}"
+
+
+async def _aside(work: Callable[[], T]) -> T:
+    """Return what a call of Ray returns, from a thread that this process does not wait for at its end: once the head
+    is gone, such calls go on until Ray ends the process."""
+    loop, outcome = asyncio.get_running_loop(), Future[T]()
+    outcome.set_running_or_notify_cancel()  # a result that nobody waits for any more is no error
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(outcome, loop=loop)
+
+
+def _is_alive(node: str) -> bool:
+    """Return whether a machine is still part of the cluster: it knows then that a process of its own has ended."""
+    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
+
+
+def _no_room(count: int) -> str:
+    free, whole = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+    return (
+        f"{count} workers did not start within {START_SECONDS:.0f} s: each takes one CPU, and {free:g} of the "
+        f"cluster's {whole:g} are free: take fewer --workers"
+    )
+
+
+def _end(handles: Sequence[Any]) -> None:
+    for handle in handles:
+        with suppress(RayError, ValueError):
+            ray.kill(handle)
+
+
+def _here() -> str:
+    return f"{os.getpid()} on {socket.gethostname()}"
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # it is not to be had on every system
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _sentence(error: BaseException) -> str:
+    """Return the first line of a foreign error that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

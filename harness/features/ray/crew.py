@@ -1,0 +1,481 @@
+"""The driver's side of all workers: it hands out users, settles their requests, and saves what they reply.
+
+A worker has one turn at a time, which carries all messages of both directions. So its CPU for the driver depends on the
+number of turns and not of messages, order is kept, and a worker that falls silent is noticed.
+
+A lost worker costs its requests in flight, which are sent again, and nothing else: its users are played again by
+others, from their saved replies. Of a process that is gone for certain the slots are free at once. Of any other nobody
+knows: its requests may still be in flight until it ends itself, `LEASE_SECONDS` after its last turn. Until then its
+slots stay taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+import orjson
+
+from harness.defaults import GRACE_SECONDS
+from harness.endpoint.transport import Received
+from harness.engine.lane import Lane, User
+from harness.engine.play import Ended
+from harness.engine.replay import Asked
+from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
+from harness.features.ray import messages as m
+from harness.features.ray.player import LEASE_SECONDS
+from harness.model import Completion
+
+SILENT_SECONDS = 60.0
+"""A turn that takes so much longer than it should means that the worker is lost."""
+SETTLING_ROUNDS = 4
+"""Rounds of the event loop between a turn's messages and the next turn, so that it carries what they led to."""
+TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
+"""Length of a turn: a share of the median latency, in seconds at most, and at least for each worker: a turn costs the
+driver half of that in CPU."""
+HEAD_SECONDS, HEAD_MISSES = 3.0, 4
+"""Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
+has been without it for a minute."""
+BUSY, IDLE, STRETCH, STRETCHED_MOST = 0.85, 0.6, 1.25, 0.05
+"""Shares of a turn with work above which a worker's next turn is longer, and below which it is shorter, by this factor,
+up to so many seconds: one that has enough work is not kept from it by turns."""
+LOSSES_MOST = 5
+"""Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
+more."""
+
+
+CUT_OFF_FAULTS, CUT_OFF_SECONDS = 3, 30.0
+"""Tries in a row that cannot reach an endpoint, after which a worker gets no users of it while others do not fail so;
+and for how long, before one is tried there again."""
+
+
+class WorkersStopped(HarnessError):
+    """No worker process is left, or nobody who could start another."""
+
+    exit_code = MachineError.exit_code
+
+
+class WorkerGone(Exception):
+    """A worker takes no more turns. `certain`: its process is gone, and with it its connections."""
+
+    def __init__(self, why: str, *, certain: bool) -> None:
+        super().__init__(why)
+        self.certain = certain
+
+
+class Worker(Protocol):
+    """A worker process; `name` is for messages."""
+
+    name: str
+
+    async def turn(self, sent: bytes, seconds: float) -> bytes:
+        """Return what `Player.turn` returns. Raise `WorkerGone`."""
+        ...
+
+    def kill(self) -> None:
+        """End the process, if it can still be reached."""
+        ...
+
+
+Start = Callable[[int], Awaitable[Sequence[Worker]]]
+"""Starts so many workers. Raise `HarnessError` if it cannot."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request whose body a worker has: its length is all that rates need of it. `last` is the reply that the worker
+    received last."""
+
+    link: _Link
+    lane: int
+    number: int
+    size: int
+    in_flight: int = 0
+    last: Completion | None = None
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class RemoteTransport:
+    """Sends each request from the worker that has it. `is_elsewhere` notes a try that could not reach the endpoint, and
+    returns whether its user is to be played by another worker."""
+
+    def __init__(self, is_elsewhere: Callable[[_Link, int, TransportFault], bool]) -> None:
+        self._is_elsewhere = is_elsewhere
+
+    async def send(self, body: Ticket, user: str = "") -> Received:
+        """Try a request once; raise `SenderLost` too. A cancelled try has ended once this returns."""
+        way = body.link.way(body.lane)
+        try:
+            received = await body.link.send(body, user)
+        except TransportFault as fault:
+            if not fault.unreachable:
+                way.reached()
+            elif self._is_elsewhere(body.link, body.lane, fault):
+                raise SenderLost from fault
+            raise
+        way.reached()
+        body.last = received.completion
+        return received
+
+
+@dataclass(eq=False)
+class _Way:
+    """How a worker gets to the endpoint of a lane: `faults` is how many tries in a row did not. Until `closed`, in
+    seconds of the event loop, it gets no users of the lane."""
+
+    faults: int = 0
+    closed: float = float("-inf")
+
+    def reached(self) -> None:
+        self.faults, self.closed = 0, float("-inf")
+
+    @property
+    def is_closed(self) -> bool:
+        return _now() < self.closed
+
+
+@dataclass(eq=False)
+class _Play:
+    user: User
+    lane: int
+    ended: asyncio.Future[Ended]
+    settling: dict[asyncio.Task[None], Ticket] = field(default_factory=dict)
+
+    def stop(self, error: BaseException) -> None:
+        _resolve(self.ended, error)
+
+    def settled(self, task: asyncio.Task[None]) -> None:
+        """Forget a request; an error that ends more than its user reaches the lane through the play."""
+        del self.settling[task]
+        if not task.cancelled() and (error := task.exception()):
+            self.stop(error)
+
+    def drop(self, *, in_flight: bool) -> None:
+        """Cancel what waits for its turn, and also what is `in_flight`."""
+        for task, ticket in self.settling.items():
+            if in_flight or not ticket.in_flight:
+                task.cancel()
+
+
+class _Link:
+    """One worker, as the driver sees it: the messages for it, its users and its tries in flight."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.outbox: list[m.ToWorker] = []
+        self.plays: dict[int, _Play] = {}
+        self.attempts: dict[int, asyncio.Future[Received]] = {}
+        self.lost = False
+        self._ways: dict[int, _Way] = {}
+        self._stretch = 1.0
+        self._numbers = count()
+
+    def way(self, lane: int) -> _Way:
+        """Return how this worker gets to the endpoint of a lane."""
+        return self._ways.setdefault(lane, _Way())
+
+    def turn_seconds(self, least: float) -> float:
+        """Return the length of the next turn: the least, or longer for a busy worker."""
+        self._stretch = min(self._stretch, max(1.0, STRETCHED_MOST / least))
+        return least * self._stretch
+
+    def worked(self, share: float) -> None:
+        """Note for which share of a turn there was work."""
+        if share > BUSY:
+            self._stretch *= STRETCH
+        elif share < IDLE:
+            self._stretch = max(1.0, self._stretch / STRETCH)
+
+    async def send(self, ticket: Ticket, user: str) -> Received:
+        if self.lost:
+            raise SenderLost
+        attempt = next(self._numbers)
+        self.attempts[attempt] = outcome = asyncio.get_running_loop().create_future()
+        self.outbox.append(m.Send(attempt, ticket.number, user))
+        ticket.in_flight += 1
+        try:
+            return await asyncio.shield(outcome)
+        except asyncio.CancelledError:  # the slot stays taken until the worker confirms, or is lost and released
+            self.outbox.append(m.Drop(attempt))
+            with suppress(HarnessError):
+                await asyncio.shield(outcome)
+            raise
+        finally:
+            ticket.in_flight -= 1
+            del self.attempts[attempt]
+
+    def lose(self) -> None:
+        """Give back all users, and the requests that wait; tries in flight remain."""
+        self.lost = True
+        for play in self.plays.values():
+            play.drop(in_flight=False)
+            play.stop(SenderLost())
+
+    def release(self) -> None:
+        """End the tries that were in flight."""
+        for outcome in self.attempts.values():
+            if not outcome.done():
+                outcome.set_exception(SenderLost())
+
+
+class Crew:
+    """Plays the users of all lanes on workers, which `start` starts and replaces.
+
+    `turn` is the length of a turn in seconds, None for one that follows the latency. `slack` is how long the code of
+    one user may block its worker, in seconds.
+    """
+
+    def __init__(self, workers: Sequence[Worker], start: Start, turn: float | None = None, slack: float = 0.0) -> None:
+        self.transport = RemoteTransport(self._is_elsewhere)
+        self._links = [_Link(worker) for worker in workers]
+        self._start = start
+        self._turn = turn
+        self._slack = slack
+        self._lanes: list[Lane] = []
+        self._many = len(workers)
+        self._numbers = count()
+        self._losses = 0
+        self._adopted: list[m.Adopt] = []
+        self._changed = asyncio.Event()
+        self._stopped: HarnessError | None = None
+
+    async def serve(self, lanes: Sequence[Lane]) -> None:
+        """Give all workers their turns, and replace lost ones, until cancelled."""
+        self._lanes = list(lanes)
+        async with anyio.create_task_group() as self._group:
+            for link in self._links:
+                self._group.start_soon(self._pump, link)
+
+    async def watch(self, head_answers: Callable[[], bool]) -> None:
+        """Stop all lanes, with the grace period for requests in flight, once the cluster's head is gone."""
+        missed = 0
+        while missed < HEAD_MISSES:
+            await anyio.sleep(HEAD_SECONDS)
+            missed = 0 if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True) else missed + 1
+        for lane in self._lanes:
+            lane.stop(
+                WorkersStopped("the head of the Ray cluster is gone: everything answered is saved"), GRACE_SECONDS
+            )
+
+    def player(self, lane: int) -> Callable[[User], Awaitable[Ended]]:
+        """Return what plays the users of a lane, by its place among the lanes."""
+        return partial(self._played, lane)
+
+    def stop(self, error: HarnessError) -> None:
+        """End all plays: there will be no more turns."""
+        self._stopped = error
+        for link in self._links:
+            for play in link.plays.values():
+                play.stop(error)
+        self._wake()
+
+    async def _played(self, lane: int, user: User) -> Ended:
+        while True:
+            try:
+                return await self._play(await self._least_busy(lane), lane, user)
+            except SenderLost:
+                continue
+
+    async def _least_busy(self, lane: int) -> _Link:
+        """Return the worker with the fewest users, of those that reach the lane's endpoint if any does."""
+        while not self._links:
+            if self._stopped:
+                raise self._stopped
+            await self._changed.wait()
+        return min(self._links, key=lambda link: (link.way(lane).is_closed, len(link.plays)))
+
+    def _is_elsewhere(self, link: _Link, lane: int, fault: TransportFault) -> bool:
+        """Note a try that could not reach the endpoint; return whether its user is to be played by another worker.
+
+        It is after several in a row, while another worker has none: it may be this worker's machine, or its way. Once
+        none is left, it is the endpoint, and no worker's fault.
+        """
+        way, others = link.way(lane), [other.way(lane) for other in self._links if other is not link]
+        way.faults += 1
+        if all(one.faults for one in others):
+            for one in others:
+                one.closed = float("-inf")
+            return False
+        if way.faults < CUT_OFF_FAULTS:
+            return False
+        if not way.is_closed:
+            way.closed = _now() + CUT_OFF_SECONDS
+            detail = f"worker {link.worker.name} cannot reach the endpoint ({fault.detail})"
+            self._lanes[lane].note("worker", f"{detail}: its users are played by others")
+        return True
+
+    async def _play(self, link: _Link, lane: int, user: User) -> Ended:
+        """Play a user on one worker. Raise `SenderLost` if that is gone before the end."""
+        run, number = user.run, next(self._numbers)
+        saved = [(*key, completion) for key, completion in run.store.responses_of(user.position).items()]
+        where, line = run.index.where(user.position), run.index.read(user.position)
+        play = link.plays[number] = _Play(user, lane, asyncio.get_running_loop().create_future())
+        link.outbox.append(m.Play(number, lane, run.subset, where.file, where.line, line, user.repeat, saved))
+        try:
+            ended = await play.ended
+            self._losses = 0
+            return ended
+        except (asyncio.CancelledError, HarnessError):
+            link.outbox.append(m.Cancel(number))
+            raise
+        finally:
+            del link.plays[number]
+            play.drop(in_flight=not link.lost)
+            if link.lost and play.settling:  # a reply may still be saved: played again before, it would be asked again
+                await asyncio.wait(play.settling)
+
+    async def _pump(self, link: _Link) -> None:
+        """Give a worker its turns until it is lost; then start another."""
+        while True:
+            for _ in range(SETTLING_ROUNDS):
+                await asyncio.sleep(0)
+            out, link.outbox = link.outbox, []
+            try:
+                seconds = self._turn or link.turn_seconds(self._least_seconds())
+                with anyio.fail_after(seconds + SILENT_SECONDS + self._slack * len(link.plays)):
+                    heard = m.to_driver(await link.worker.turn(m.encode(out), seconds))
+            except (WorkerGone, TimeoutError) as error:
+                return await self._lose(link, error)
+            for message in heard:
+                self._take(link, message)
+
+    def _least_seconds(self) -> float:
+        medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
+        return max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
+
+    async def _lose(self, link: _Link, error: WorkerGone | TimeoutError) -> None:
+        certain = isinstance(error, WorkerGone) and error.certain
+        self._losses += 1
+        self._links.remove(link)
+        why = str(error) or f"no turn for {SILENT_SECONDS:.0f} s"
+        self._note(f"worker {link.worker.name} is lost ({why}): its users are played again from their saved replies")
+        link.worker.kill()
+        link.lose()
+        asyncio.get_running_loop().call_later(0.0 if certain else LEASE_SECONDS + 1.0, link.release)
+        if self._losses > max(LOSSES_MOST, 2 * self._many):
+            return self.stop(
+                WorkersStopped(
+                    f"{self._losses} workers were lost, and no user was done in between: {why}{self._code_played()}"
+                )
+            )
+        await self._replace()
+
+    def _code_played(self) -> str:
+        """Return the files whose code workers run, which may end them."""
+        benchmarks = [run.benchmark for lane in self._lanes for run in lane.runs]
+        names = {name for each in benchmarks if each.runs_code(each.identity()) for name in each.all_files}
+        return f"; they ran code of {', '.join(sorted(names))}" if names else ""
+
+    async def _replace(self) -> None:
+        try:
+            [worker] = await self._start(1)
+        except HarnessError as error:
+            self._note(f"no other worker could be started: {error}")
+            if not self._links:
+                self.stop(WorkersStopped(f"no worker is left, and no other could be started: {error}"))
+            return
+        self._note(f"worker {worker.name} replaces it")
+        self._links.append(link := _Link(worker))
+        link.outbox += self._adopted
+        self._wake()
+        self._group.start_soon(self._pump, link)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _note(self, detail: str) -> None:
+        for lane in self._lanes:
+            lane.note("worker", detail)
+
+    def _take(self, link: _Link, message: m.ToDriver) -> None:
+        match message:
+            case m.Ask():
+                self._ask(link, message)
+            case m.Received(attempt, completion, endpoint, first_token):
+                _resolve(link.attempts.get(attempt), Received(completion, endpoint, first_token))
+            case m.Failed(attempt, error):
+                _resolve(link.attempts.get(attempt), m.unpacked(error))
+            case m.Dropped(attempt):
+                _resolve(link.attempts.get(attempt), SenderLost())
+            case m.PlayEnded():
+                if play := link.plays.get(message.user):
+                    play.user.key = message.key
+                    _resolve(play.ended, _ended(message))
+            case m.Stopped(user, error, defect):
+                if play := link.plays.get(user):
+                    play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
+            case m.Worked(share):
+                link.worked(share)
+            case m.Judged(user, how):
+                if play := link.plays.get(user):
+                    self._lanes[play.lane].judge(play.user.name, how)
+            case m.Learned(lane, quirk, words):
+                self._learned(link, lane, quirk, words)
+            case m.Exhausted(lane, seconds):
+                self._lanes[lane].caller.limiter.pause(seconds)
+            case m.Noted(lane, detail):
+                self._lanes[lane].note("replica", detail)
+            case m.Logged(lane, lines, warnings):
+                benchmark = self._lanes[lane].runs[0].benchmark  # one for all runs of a lane
+                benchmark.logged += lines
+                benchmark.warnings += warnings
+
+    def _learned(self, link: _Link, lane: int, quirk: str, words: str) -> None:
+        """Save a quirk, once, and let the other workers apply it."""
+        if not self._lanes[lane].learned(quirk, words):
+            return
+        self._adopted.append(adopt := m.Adopt(lane, quirk))
+        for other in self._links:
+            if other is not link:
+                other.outbox.append(adopt)
+
+    def _ask(self, link: _Link, ask: m.Ask) -> None:
+        if play := link.plays.get(ask.user):
+            play.user.key = ask.key
+            ticket = Ticket(link, play.lane, ask.request, ask.size)
+            task = asyncio.create_task(self._settle(link, play, ask, ticket))
+            play.settling[task] = ticket
+            task.add_done_callback(play.settled)
+
+    async def _settle(self, link: _Link, play: _Play, ask: m.Ask, ticket: Ticket) -> None:
+        """Settle a request, and let its play go on."""
+        try:
+            completion = await play.user.settle(Asked(ticket, ask.rank, ask.digest, ask.nth))
+        except (GaveUp, Rejected) as error:
+            link.outbox.append(m.Refused(ask.request, m.packed(error)))
+        except SenderLost:
+            if link.lost or link.way(play.lane).is_closed:
+                raise
+            # else the play no longer waits for this request
+        else:
+            link.outbox.append(m.Settled(ask.request, None if completion is ticket.last else completion))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _resolve(outcome: asyncio.Future[Any] | None, result: Any) -> None:
+    """Set the result or error of what somebody may no longer wait for."""
+    if outcome is None or outcome.done():
+        return
+    if isinstance(result, BaseException):
+        outcome.set_exception(result)
+    else:
+        outcome.set_result(result)
+
+
+def _ended(message: m.PlayEnded) -> Ended:
+    record = None if message.record is None else orjson.loads(message.record)
+    error: Any = None if message.error is None else m.unpacked(message.error)
+    return Ended(message.key, record, error, message.played, message.replayed, message.unused)

@@ -1,0 +1,10 @@
+"""Check that the folders of runs are complete and unchanged (`verify`)."""
+
+from harness.feature import Command, Feature
+
+FEATURE = Feature(
+    "verify",
+    commands={
+        "verify": Command("harness.features.verify.command", "check that a run's folder is complete and unchanged")
+    },
+)

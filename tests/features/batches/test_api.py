@@ -1,0 +1,98 @@
+"""The Batch API against providers that answer oddly, and what a line of results means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.endpoint.address import Address
+from harness.endpoint.client import Client
+from harness.endpoint.replies import Denied
+from harness.errors import HarnessError, Rejected, TransportFault
+from harness.features.batches.api import BatchApi
+from harness.model import JSON
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sk-Zq0123456789abcdefWXYZ"
+REPLY = {"choices": [{"message": {"content": "好"}, "finish_reason": "stop"}]}
+
+
+class Scripted(Client):
+    """Answers plain calls by a function of path and query, and keeps them."""
+
+    def __init__(self, answer: Callable[[str], JSON]) -> None:
+        super().__init__(Address("http://there/v1", KEY), timeout=1.0, connections=1)
+        self.calls: list[str] = []
+        self._answer = answer
+
+    async def call(self, path: str, query: str = "", **_: Any) -> JSON:
+        self.calls.append(f"{path}?{query}")
+        return self._answer(self.calls[-1])
+
+
+def api(answer: Callable[[str], JSON] = lambda call: {}) -> BatchApi:
+    return BatchApi(Scripted(answer))
+
+
+async def test_list_that_shows_the_same_page_for_ever_ends() -> None:
+    """Some providers take no `after`, and say that there is more."""
+    client = Scripted(lambda call: {"data": [{"id": "batch-1"}], "has_more": True})
+    assert await BatchApi(client).find_batch("file", "label") is None
+    assert len(client.calls) == 2
+
+
+@pytest.mark.parametrize("page", [{}, {"data": None}, {"data": ["odd"], "has_more": True}])
+async def test_list_of_another_shape_holds_nothing(page: JSON) -> None:
+    """No error: what is not listed is not there."""
+    assert await api(lambda call: page).find_file("name") is None
+
+
+@pytest.mark.parametrize("reply", [{}, {"id": 3}, {"id": ""}])
+async def test_answer_without_an_id_is_a_fault(reply: JSON) -> None:
+    """It may have been accepted, so that it is looked up before the next try."""
+    made = api(lambda call: reply)
+    for act in (made.upload("name", b""), made.create("file", "label"), made.get("batch")):
+        with pytest.raises(TransportFault) as caught:
+            await act
+        assert caught.value.kind == "bad_json"
+
+
+async def test_ids_are_quoted_in_paths() -> None:
+    """They are the provider's words."""
+    client = Scripted(lambda call: {"id": "b"})
+    await BatchApi(client).get("../files?x")
+    assert client.calls == ["/batches/..%2Ffiles%3Fx?"]
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "kind"),
+    [
+        ({"response": {"status_code": 500, "body": {"error": {"message": "x"}}}}, TransportFault, "http_500"),
+        ({"response": {"status_code": 400, "body": {"error": {"message": "x"}}}}, Rejected, "http_400"),
+        ({"response": None, "error": {"code": "batch_expired", "message": "x"}}, TransportFault, "batch_expired"),
+        ({"response": {"status_code": 200, "body": "text"}}, TransportFault, "batch_error"),
+        ({"error": {"code": KEY, "message": KEY}}, TransportFault, "batch_error"),
+        ({}, TransportFault, "batch_error"),
+    ],
+)
+def test_line_with_an_error_is_what_the_same_reply_is(line: JSON, error: type[HarnessError], kind: str) -> None:
+    """A passing one is a fault of transport, a refusal is one, and no word of it holds the key."""
+    with pytest.raises(error) as caught:
+        api().judged(line, b"{}")
+    assert caught.value.kind == kind  # type: ignore[attr-defined]
+    assert KEY not in str(caught.value)
+
+
+def test_line_that_denies_the_key_stops_the_run() -> None:
+    """As the reply to a request does."""
+    with pytest.raises(Denied):
+        api().judged({"response": {"status_code": 401, "body": {"error": {"message": "no"}}}}, b"{}")
+
+
+def test_line_with_a_reply_is_its_completion() -> None:
+    """Whatever else the line has."""
+    received = api().judged({"custom_id": "1", "response": {"status_code": 200, "body": REPLY}, "error": None}, b"{}")
+    assert received.completion.text == "好"

@@ -1,0 +1,199 @@
+"""Ranks, intervals of averages and the spread over prompts, in `stats` and on the page over all runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+from statistics import fmean, stdev
+
+import msgspec
+import numpy as np
+import orjson
+import pytest
+
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import main
+from harness.features.leaderboard import charts
+from harness.features.leaderboard.reports import read
+from harness.features.leaderboard.tables import AVERAGE, tables
+from harness.features.leaderboard.tables import main as main_tables
+from harness.features.leaderboard.uncertainty import with_uncertainty
+from harness.model import JSON
+from harness.scoring.intervals import interval, moments
+from harness.store.log import unseal
+from tests.features.leaderboard.test_stats import Page
+
+PLATFORMS = tuple(StreamProfile.subsets)
+USERS = 48
+PROMPT = "[user]\nPosts: ${posts}\nPool: ${pool}\nName ${asked} of them.\n"
+RUNS = {
+    "recency": ("baseline/recency", ()),
+    "random": ("baseline/random", ()),
+    "cooler": ("baseline/random", ("--temperature", "0.5")),
+    "asked": ("baseline/random", ("--prompt", "asked.txt")),
+}
+"""`random` and `cooler` answer the same; `asked` differs from `random` only in the prompt."""
+Told = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with these runs on all platforms. Nobody changes it."""
+    root = tmp_path_factory.mktemp("board")
+    (root / "tasks").mkdir()
+    for platform, file in StreamProfile.subsets.items():
+        (root / "tasks" / file).write_bytes(b"".join(generate(platform, USERS, 5, 2.0)))
+    (root / "asked.txt").write_text(PROMPT)
+    for name, (model, words) in RUNS.items():
+        where = [
+            "--tasks-dir",
+            str(root / "tasks"),
+            "--results-dir",
+            str(root / "results"),
+            "--name",
+            name,
+            "--no-html",
+        ]
+        named = [str(root / word) if word.endswith(".txt") else word for word in words]
+        assert main(["run", "--model", model, "--name", name, *named, *where]) == 0
+    return root / "results"
+
+
+@pytest.fixture
+def own(board: Path, tmp_path: Path) -> Path:
+    """A copy of the results to spoil."""
+    return Path(shutil.copytree(board, tmp_path / "results"))
+
+
+def shown(results: Path, capsys: Told, *words: str) -> str:
+    capsys.readouterr()
+    assert main(["stats", *words, "--results-dir", str(results)]) == 0
+    return capsys.readouterr().out
+
+
+def as_json(results: Path, capsys: Told, *words: str) -> JSON:
+    found: JSON = orjson.loads(shown(results, capsys, "--json", *words))
+    return found
+
+
+def values(results: Path, run: str, platform: str, metric: str = "Recall") -> list[float]:
+    """Each user's mean over the steps in the records of a run."""
+    lines = (results / run / f"inference_results_{platform}.jsonl").read_bytes().splitlines()
+    of = ([step["metrics"][metric] for step in unseal(line)["steps"]] for line in lines)
+    return [fmean(defined) for each in of if (defined := [value for value in each if value is not None])]
+
+
+def test_ranks_leave_open_what_the_users_leave_open(board: Path, capsys: Told) -> None:
+    """Recency is certainly first in Recall; two runs that answer alike share what is left; another prompt has none."""
+    recall = as_json(board, capsys)["Recall"]
+    assert [recall[run][AVERAGE]["rank"] for run in RUNS] == [[1, 1], [2, 3], [2, 3], None]
+    assert [recall[run]["weibo"]["rank"] for run in RUNS] == [[1, 1], [2, 3], [2, 3], None]
+
+
+def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, capsys: Told) -> None:
+    """That of the users' own values, which the records have; also in an average that no run is ranked by."""
+    found = as_json(board, capsys)
+    for metric in ("Recall", "Error_Peer"):
+        of = [values(board, "random", platform, metric) for platform in PLATFORMS]
+        average = found[metric]["random"][AVERAGE]
+        assert average["value"] == pytest.approx(fmean(map(fmean, of)))
+        assert average["ci95"] == pytest.approx(
+            interval(fmean(map(fmean, of)), [moments(np.array(each)) for each in of])
+        )
+
+
+def test_runs_that_differ_only_in_the_prompt_are_put_together(board: Path, capsys: Told) -> None:
+    """With the mean, its interval, the lowest, the highest and the spread; another temperature is another run."""
+    found = as_json(board, capsys)
+    averages = [found["Recall"][run][AVERAGE]["value"] for run in ("asked", "random")]
+    (of,) = found["prompts"]["Recall"]
+    assert (of["runs"], of["column"]) == (["asked", "random"], AVERAGE)
+    assert of["mean"] == pytest.approx(fmean(averages)) and of["sd"] == pytest.approx(stdev(averages))
+    assert [of["lowest"], of["highest"]] == sorted(averages)
+    assert of["ci95"][0] < of["mean"] < of["ci95"][1]
+
+
+def test_every_form_shows_ranks_and_prompts(board: Path, capsys: Told, tmp_path: Path) -> None:
+    """Text, Markdown, LaTeX and CSV as Excel; what is not separable from the best has a mark."""
+    text = shown(board, capsys, "--out", str(tmp_path))
+    assert "rank" in text and "1-2 =" in text.split("F1^NS, %")[1] and "only in the prompt" in text
+    assert "| 2-3 |" in shown(board, capsys, "--format", "markdown")
+    assert "& 2--3 \\\\" in shown(board, capsys, "--format", "latex", "--intervals")
+    lines = csv.DictReader(io.StringIO(shown(board, capsys, "--format", "csv", "--metric", "Recall")))
+    assert {(line["rank_from"], line["rank_to"]) for line in lines if line["run"] == "random"} == {("2", "3")}
+    assert "Prompts" in Page((tmp_path / "summary.xlsx").read_bytes()).titles
+    page = Page((tmp_path / "Recall.xlsx").read_bytes())
+    assert page.row(1)[-2] == "rank"
+    assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2-3"
+
+
+def test_runs_of_one_platform_are_ranked_there(own: Path, capsys: Told) -> None:
+    """Where no run has an average, the column of ranks is that of the only platform."""
+    for path in own.glob("*/eval_report_*.json"):
+        if path.stem != "eval_report_weibo":
+            path.unlink()
+    head, *lines = shown(own, capsys, "--metric", "Recall").splitlines()[1:6]
+    assert head.split()[-2:] == ["Avg.", "rank"]
+    assert {line.split()[0]: line.split()[-1] for line in lines}["recency"] == "1"
+
+
+@pytest.mark.parametrize("spoiled", ["records", "report"])
+def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank(
+    spoiled: str, own: Path, capsys: Told
+) -> None:
+    """The others are ranked without it; one sentence names it once."""
+    for platform in PLATFORMS:
+        path = own / "cooler" / f"inference_results_{platform}.jsonl"
+        path.unlink() if spoiled == "records" else path.write_bytes(path.read_bytes().splitlines(True)[0])
+    recall = as_json(own, capsys)["Recall"]
+    assert recall["cooler"][AVERAGE]["rank"] is None and recall["cooler"][AVERAGE]["ranked_value"] is not None
+    assert recall["cooler"][AVERAGE]["ci95"] is None
+    assert recall["recency"][AVERAGE]["rank"] == [1, 1] and recall["random"][AVERAGE]["rank"] == [2, 2]
+    assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
+
+
+def test_picture_of_ranks_has_the_best_first_and_those_not_separable_in_one_colour(board: Path) -> None:
+    """A series for each colour: a run is in one of them, with its interval."""
+    reports = [read(path) for path in sorted(board.glob("*/eval_report_*.json"))]
+    made = main_tables(with_uncertainty(tables(reports, with_published=False), board)[0])
+    (chart,) = charts.rankings(made[0])
+    assert chart.x == ("recency (1)", "cooler (2-3)", "random (2-3)")
+    first, others = (
+        [value is not None and low is not None for value, low in zip(series.values, series.low, strict=True)]
+        for series in chart.series
+    )
+    assert (first, others) == ([True, False, False], [False, True, True])
+
+
+def test_page_over_all_runs_has_the_ranks_and_their_picture(board: Path, tmp_path: Path) -> None:
+    """And the spread over prompts."""
+    assert main(["report", "--results-dir", str(board), "--out", str(tmp_path / "all.html")]) == 0
+    page = (tmp_path / "all.html").read_text()
+    assert "runs with their ranks" in page and "<td" in page and "2-3" in page and "only in the prompt" in page
+    assert msgspec.json.encode("not separable from the best").decode()[1:-1] in page
+
+
+def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: Told) -> None:
+    """Where no run has all subsets: among those that have exactly the same, in every form."""
+    for run, kept in (("recency", 2), ("random", 2), ("cooler", 3), ("asked", 2)):
+        for platform in PLATFORMS[kept:]:
+            for path in (own / run).glob(f"*_{platform}.*"):
+                path.unlink()
+    found = as_json(own, capsys)
+    ranks = found["ranks"]["Recall"]
+    means = {run: fmean(found["Recall"][run][name]["value"] for name in PLATFORMS[:2]) for run in ranks}
+    assert {run: of["rank"] for run, of in ranks.items()} == {"recency": [1, 1], "random": [2, 2]}
+    assert all(of["subsets"] == list(PLATFORMS[:2]) for of in ranks.values())
+    assert all(found["Recall"][run][AVERAGE] is None for run in ranks)
+    assert {run: of["value"] for run, of in ranks.items()} == pytest.approx(means, abs=0.05)
+    said = shown(own, capsys, "--metric", "Recall")
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert [lines[run][-1] for run in ("run", "recency", "random")] == ["rank", "1", "2"]
+    assert len(lines["cooler"]) == 4 and f"recency on {', '.join(PLATFORMS[:2])}" in said
+
+
+def test_ranks_of_whole_runs_need_no_further_word(board: Path, capsys: Told) -> None:
+    assert "ranks" not in as_json(board, capsys)

@@ -1,0 +1,55 @@
+"""`--engine ray`: its options, its parent, its words in a report."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from harness.commands.parser import parsed
+from harness.config import supervision
+from harness.errors import BadInput
+from harness.feature import extensions
+from harness.features.ray import engine
+from harness.features.ray.engine import Workers
+
+
+def chosen(*words: str) -> list[Workers]:
+    return [one for one in extensions(parsed(["run", "--demo", *words]).args) if isinstance(one, Workers)]
+
+
+def test_engine_that_is_not_installed_is_refused_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence names what to install; one process works without it."""
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="ray"):
+        chosen("--engine", "ray")
+    assert chosen() == chosen("--engine", "local") == []
+
+
+def test_options_of_workers_need_their_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would have no effect in one process; a turn is in milliseconds."""
+    monkeypatch.setattr(engine, "find_spec", lambda name: object())
+    for words in (["--workers", "2"], ["--ray-address", "auto"], ["--turn", "20"]):
+        with pytest.raises(BadInput, match=words[0]):
+            chosen(*words)
+        assert chosen("--engine", "ray", *words)
+    [one] = chosen("--engine", "ray", "--turn", "20", "--workers", "3", "--ray-address", "auto")
+    assert (one.turn, one.workers, one.address) == (0.02, 3, "auto")
+
+
+def test_batches_need_one_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is opened or started."""
+    monkeypatch.setattr(engine, "find_spec", lambda name: object())
+    found = parsed(["run", "--demo", "--limit", "1", "--batch", "--engine", "ray"])
+    with pytest.raises(BadInput, match="--batch"):
+        found.command.execute(found.args)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is supervised elsewhere")
+def test_a_driver_of_ray_is_supervised_and_one_process_is_not() -> None:
+    """Ray ends the process itself once the raylet of its machine is gone."""
+    for words, by_ray in ((["run", "--demo"], False), (["run", "--demo", "--engine", "ray"], True)):
+        found = parsed(words)
+        assert (supervision.threat(found.words, found.args) is not None) is by_ray
+    found = parsed(["resume", "--engine", "ray"])
+    assert supervision.threat(found.words, found.args)

@@ -1,0 +1,267 @@
+"""A worker by itself, driven by messages; and how long it lives without a driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import orjson
+import pytest
+
+from harness.chat import Chat
+from harness.endpoint.quirks import Adapted
+from harness.endpoint.transport import Received
+from harness.engine.transports import Listener, Route
+from harness.errors import TransportFault
+from harness.features.ray import messages as m
+from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, Lease, Player
+from harness.model import JSON, Completion
+from tests.features.ray.workers import TURN, Shared, importable, parts_of
+from tests.support.chain_runs import Run
+from tests.support.chains import Endpoint
+from tests.support.virtual import VirtualLoop
+
+LINE = orjson.dumps({"user_id": "一", "steps": 2})
+
+
+class Alone:
+    """A player and the endpoint that it sends to."""
+
+    def __init__(self, folder: Path, endpoint: Endpoint, benchmark: type[Shared] = Shared) -> None:
+        self.loop, contents = VirtualLoop(), dict[str, bytes]()
+        parts = parts_of(Run(folder, {"一": 2}, benchmark=importable(benchmark)), contents)
+        self.endpoint = endpoint
+        self.player = Player(parts, contents, (1, 1), self.loop, self._connect, cpu=lambda: 0.0)
+
+    async def _connect(
+        self, route: Route, addresses: Any, clients: Any, listener: Listener, held: AsyncExitStack
+    ) -> tuple[Adapted, Callable[[str], str]]:
+        self.listener = listener
+        return Adapted(self.endpoint), lambda user: ""
+
+    def turn(self, *sent: m.ToWorker) -> list[m.ToDriver]:
+        out = m.to_driver(self.player.turn(m.encode(sent), TURN))
+        return [message for message in out if not isinstance(message, m.Worked)]
+
+    def asked(self) -> m.Ask:
+        """Begin a play; return its first request."""
+        [ask] = self.turn(play())
+        assert isinstance(ask, m.Ask)
+        return ask
+
+    def close(self) -> None:
+        self.player.close()
+        self.loop.close()
+
+
+def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE) -> m.Play:
+    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, list(saved))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[list[Alone]]:
+    made: list[Alone] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def alone(tmp_path: Path, opened: list[Alone]) -> Alone:
+    opened.append(Alone(tmp_path, Endpoint()))
+    return opened[-1]
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, opened: list[Alone]) -> Alone:
+    async def hangs(user: str, before: int) -> None:
+        await anyio.sleep_forever()
+
+    opened.append(Alone(tmp_path, Endpoint(hangs)))
+    return opened[-1]
+
+
+def test_play_asks_sends_and_goes_on_once_each_reply_is_saved(alone: Alone) -> None:
+    """Nothing is sent without a `Send`, and nothing goes on without a `Settled`."""
+    first = alone.asked()
+    assert (first.user, first.key, first.rank, first.nth) == (1, "一", 2, 0)
+    assert alone.turn() == [] and not alone.endpoint.sent
+    [received] = alone.turn(m.Send(10, first.request, "一"))
+    assert isinstance(received, m.Received) and received.attempt == 10
+    assert alone.turn() == []
+    [second] = alone.turn(m.Settled(first.request, None))
+    assert isinstance(second, m.Ask) and second.rank == 1 and second.digest != first.digest
+    [_] = alone.turn(m.Send(11, second.request, "一"))
+    [ended] = alone.turn(m.Settled(second.request, Completion("另一个")))
+    assert isinstance(ended, m.PlayEnded) and ended.record and ended.error is None
+    assert orjson.loads(ended.record)["replies"] == [received.completion.text, "另一个"]
+
+
+def test_saved_replies_are_used_and_not_asked_for(alone: Alone) -> None:
+    """A play begins where it was when its worker was lost."""
+    first = alone.asked()
+    [second] = alone.turn(m.Cancel(1), play((first.digest, 0, Completion("存的")), ("没有", 0, Completion("")), user=2))
+    assert isinstance(second, m.Ask) and (second.user, second.rank) == (2, 1)
+    alone.turn(m.Send(1, second.request, "一"))
+    [ended] = alone.turn(m.Settled(second.request, None))
+    assert isinstance(ended, m.PlayEnded) and (ended.replayed, ended.unused) == (1, 1)
+
+
+def test_every_cancelled_try_is_confirmed_once(hanging: Alone) -> None:
+    """In flight, before it began, and of a play that is gone; one that has ended is not."""
+    ask = hanging.asked()
+    assert hanging.turn(m.Send(1, ask.request, "一")) == []
+    assert hanging.endpoint.on_the_wire == 1
+    assert hanging.turn(m.Drop(1)) == [m.Dropped(1)]
+    assert hanging.endpoint.on_the_wire == 0
+    assert hanging.turn(m.Send(2, ask.request, "一"), m.Drop(2)) == [m.Dropped(2)]
+    assert hanging.turn(m.Drop(2)) == []
+    hanging.turn(m.Cancel(1))
+    assert hanging.turn(m.Send(3, ask.request, "一")) == [m.Dropped(3)]
+
+
+def test_play_that_is_cancelled_before_it_began_leaves_nothing(alone: Alone) -> None:
+    """Its number is free again, and neither a request nor an end is reported."""
+    assert alone.turn(play(), m.Cancel(1)) == []
+    assert alone.turn(m.Cancel(1)) == []
+    assert alone.asked().user == 1
+
+
+def test_reply_to_a_cancelled_play_is_ignored(alone: Alone) -> None:
+    """What is settled or refused late reaches nobody."""
+    ask = alone.asked()
+    assert alone.turn(m.Cancel(1), m.Settled(ask.request, None)) == []
+    assert alone.turn(m.Refused(ask.request, m.packed(TransportFault("timeout", "")))) == []
+
+
+def test_fault_is_reported_and_the_request_can_be_sent_again(tmp_path: Path, opened: list[Alone]) -> None:
+    """The play does not notice; the driver decides whether there is another try."""
+
+    async def fails_first(user: str, before: int) -> None:
+        if not before:
+            raise TransportFault("http_503", "忙", retry_after=3.0)
+
+    opened.append(one := Alone(tmp_path, Endpoint(fails_first)))
+    ask = one.asked()
+    [failed] = one.turn(m.Send(1, ask.request, "一"))
+    assert isinstance(failed, m.Failed) and vars(m.unpacked(failed.error))["retry_after"] == 3.0
+    [received] = one.turn(m.Send(2, ask.request, "一"))
+    assert isinstance(received, m.Received) and received.attempt == 2
+
+
+def test_transport_gets_the_user_that_the_driver_names(tmp_path: Path, opened: list[Alone]) -> None:
+    """A second try of a slow request names none, so that it goes to another replica."""
+    users = []
+
+    class Noting(Endpoint):
+        async def send(self, body: bytes, user: str = "") -> Received:
+            users.append(user)
+            return await super().send(body, user)
+
+    opened.append(one := Alone(tmp_path, Noting()))
+    ask = one.asked()
+    one.turn(m.Send(1, ask.request, "一"), m.Send(2, ask.request, ""))
+    assert users == ["一", ""]
+
+
+def test_defect_while_sending_has_its_traceback_and_frees_the_try(tmp_path: Path, opened: list[Alone]) -> None:
+    """An error that nobody foresaw is the driver's to report."""
+
+    async def breaks(user: str, before: int) -> None:
+        raise ZeroDivisionError("意外")
+
+    opened.append(one := Alone(tmp_path, Endpoint(breaks)))
+    ask = one.asked()
+    [stopped, dropped] = one.turn(m.Send(1, ask.request, "一"))
+    assert isinstance(stopped, m.Stopped) and stopped.error is None
+    assert "ZeroDivisionError: 意外" in stopped.defect and "in breaks" in stopped.defect
+    assert dropped == m.Dropped(1)
+
+
+def test_line_that_is_no_task_stops_the_run_with_its_place(alone: Alone) -> None:
+    """The error is that of the local engine, with file and line."""
+    [stopped] = alone.turn(play(line=b'{"user_id": "1"}'))
+    assert isinstance(stopped, m.Stopped) and stopped.error and stopped.error.name == "BadInput"
+    assert "tasks.jsonl, line 1" in str(m.unpacked(stopped.error))
+
+
+def test_findings_about_the_endpoint_are_reported(alone: Alone) -> None:
+    """Quirks, replicas and used-up quotas are for the driver to act on."""
+    alone.listener.learned("no_temperature", "不支持")
+    alone.listener.replica("back")
+    alone.listener.exhausted(5.0)
+    assert alone.turn() == [m.Learned(0, "no_temperature", "不支持"), m.Noted(0, "back"), m.Exhausted(0, 5.0)]
+
+
+class Talking(Shared):
+    """Logs and warns."""
+
+    async def play(self, given: JSON, chat: Chat) -> list[str]:
+        self.log("一行")
+        self.warn("小心")
+        return []
+
+
+def test_lines_and_warnings_come_once(tmp_path: Path, opened: list[Alone]) -> None:
+    """With the turn in which the benchmark wrote them."""
+    opened.append(one := Alone(tmp_path, Endpoint(), Talking))
+    [ended, logged] = one.turn(play())
+    assert isinstance(ended, m.PlayEnded) and logged == m.Logged(0, ["一行"], ["小心"])
+    assert one.turn() == []
+
+
+def test_close_ends_plays_and_requests(tmp_path: Path) -> None:
+    """Nothing is left on the wire, nor in the temporary folder."""
+
+    async def hangs(user: str, before: int) -> None:
+        await anyio.sleep_forever()
+
+    one = Alone(tmp_path, Endpoint(hangs))
+    one.turn(m.Send(1, one.asked().request, "一"))
+    one.close()
+    assert one.endpoint.on_the_wire == 0
+    assert asyncio.all_tasks(one.loop) == set()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lease_is_over_after_its_seconds_without_a_turn() -> None:
+    """From the end of the last turn on, however long that took."""
+    clock = Clock()
+    lease = Lease(clock)
+    with lease.turn():
+        clock.now += 5 * LEASE_SECONDS
+        assert not lease.is_over
+    clock.now += LEASE_SECONDS
+    assert not lease.is_over
+    clock.now += 0.001
+    assert lease.is_over
+
+
+def test_lease_before_the_first_turn_is_as_long_as_the_start_of_all_workers() -> None:
+    """A worker that is ready at once waits for the one that is the last to start, as long as the driver does."""
+    clock = Clock()
+    lease = Lease(clock)
+    clock.now = START_SECONDS + LEASE_SECONDS
+    assert not lease.is_over
+    clock.now += 0.001
+    assert lease.is_over
+
+
+def test_turn_that_fails_ends_too() -> None:
+    """Its lease runs from then on."""
+    clock = Clock()
+    lease = Lease(clock)
+    with pytest.raises(ZeroDivisionError), lease.turn():
+        raise ZeroDivisionError
+    clock.now = LEASE_SECONDS + 0.001
+    assert lease.is_over

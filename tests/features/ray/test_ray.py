@@ -1,0 +1,449 @@
+"""Runs on the real Ray, as processes, and what they leave in their files and at the endpoint when parts of it are hit.
+
+In each the endpoint itself counts: never more requests in flight than the limit, and after a kill at most those again
+that were in flight. The results have the same bytes as those of a run in one process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
+from harness.features.ray.player import LEASE_SECONDS
+from harness.store.log import sound_lines
+from tests.features.ray.raylets import Raylets, cluster, jobs
+from tests.support import ROOT
+from tests.support.planted import PROGRAM, ran, write_modules
+from tests.support.processes import children, descendants, environment_of, wait_for, wait_for_responses, words_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")]
+
+LIMIT = 8
+SLOW = ("--latency", "0.3", "--jitter", "0.3")
+AGENT = ROOT / "examples" / "commuting_agent.py"
+KEY = "sk-kept-from-the-cluster"
+LATE_SECONDS = LEASE_SECONDS + 5.0
+TOKEN = "0123456789abcdef" * 4
+SHORT_LEASE = "crew.LEASE_SECONDS=2"
+"""For the driver's half of the lease alone: longer than any request here, so that none is in flight after it."""
+HURRIED = (sys.executable, "-m", "tests.features.ray.hurried")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is played: words of the command, the subset and the model."""
+
+    words: tuple[str, ...]
+    subset: str
+    model: str
+
+    def results(self, folder: Path) -> bytes:
+        return (folder / f"inference_results_{self.subset}.jsonl").read_bytes()
+
+    def responses(self, folder: Path) -> Path:
+        return folder / f"responses_{self.subset}.jsonl"
+
+
+CHAINS = Kind(("streamprofile", "--platform", "weibo"), "weibo", "baseline/recency")
+DAYS = Kind(("dailymobility",), "beijing", "baseline/commuter")
+AGENTS = Kind((*DAYS.words, "--agent", str(AGENT)), DAYS.subset, DAYS.model)
+KINDS = {"chains": CHAINS, "agents": AGENTS}
+
+Wanted = Callable[[Kind], bytes]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    synthesise(folder, "--users", "18", "--platform", "weibo", "--steps", "6")
+    synthesise(folder, "dailymobility", "--users", "12")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wanted(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Wanted:
+    """The results of runs in one process, each made once."""
+    found: dict[Kind, bytes] = {}
+
+    def of(kind: Kind) -> bytes:
+        if kind not in found:
+            results = tmp_path_factory.mktemp("local")
+            with endpoint() as url:
+                assert Commands(tasks, results)(kind, url).wait() == 0
+            found[kind] = kind.results(results / "run")
+        return found[kind]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def raylets() -> Iterator[Raylets]:
+    with cluster(1, 1, 2) as found:
+        yield found
+
+
+class Commands:
+    """Runs in the test's folder; `end` those that still go on."""
+
+    def __init__(self, tasks: Path, results: Path) -> None:
+        self._tasks = tasks
+        self._results = results
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __call__(
+        self, kind: Kind, url: str, *options: str, start: tuple[str, ...] = HARNESS, name: str = "run", **more: Any
+    ) -> subprocess.Popen[str]:
+        words = ("--concurrency", str(LIMIT), "--name", name, "--no-html", *options)
+        whole = run_command(url, self._tasks, self._results, *kind.words, *words, model=kind.model)
+        more = {"stdout": subprocess.DEVNULL, **more}
+        self._started.append(process := subprocess.Popen([*start, *whole[len(HARNESS) :]], text=True, **more))
+        return process
+
+    def end(self) -> None:
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def play(tasks: Path, tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tasks, tmp_path)
+    yield commands
+    commands.end()
+
+
+def on(raylets: Raylets, workers: int = 2) -> tuple[str, ...]:
+    return ("--engine", "ray", "--ray-address", raylets.address, "--workers", str(workers))
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line.text) for line in sound_lines(folder / "run_weibo.log")]
+
+
+def prove(kind: Kind, folder: Path, url: str, wanted: bytes, kills: int = 0, limit: int = LIMIT) -> dict[str, Any]:
+    """Check the files of a run against the endpoint's counts, and return these."""
+    seen = stats(url)
+    saved = [orjson.loads(line.text) for line in sound_lines(kind.responses(folder))]
+    assert kind.results(folder) == wanted
+    assert len(saved) == len({(one["user_id"], one["request"], one["nth"]) for one in saved})
+    assert len(saved) == seen["distinct_bodies"]
+    assert seen["most_in_flight"] <= limit
+    assert seen["requests"] <= seen["distinct_bodies"] + sum(seen["faults"].values()) + kills * limit
+    print(folder, seen, f"{kills} kills")
+    return seen
+
+
+def actors(*raylets: int) -> list[int]:
+    """Return the ids of the workers that play now, on these raylets."""
+    return [process for raylet in raylets for process in children(raylet) if b"ray::Actor" in words_of(process)]
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "faults", "options"),
+    [
+        ("chains", 4, ("--fault-rate", "0.3"), ("--durability", "power")),
+        ("agents", 2, (), ()),
+    ],
+)
+def test_cluster_gives_the_bytes_of_one_process(
+    name: str,
+    workers: int,
+    faults: tuple[str, ...],
+    options: tuple[str, ...],
+    play: Commands,
+    wanted: Wanted,
+    raylets: Raylets,
+    tmp_path: Path,
+) -> None:
+    """Both benchmarks, an agent, transport faults: the same results, each request paid once."""
+    kind = KINDS[name]
+    with endpoint("--latency", "0.02", *faults) as url:
+        quick = ("--timeout", "2") if faults else ()
+        assert play(kind, url, *on(raylets, workers), *options, *quick).wait() == 0
+        prove(kind, tmp_path / "run", url, wanted(kind))
+
+
+def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(raylets: Raylets, tmp_path: Path) -> None:
+    """A plug-in named as a file of it, among modules with the names of those that workers import; the user has a token,
+    which this cluster does not know."""
+    for name in ("star_rating.py", "yelp_star_tasks.jsonl"):
+        shutil.copy(ROOT / "examples" / "star_rating" / name, tmp_path)
+    write_modules(tmp_path)
+    keep_token(tmp_path)
+    words = ("run", "star_rating.py", "--tasks-dir", ".", "--model", "baseline/four-stars", "--no-html")
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    subprocess.run(
+        [*PROGRAM, *words, *on(raylets)], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+    assert ran(tmp_path) == []
+
+
+def test_cluster_that_wants_a_token_gets_the_user_s(play: Commands, tmp_path: Path) -> None:
+    """From the file in the home folder, for an address too."""
+    keep_token(tmp_path)
+    with endpoint() as url, cluster(1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as raylets:
+        assert play(CHAINS, url, *on(raylets, 1), env={**os.environ, "HOME": str(tmp_path)}).wait() == 0
+
+
+def keep_token(home: Path) -> None:
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text(TOKEN)
+
+
+def test_lost_workers_cost_only_what_was_in_flight(
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
+) -> None:
+    """SIGKILL of a worker, and of the one that replaces it."""
+    with endpoint(*SLOW) as url:
+        process = play(CHAINS, url, *on(raylets))
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        first = actors(*raylets.raylets)
+        os.kill(first[0], signal.SIGKILL)
+        replacement = wait_for(lambda: set(actors(*raylets.raylets)) - set(first))
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 40)
+        os.kill(replacement.pop(), signal.SIGKILL)
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=2)
+
+
+def test_lost_driver_is_resumed_by_either_engine(
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
+) -> None:
+    """Local, then SIGINT; on the cluster, then SIGKILL; local again, to the end."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        process = play(CHAINS, url)
+        wait_for_responses(CHAINS.responses(folder), 20)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        process = play(CHAINS, url, *on(raylets))
+        wait_for_responses(CHAINS.responses(folder), 60)
+        process.kill()
+        process.wait()
+        wait_for(lambda: not actors(*raylets.raylets))
+        assert play(CHAINS, url).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS), kills=1)
+
+
+def test_interrupt_of_a_terminal_saves_what_is_answered(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
+    """SIGINT goes to the whole process group, which an own cluster is part of; none of its processes has the key."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        options = ("--engine", "ray", "--workers", "2", "--api-key", KEY)
+        environment = {**os.environ, "LLM_API_KEY": KEY, "LLM_API_BASE": url}
+        process = play(CHAINS, url, *options, start_new_session=True, env=environment)
+        wait_for_responses(CHAINS.responses(folder), 20)
+        [driver] = children(process.pid)  # a copy of the process that the user has started, which waits for it
+        below = descendants(driver)
+        assert KEY.encode() not in words_of(process.pid) + words_of(driver)
+        assert any(b"ray::Actor" in words_of(one) for one in below)
+        assert not [one for one in below if KEY.encode() in words_of(one) + environment_of(one)]
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() == 130
+        seen = stats(url)
+        assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        assert play(CHAINS, url).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS))
+
+
+def test_termination_saves_what_is_answered_and_leaves_no_key(
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
+) -> None:
+    """SIGTERM to a driver on a cluster, whose logs and list of jobs do not have the key."""
+    folder = tmp_path / "run"
+    with endpoint(*SLOW) as url:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = play(CHAINS, url, *on(raylets), "--api-key", KEY, **pipes)
+        wait_for_responses(CHAINS.responses(folder), 20)
+        process.send_signal(signal.SIGTERM)
+        shown, _ = process.communicate()
+        assert process.returncode == 143
+        assert "(raylet)" not in shown and "Ray cluster." not in shown
+        assert play(CHAINS, url).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS))
+    logs = [path.read_bytes() for path in raylets.folder.rglob("*") if path.is_file()]
+    assert len(logs) > 10
+    assert not [text for text in [*logs, jobs(raylets)] if KEY.encode() in text]
+
+
+def test_silent_worker_is_given_up_and_its_slots_kept(
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
+) -> None:
+    """SIGSTOP for longer than a turn may take; it is never continued."""
+    with endpoint(*SLOW) as url:
+        hurried = (*HURRIED, "crew.SILENT_SECONDS=2", SHORT_LEASE, "--")
+        process = play(CHAINS, url, *on(raylets), start=hurried)
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        os.kill(actors(*raylets.raylets)[0], signal.SIGSTOP)
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
+    wait_for(lambda: not actors(*raylets.raylets))
+
+
+def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
+    """SIGKILL of a raylet leaves its workers alive, with requests in flight."""
+    checks = {"initial_delay_ms": "0", "period_ms": "500", "failure_threshold": "2"}
+    settings = {f"RAY_health_check_{name}": value for name, value in checks.items()}
+    with endpoint(*SLOW) as url, cluster(2, 1, **settings) as raylets:
+        process = play(CHAINS, url, *on(raylets), start=(*HURRIED, SHORT_LEASE, "--"))
+        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
+        hit = next(raylet for raylet in reversed(raylets.raylets) if actors(raylet))  # the first is the driver's own
+        os.kill(hit, signal.SIGKILL)
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
+
+
+def test_late_machine_is_waited_for_and_played_without_where_it_has_no_way_to_the_endpoint(
+    play: Commands, wanted: Wanted, tmp_path: Path
+) -> None:
+    """The first worker is there after the lease of one that has had turns. The late one's proxy is dead: nobody fails,
+    and the log names it. Then the raylet of another run's driver is killed, and with it Ray ends the driver: exit code
+    4, one sentence, and a run that goes on."""
+    with endpoint(*SLOW) as url, endpoint("--latency", "3") as slow, cluster(1, HTTP_PROXY=url) as raylets:
+        there = "http://endpoint.invalid/v1"  # behind the proxy, which takes a whole address for its own path
+        process = play(CHAINS, there, *on(raylets), env={**os.environ, "HTTP_PROXY": url})
+        [healthy] = wait_for(lambda: actors(*raylets.raylets))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(LATE_SECONDS)
+        raylets.add(1, {"HTTP_PROXY": "http://127.0.0.1:1"})
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
+        [note] = [event["detail"] for event in events(tmp_path / "run") if event["what"] == "worker"]
+        assert note.startswith("worker ") and not note.startswith(f"worker {healthy} ")
+        process = play(CHAINS, slow, *on(raylets, 1), name="driver", stderr=subprocess.PIPE)
+        wait_for_responses(CHAINS.responses(tmp_path / "driver"), 8)
+        os.kill(raylets.raylets[0], signal.SIGKILL)
+        _, complaint = process.communicate()
+        assert process.returncode == 4
+        assert [line.startswith("harness: ") for line in complaint.splitlines()][-1:] == [True]
+    with endpoint() as url:
+        assert play(CHAINS, url, name="driver").wait() == 0
+    assert CHAINS.results(tmp_path / "driver") == wanted(CHAINS)
+
+
+def test_own_clusters_and_joined_ones_follow_each_other(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
+    """An own cluster leaves no token in a home folder, which a joined one without tokens would be sent; nor does a
+    joined one keep anything from an own one."""
+    home = tmp_path / "home"
+    home.mkdir()
+    fresh = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+    own = ("--engine", "ray", "--workers", "1")
+    with endpoint() as url:
+        for number, options in enumerate((own, on(raylets, 1), own)):
+            assert play(CHAINS, url, *options, "--limit", "2", name=f"run{number}", env=fresh).wait() == 0
+    assert not (home / ".ray").exists()
+
+
+@pytest.mark.parametrize("machine", [False, True])
+def test_cluster_that_loses_its_head_ends_the_run(
+    machine: bool, play: Commands, wanted: Wanted, tmp_path: Path
+) -> None:
+    """Exit code 4 before Ray itself ends this process, also if raylet and workers of the machine are lost with it."""
+    folder = tmp_path / "run"
+    hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "crew.GRACE_SECONDS=2", "--")
+    with endpoint(*SLOW) as url:
+        with cluster(2) as raylets:
+            process = play(CHAINS, url, *on(raylets), start=hurried)
+            wait_for_responses(CHAINS.responses(folder), 10)
+            others = [*raylets.raylets, *actors(*raylets.raylets)] if machine else []
+            for one in (raylets.head, *others):
+                os.kill(one, signal.SIGKILL)
+            assert process.wait() == 4
+        if not machine:
+            seen = stats(url)
+            assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        assert play(CHAINS, url).wait() == 0
+        prove(CHAINS, folder, url, wanted(CHAINS), kills=int(machine))
+
+
+def test_models_share_one_limit_on_replicas_with_quirks(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
+    """Two models at two addresses that refuse a parameter, which one worker learns for all."""
+    quirky = ("--latency", "0.02", "--imitate", "openai")
+    models = ("--model", "gpt-5", "--model", "gpt-5-mini")
+    with endpoint(*quirky) as first, endpoint(*quirky) as second:
+        for results, options in ((tmp_path / "local", ()), (tmp_path / "ray", on(raylets))):
+            whole = run_command(first, tasks, results, "--api-url", second, *CHAINS.words, *models[2:], model=models[1])
+            limited = ("--concurrency", str(LIMIT), "--no-html", "--temperature", "0.5", *options)
+            subprocess.run([*whole, *limited], check=True, stdout=subprocess.DEVNULL)
+        for model in models[1::2]:
+            assert CHAINS.results(tmp_path / "ray" / model) == CHAINS.results(tmp_path / "local" / model)
+            found = orjson.loads((tmp_path / "ray" / model / "run_weibo.json").read_bytes())
+            assert found["provenance"]["quirks"]
+        assert max(stats(url)["most_in_flight"] for url in (first, second)) <= LIMIT
+
+
+def test_rate_holds_over_all_workers(play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path) -> None:
+    """600 requests a minute by the endpoint's own clock: 100 of them take 9.9 seconds, within 2 %."""
+    with endpoint("--latency", "0.02") as url:
+        assert play(CHAINS, url, *on(raylets), "--rpm", "600").wait() == 0
+        seen = prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
+    assert seen["seconds"] == pytest.approx((seen["requests"] - 1) / 10.0, rel=0.02)
+
+
+BLOCKED = """
+import os
+import agentsociety_benchmark.benchmarks as benchmarks
+class Own(benchmarks.DailyMobilityAgent):
+    async def forward(self):
+        while self.id % 12 == 1:
+            pass
+        if self.id % 12 == 2:
+            os._exit(0)
+"""
+ENDED = """
+import ctypes
+import agentsociety_benchmark.benchmarks as benchmarks
+class Own(benchmarks.DailyMobilityAgent):
+    async def forward(self):
+        ctypes.CDLL(None)._exit(0)
+"""
+
+
+def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
+    """An endless loop in some residents, an end of the process in others: they fail, and the rest go on, as in one
+    process."""
+    (tmp_path / "agent.py").write_text(BLOCKED)
+    blocked = Kind((*DAYS.words, "--agent", str(tmp_path / "agent.py")), DAYS.subset, DAYS.model)
+    with endpoint() as url:
+        for name, options in (("local", ()), ("ray", on(raylets))):
+            assert play(blocked, url, *options, name=name).wait() == 1
+    kept = [sorted(blocked.results(tmp_path / name).splitlines()) for name in ("local", "ray")]
+    failures = tmp_path / "ray" / "failures_beijing.jsonl"
+    assert kept[0] == kept[1] != []
+    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked", "agent_process"}
+
+
+def test_agent_that_ends_its_workers_is_named(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
+    """Where nothing refuses it: the run stops, as with any workers that are lost."""
+    (tmp_path / "ends.py").write_text(ENDED)
+    ended = Kind((*DAYS.words, "--agent", str(tmp_path / "ends.py")), DAYS.subset, DAYS.model)
+    hurried = (*HURRIED, "crew.LOSSES_MOST=1", "--")
+    with endpoint() as url:
+        process = play(ended, url, *on(raylets, 1), start=hurried, name="ended", stdout=subprocess.PIPE)
+        shown, _ = process.communicate()
+    assert process.returncode == 4 and "ends.py" in shown.splitlines()[-2]
+
+
+def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets) -> None:
+    """No free CPU, nobody at the address, other code on the workers: one line on what to do, and its exit code."""
+    nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
+    cases = ((nobody, "crew.LOSSES_MOST=5", 4), (on(raylets, 9), "cluster.START_SECONDS=3", 4))
+    for options, other, code in (*cases, (on(raylets, 1), "cluster.__version__=0", 2)):
+        start = (*HURRIED, other, "--")
+        process = play(CHAINS, "http://127.0.0.1:1/v1", *options, start=start, stderr=subprocess.PIPE)
+        _, complaint = process.communicate()
+        assert process.returncode == code
+        assert complaint.startswith("harness: ") and complaint.count("\n") == 1

@@ -1,0 +1,75 @@
+"""The command `run` on workers in this process, with both benchmarks that ship and with other features."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from harness.errors import TransportFault
+from tests.commands.test_commands import RESULTS
+from tests.features.ray.conftest import Place
+from tests.features.ray.workers import Shared, crew_of, importable
+from tests.support import virtual
+from tests.support.chain_runs import Run
+from tests.support.chains import Endpoint
+from tests.support.plugins import Commands
+from tests.support.scripted import baseline, serving
+
+
+@pytest.mark.parametrize("benchmark", ["streamprofile", "dailymobility"])
+def test_results_of_both_benchmarks_are_those_of_this_process(
+    benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """To the byte, over the embedded endpoint of each worker."""
+    folders = [tmp_path / "local", tmp_path / "workers"]
+    model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"
+    words = ["run", benchmark, "--demo", "--model", model, "--limit", "3", "--no-html", "--name", "r"]
+    for folder, more in zip(folders, ([], ["--engine", "ray", "--workers", "2", "--turn", "1"]), strict=True):
+        Commands(folder, capsys)(*words, *more)
+    assert len(cluster.workers) == 2
+    written = [sorted(path.name for path in folder.glob("r/inference_results_*")) for folder in folders]
+    assert written[0] == written[1] != []
+    for file in written[0]:
+        assert (folders[0] / "r" / file).read_bytes() == (folders[1] / "r" / file).read_bytes() != b""
+
+
+@pytest.mark.usefixtures("cluster")
+def test_workers_go_on_with_replies_of_another_run_that_they_did_not_receive(tmp_path: Path) -> None:
+    """And with those to their own requests; the results are those of a run without the other one."""
+    reuse = pytest.importorskip("tests.features.reuse.test_reuse")
+    with serving(baseline) as server:
+        case = reuse.Case(tmp_path, server)
+        case.run("first", "--limit", "1")
+        saved = len(server.bodies)
+        case.run("whole", "--limit", "2")
+        whole = len(server.bodies)
+        on_workers = ("--engine", "ray", "--turn", "1")
+        assert case.run("second", "--limit", "2", "--reuse", "first", *on_workers) == 0
+    assert len(server.bodies) == whole - saved
+    assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "whole" / RESULTS).read_bytes()
+
+
+def test_spans_are_the_same_on_workers(tmp_path: Path) -> None:
+    """The process that settles requests makes them, whoever sends."""
+    of = pytest.importorskip("tests.features.spans.test_spans")
+
+    async def on_workers(spans: Any, run: Run, endpoint: Endpoint) -> None:
+        async with crew_of(run, endpoint) as (crew, _):
+            with anyio.fail_after(3600):
+                await spans.play(run, endpoint, crew=crew, sleep=anyio.sleep)
+
+    def found(name: str, play: Callable[..., Any]) -> Counter[str]:
+        (tmp_path / name).mkdir()
+        spans, run = of.Spans(), Run(tmp_path / name, of.FEW, benchmark=importable(Shared))
+        virtual.run(lambda: play(spans, run, of.failing(TransportFault("http_503", "later"))))
+        return Counter(
+            str((span.name, of.values(span) | {"harness.reply_seconds": 0}, [event.name for event in span.events]))
+            for span in spans.all
+        )
+
+    assert found("here", of.Spans.play) == found("workers", on_workers)

@@ -1,0 +1,49 @@
+"""A plugin of pytest for a checkout from which features were deleted: leave out the tests that are about them.
+
+`HARNESS_WITHOUT` has their names, commands, flags and packages, one a line. A test is about a feature if its code, the
+code of a fixture or function of its module that it names, or one of its parameters has one of these words: a package
+anywhere, the others at the beginning of a text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+WORDS = os.environ.get("HARNESS_WITHOUT", "").split()
+FIRST = "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True)))
+ABOUT = re.compile(rf"""["'`/ =\[](?:{FIRST})(?![\w-])""") if WORDS else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if ABOUT is None:
+        return
+    left_out = [item for item in items if is_about(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not is_about(item)]
+
+
+def is_about(item: Any) -> bool:
+    """Return whether a test is about a feature that is not there."""
+    assert ABOUT
+    names = {item.function.__name__, *item.fixturenames}
+    return bool(ABOUT.search(f"'{item.name.replace('[', chr(39))}") or any(_names_one(item.module, n) for n in names))
+
+
+@cache
+def _names_one(module: Any, name: str, depth: int = 0) -> bool:
+    """Return whether the code of a function, or of those of its module that it names, has one of the words."""
+    found = getattr(module, name, None)
+    found = inspect.unwrap(getattr(found, "_fixture_function", found)) if callable(found) else found
+    if not isinstance(found, FunctionType) or found.__module__ != module.__name__:
+        return False
+    code = inspect.getsource(found)
+    assert ABOUT
+    named = {*found.__code__.co_names} if depth < 3 else set()
+    return bool(ABOUT.search(code)) or any(_names_one(module, other, depth + 1) for other in named)
