@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -266,6 +266,27 @@ class Cards:
         return ()
 
 
+def _no_scores() -> None:
+    return None
+
+
+def _as_it_is(data: JSON) -> JSON:
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """What comes from elsewhere; only benchmarks that ship have any.
+
+    `importer` reads the results of another program. `published` returns scores that were published with the benchmark:
+    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one.
+    """
+
+    importer: Importer | None = None
+    published: Callable[[], Published | None] = _no_scores
+    upgraded: Callable[[JSON], JSON] = _as_it_is
+
+
 class Benchmark:
     """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure` have no default.
 
@@ -337,6 +358,9 @@ class Benchmark:
 
     cards: Cards = Cards()
     """What pages show of single users."""
+
+    imports: ClassVar[Imports] = Imports()
+    """What comes from elsewhere; only benchmarks that ship have any."""
 
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""
@@ -561,21 +585,6 @@ class Benchmark:
         return f"{self.version} {self.origin.digest}" if self.origin else self.version
 
     # Only benchmarks that ship use these
-
-    @classmethod
-    def upgraded(cls, data: JSON) -> JSON:
-        """Return a JSON report of format 1 in the present one."""
-        return data
-
-    @classmethod
-    def published(cls) -> Published | None:
-        """Return scores that were published with the benchmark; tables show them after the runs."""
-        return None
-
-    @classmethod
-    def importer(cls) -> Importer | None:
-        """Return what reads the results of another program, None where there is none."""
-        return None
 
     @classmethod
     def runs_code(cls, identity: JSON) -> bool:

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import Benchmark, Cards, Importer, Metric, Origin, Records
+from harness.benchmark import Benchmark, Cards, Importer, Imports, Metric, Origin, Records
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -58,6 +58,7 @@ COMPUTED = ("files", "source", "all_files")
 OBJECTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     "records": (Records, ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows")),
     "cards": (Cards, ("card", "card_columns", "card_figures", "example", "together", "private")),
+    "imports": (Imports, ("importer", "published", "upgraded")),
 }
 """Objects of a benchmark, and their members that were the benchmark's own in earlier versions: one that is left there
 would be ignored, so it is refused."""
@@ -110,7 +111,7 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
     """Return the benchmark that has results of another program on a subset, and what reads them. Raise `BadInput`
     where no benchmark that ships does."""
     for cls in map(find, SHIPPED):
-        if subset in cls.subsets and (importer := cls.importer()) is not None:
+        if subset in cls.subsets and (importer := cls.imports.importer) is not None:
             return cls, importer
     raise BadInput(f"run_{subset}.json is missing, and no benchmark reads results of {shown(subset)} without it")
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import orjson
 from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
 from harness.benchmarks.dailymobility import agents, groundtruth, plan, scores, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.cards import ResidentCards
@@ -261,6 +261,7 @@ class DailyMobility(Benchmark):
     live = (SCORE, summary.PER_SLOT)
     records = Days()
     cards = ResidentCards()
+    imports = Imports(upgraded=summary.upgraded)
     user = "resident"
     language = "zh"
     same_note = True  # the requests of results that exist
@@ -407,10 +408,6 @@ class DailyMobility(Benchmark):
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
         return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
-
-    @classmethod
-    def upgraded(cls, data: JSON) -> JSON:
-        return summary.upgraded(data)
 
     @classmethod
     def runs_code(cls, identity: JSON) -> bool:

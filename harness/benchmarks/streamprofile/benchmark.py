@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Importer, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Scored
 from harness.benchmarks.settings import checked
@@ -28,7 +28,7 @@ from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, shown
-from harness.model import JSON, Block, Published
+from harness.model import JSON, Block
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
@@ -168,6 +168,7 @@ class StreamProfile(Benchmark):
     invalid_as = "Invalid answers count as empty"
     records = Steps()
     cards = UserCards()
+    imports = Imports(authors, published, summary.upgraded)
 
     @dataclass(frozen=True)
     class Settings:
@@ -265,18 +266,6 @@ class StreamProfile(Benchmark):
         cls, folder: Path, users: int, seed: int, subsets: Sequence[str] = tuple(PLATFORMS), mean_steps: float = 6.0
     ) -> Mapping[str, Iterable[bytes]]:
         return {cls.subsets[subset]: generate(subset, users, seed, mean_steps) for subset in subsets}
-
-    @classmethod
-    def upgraded(cls, data: JSON) -> JSON:
-        return summary.upgraded(data)
-
-    @classmethod
-    def published(cls) -> Published:
-        return published()
-
-    @classmethod
-    def importer(cls) -> Importer:
-        return authors
 
 
 def _check_steps(task: Task, data: JSON) -> None:
