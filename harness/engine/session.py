@@ -21,7 +21,7 @@ from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, LeftOpen, NotOpened, Scored, Unchanged, Unscored
 from harness.engine.extension import Extension, Observe, Say
-from harness.engine.files import index_file, now, stamp, write_report
+from harness.engine.files import Reported, index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled
@@ -39,7 +39,6 @@ from harness.errors import (
 )
 from harness.feature import own_logs
 from harness.model import JSON, Snapshots
-from harness.report.pages import Source
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -86,8 +85,8 @@ def open_sessions(
 class Session:
     """One plan's runs, one of each subset, from their opening to their reports. `alone` means without other plans.
 
-    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `sources` are
-    those of the pages of runs with a new report.
+    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `reported`
+    are the runs with a new report.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Session:
             )
         self.plan = plan
         self.code: int | None = None
-        self.sources: list[Source] = []
+        self.reported: list[Reported] = []
         self.meter: Meter | None = None
         self._emit = emit
         self._extensions = extensions
@@ -234,7 +233,7 @@ class Session:
             return
         self._emit(Scored(run.label, report, files.report("txt")))
         plan = self.plan
-        self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
+        self.reported.append(Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""

@@ -11,16 +11,19 @@ from harness.benchmarks.overview import CHANCE
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import Figure, MetricTable, Row, Spread
+from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread
 from harness.model import JSON
 from harness.printable import in_cell
 from harness.report.grid import Grid, Line, Number, latex, markdown
 
 CSV_COLUMNS = (
-    *("benchmark", "metric", "run", "platform", "value", "unit", "from", "to", "users", "expected", "answers"),
+    *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),
     *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
     *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
 )
+
+ALL = "all"
+"""In place of a subset, as in `compare`: the mean of all subsets' figures."""
 
 SHARE = Metric("share")
 
@@ -108,7 +111,7 @@ def _csv(shown: Sequence[MetricTable]) -> str:
 def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list[str]:
     low, high = map(table.metric.text, figure.value.interval) if figure.value.interval else ("", "")
     return [
-        *map(in_cell, (table.benchmark, table.metric.name, row.name, column)),
+        *map(in_cell, (table.benchmark, table.metric.name, row.name, ALL if column == AVERAGE else column)),
         table.metric.text(figure.value.value),
         in_cell(table.metric.shown_unit),
         *(low, high),

@@ -137,7 +137,7 @@ def _read(report: Scored, results: Path) -> _Read:
     """Return the records that a report is of. Raise `BadInput` if they are not those, or too many."""
     files = RunFiles(results / report.run, report.subset)
     if report.scored > ROWS_LIMIT:
-        raise BadInput(f"more than {ROWS_LIMIT:,} users on a platform")
+        raise BadInput(f"more than {ROWS_LIMIT:,} users on a subset")
     if not os.path.exists(files.results):  # unlike the path's own method it fails for no name, however long
         raise BadInput("no records")
     saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    named = argparse.Namespace(**{**vars(args), "name": args.run, "model": None})
+    named = argparse.Namespace(**{**vars(args), "runs": [args.run], "model": None})
     found, skipped = selection.find(named)
     if not found and not skipped:
         raise selection.nothing_found(named)
