@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     code = 0
     if plans:
         switched_on = extensions(args, [run.manifest for run in unfinished])
-        code = launch(plans, screen, switched_on, html=args.html, observe=args.progress)
+        code = launch(plans, screen, switched_on, observe=args.progress)
     return max(skipped, failed, code)
 
 
@@ -116,6 +116,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         ca_file=args.ca_file or provenance.get("ca_file"),
         price=_price(found, manifest.identity["model"], args) or manifest.price,
         allow_invalid=args.allow_invalid,
+        html=args.html and provenance.get("html", True),
     )
 
 

@@ -105,7 +105,7 @@ def execute(args: argparse.Namespace) -> int:
     if others:
         return others[0](args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress)
+    return launch(chosen, screen, switched_on, observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:
@@ -214,6 +214,7 @@ def _plan(
         ca_file=args.ca_file,
         price=model.price,
         primary=args.primary,
+        html=args.html,
         allow_invalid=args.allow_invalid,
     )
 

@@ -144,7 +144,13 @@ def outputs(args: argparse.Namespace) -> Outputs:
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--no-html", "write no page (`report` can make it at any time)", dest="html", action="store_false")
+    add(
+        parser,
+        "--no-html",
+        "write no page, nor does a later `resume` (`report` can make it at any time)",
+        dest="html",
+        action="store_false",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -55,6 +55,7 @@ from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.report import pages
 from harness.report.pages import Source, Wish
+from harness.store.atomic import remove_folder
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -73,7 +74,6 @@ def launch(
     console: Console,
     extensions: Sequence[Extension] = (),
     *,
-    html: bool,
     observe: Callable[[Snapshots], None] | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. Pages are made last.
@@ -108,8 +108,7 @@ def launch(
             _print_ends(sessions, console, extensions)
         if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
             console.print(held_up, **PLAIN)
-        if html:
-            _write_pages([source for session in sessions for source in session.sources], console)
+        _write_pages([source for session in sessions if session.plan.html for source in session.sources], console)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or COMPLETE_EXIT for session in sessions]])
@@ -232,10 +231,14 @@ class Session:
         self._console = console
         self._extensions = extensions
         self._alone, self._label = alone, "" if alone else f"{plan.name}: "
+        is_first = not plan.folder.exists()
         stores: dict[str, RunStore] = {}
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
+        if is_first:
+            logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
+            held.callback(remove_folder, plan.folder, {*logs, *plan.benchmark.all_files})  # if no run is left in it
         for earlier in runs_in(plan.folder):
             if not (earlier.subset in stores and (plan.restart or is_bare(earlier))):
                 same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
@@ -322,7 +325,7 @@ class Session:
         self.runs = []
         self._say(
             f"{self._label}stopped: {ending}; nothing was received, so no run is kept: once that is corrected, start "
-            f"it again with `run` (log: {self.plan.folder}/run_*.log)"
+            "it again with `run`"
         )
         return ending.exit_code
 

@@ -74,6 +74,7 @@ class Provenance(TypedDict, total=False):
     ca_file: str | None
     price: JSON | None
     primary: str | None
+    html: bool
     later_prices: list[JSON]
     benchmark: Any
     data_set: Any
