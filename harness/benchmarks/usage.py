@@ -78,4 +78,5 @@ def bottleneck(took: JSON) -> str | None:
         return None
     workers = took.get("workers")
     what = f"The driver of {workers} workers" if workers else "The event loop"
-    return f"{what} used {100 * share:.0f} % of its core and held the run up: docs/scale.md has ways to use more."
+    used = f"{what} used {100 * share:.0f} % of its core"
+    return f"{used} and held the run up: `harness run --help` has the options that use more cores."

@@ -31,7 +31,7 @@ NEED_RAY = {"ray_address": "--ray-address", "workers": "--workers", "turn": "--t
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
     if command not in PLAYING:
         return
-    group = parser.add_argument_group("engine (docs/scale.md; free to change on resume)")
+    group = parser.add_argument_group("engine (free to change on resume)")
     words = "what plays users (default: local, this process)"
     options.add(group, "--engine", words, choices=(LOCAL, RAY), default=LOCAL)
     words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"

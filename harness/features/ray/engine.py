@@ -22,7 +22,7 @@ from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane, Play
 from harness.engine.progress import Findings
 from harness.engine.transports import Clients, Listener, open_transport
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 from harness.features.ray import LOCAL, RAY, WORKERS, given
 from harness.features.ray.crew import Crew
 from harness.features.ray.player import LanePart
@@ -42,7 +42,7 @@ class Workers(Extension):
         if args.engine == LOCAL:
             raise BadInput(f"{given(args)[0]} is for --engine {RAY}")
         if find_spec("ray") is None:
-            raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
+            raise BadInput(f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}")
         self.address: str | None = args.ray_address
         self.workers: int | None = args.workers
         self.turn: float | None = args.turn and args.turn / 1000.0
