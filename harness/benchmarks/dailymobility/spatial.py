@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 
 if TYPE_CHECKING:
     from scipy.spatial import KDTree
@@ -29,7 +29,9 @@ def optional(module: str) -> Any:
         return import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise BadInput(f'DailyMobility needs the package {package}: pip install "behavior-harness[mobility]"') from None
+        raise BadInput(
+            f"DailyMobility needs the package {package}: {to_install('behavior-harness[mobility]')}"
+        ) from None
 
 
 class Points:

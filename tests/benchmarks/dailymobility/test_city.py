@@ -215,7 +215,7 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
     """Both belong to the extra `mobility`."""
     data = a_map().SerializeToString()
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(BadInput, match=rf"{missing.partition('.')[0]}: pip install .*harness\[mobility\]"):
+    with pytest.raises(BadInput, match=rf"{missing.partition('.')[0]}: .* -m pip install .*harness\[mobility\]"):
         read_city(data, "some.pb")
 
 
