@@ -317,11 +317,12 @@ class Caller(Generic[Body]):
     async def _find_cause(self, record: _Failures, fault: TransportFault) -> None:
         """Ask the endpoint for a token where only tries that fail could tell an outage from a bad request.
 
-        That is in an outage, and in a silence that takes a request to its last tries. Raise `EndpointStopped` after an
-        outage that is longer than allowed.
+        That is in an outage, and in a silence that takes a request to its last tries or is longer than an outage may
+        be (one or two users alone declare none). Raise `EndpointStopped` after an outage that is longer than allowed.
         """
         outage, now = self.outage, self._clock()
-        if (outage.active and not outage.awaited) or (record.needs_question() and not fault.asks_to_wait):
+        in_doubt = record.needs_question() or now - outage.last_success >= self.limits.max_outage
+        if (outage.active and not outage.awaited) or (in_doubt and not fault.asks_to_wait):
             served = await self._serves(now, fault)
             record.served = record.served + 1 if served else 0
             now = self._clock()

@@ -480,12 +480,12 @@ def test_outage_that_a_single_request_is_left_for_stops_the_run() -> None:
     assert (world.gave_up, world.caller.traffic.successes) == ({}, 5)
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize(("users", "asks"), [(16, False), (16, True), (1, True), (2, True)])
 @pytest.mark.parametrize("max_outage", [3.0, 10.0, 47.0])
-def test_longest_outage_is_kept_to(max_outage: float, asks: bool) -> None:
+def test_longest_outage_is_kept_to(max_outage: float, users: int, asks: bool) -> None:
     """The run stops when the time is over, not at the next probe or after the silence that declares an outage."""
     world = World(lambda user, now: DOWN if now >= 10.0 else None, asks=asks)
     with pytest.raises(EndpointStopped):
-        world.run(users=16, steps=30, slots=16, max_outage=max_outage)
+        world.run(users=users, steps=30, slots=16, max_outage=max_outage)
     last_success = world.caller.outage.last_success
     assert max_outage <= world.stopped_at - last_success <= max_outage + 1.0
