@@ -17,7 +17,7 @@ _STEP = re.compile(r"\.(\w+)|\[(['\"]?)(\w+)\2\]")
 
 
 class DotDict(dict[Any, Any]):
-    """A dict whose items are attributes too; an unknown one is None. Dicts in it become of this class."""
+    """A dict whose items are attributes too; an unknown one is None. Dicts in it are copied into this class."""
 
     def __init__(self, *items: Any, **named: Any) -> None:
         super().__init__(*items, **named)
@@ -35,7 +35,7 @@ class DotDict(dict[Any, Any]):
 
     def merge(self, other: Mapping[Any, Any]) -> DotDict:
         """Take the items of another, of dicts on both sides theirs."""
-        for key, value in _dotted(other).items():
+        for key, value in (other if isinstance(other, DotDict) else DotDict(other)).items():
             held = self.get(key)
             self[key] = held.merge(value) if isinstance(held, DotDict) and isinstance(value, DotDict) else value
         return self
@@ -47,7 +47,7 @@ class DotDict(dict[Any, Any]):
 
 
 def _dotted(value: Any) -> Any:
-    return DotDict(value) if isinstance(value, dict) and not isinstance(value, DotDict) else value
+    return DotDict(value) if isinstance(value, dict) else value
 
 
 def context_to_dot_dict(context: Any) -> DotDict:
